@@ -223,5 +223,8 @@ class Engine:
         ended = RoundPublished | RoundAbandoned | EpochBegan
         if any(isinstance(change, ended) for change in changes):
             self.collection.forget()
+        if any(isinstance(change, RoundPublished) for change in changes):
+            # It is durable; clients that fetch it need not wait for what makes it safer.
+            self.run.work.background(self.run.work.beside(self.run.store.settle))
         if self.run.state.ending is not None:
             self.finished.set()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,21 @@ class TestWholeRun:
                 task = await poll(engine, 0)
                 assert isinstance(task.task, Finished) and not task.task.failed
             assert [name.split("/")[0] for name in files(tmp_path)] == ["blobs"] * 4
+
+        asyncio.run(scenario())
+
+    def test_what_is_published_does_not_depend_on_the_log(self, tmp_path: Path) -> None:
+        bench = Bench.of(3, total=2)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path / "running") as engine:
+                await play(engine, bench, range(3))
+                await engine.run.work.settled()
+                shutil.copytree(tmp_path / "running" / "state", tmp_path / "killed")
+            (tmp_path / "killed" / "coordinator.sqlite-wal").write_bytes(b"")
+            with closing(sqlite3.connect(tmp_path / "killed" / "coordinator.sqlite")) as rows:
+                query = "SELECT max(round) FROM rounds WHERE phase = 'published'"
+                assert rows.execute(query).fetchone() == (4,)
 
         asyncio.run(scenario())
 

@@ -90,6 +90,7 @@ class GrpcLink(Link):
         self._submit_update = part_stream(channel, "SubmitUpdate", update_pb2.UploadReceipt)
         self._submit_reveal = part_stream(channel, "SubmitReveal", model_pb2.RoundReceipt)
         self._submit_snapshot = part_stream(channel, "SubmitSnapshot", model_pb2.RoundReceipt)
+        self._latest_upload: RoundId | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -138,8 +139,8 @@ class GrpcLink(Link):
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         """Send an update, resuming where an earlier try ended; True when it was a duplicate.
 
-        Returns only when the coordinator holds the bytes durably. A payload of one chunk is
-        first sent without asking how much is there.
+        Returns only when the coordinator holds the bytes durably. Where an earlier try can have
+        left nothing that is worth a question, the first one sends without asking how much is there.
 
         The caller has read the payload from where its digest is checked; hashing it once more
         would take as long as sending it. The coordinator hashes what arrives.
@@ -150,7 +151,7 @@ class GrpcLink(Link):
         wrong = CorruptUpload("The payload does not have the header's length and digest.")
         if len(payload) != header.length:
             raise wrong
-        asks = header.length > CHUNK_BYTES
+        asks = header.length > CHUNK_BYTES and not self._begins(header.round)
 
         def attempt() -> bool:
             nonlocal asks
@@ -241,6 +242,14 @@ class GrpcLink(Link):
             run=run, round=round_id, client_id=client_id, step=step
         )
         return self._blob(self._stub.FetchMasks, request)
+
+    def _begins(self, round_id: RoundId) -> bool:
+        """Note an upload; tell whether it is certainly the first try of its round.
+
+        Of the first round that this link hears of, an earlier process may have sent a part.
+        """
+        latest, self._latest_upload = self._latest_upload, round_id
+        return latest is not None and latest < round_id
 
     def _status(self, header: UploadHeader) -> UploadStatus:
         request = coordinator_pb2.UploadStatusRequest(

@@ -147,6 +147,7 @@ class IncomingStatement(Incoming):
 
     async def _count(self) -> bool:
         run, statement = self._run, self._statement
+        await self._synced()
         async with run.lock:
             if await run.work.in_thread(self._word.was_published, statement):
                 await run.work.in_thread(self._draft.discard)

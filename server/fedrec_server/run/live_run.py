@@ -15,6 +15,7 @@ from fedrec.protection import Protection
 from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec_server.federation import Federation
 from fedrec_server.rounds.changes import VOLATILE, Change
+from fedrec_server.rounds.endings import Step
 from fedrec_server.rounds.events import Event, Failed
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
@@ -23,7 +24,7 @@ from fedrec_server.run.presence import Presence
 from fedrec_server.run.work import Work
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.spool import update_name
-from fedrec_server.store.store import Store
+from fedrec_server.store.store import Entry, Store
 
 __all__ = ["Listener", "LiveRun"]
 
@@ -119,17 +120,47 @@ class LiveRun:
         Raises:
             FedrecError: the state is as before.
         """
+        self._check_store()
+        lasts = any(not isinstance(change, VOLATILE) for change in changes)
+        entries = await self.work.in_thread(self._write, changes) if lasts else []
+        self.federation = federation or self.federation
+        self._go_on(state, changes, entries)
+
+    async def commit_what(self, take: Callable[[], Step]) -> None:
+        """Decide and commit in the store's thread at once; the caller holds `lock`.
+
+        Args:
+            take: steps on from the present state.
+
+        Raises:
+            FedrecError: the state is as before.
+        """
+        self._check_store()
+
+        def commit() -> tuple[State, tuple[Change, ...], list[Entry]]:
+            state, changes = take()
+            return state, changes, self._write(changes)
+
+        self._go_on(*await self.work.in_thread(commit))
+
+    def _check_store(self) -> None:
         if self.work.lost.is_set():
             raise StorageError("The store failed; the coordinator stops.")
         if self.problem is not None:
             raise self.problem
+
+    def _write(self, changes: tuple[Change, ...]) -> list[Entry]:
+        """Make changes durable and return their lines in the journal; in the store's thread."""
         now = self.clock.now()
         entries = [entry for change in changes if (entry := entry_of(change, now))]
         durable = [change for change in changes if not isinstance(change, VOLATILE)]
         if durable:
-            await self.work.in_thread(self.store.commit, durable, entries)
+            self.store.commit(durable, entries)
+        return entries
+
+    def _go_on(self, state: State, changes: tuple[Change, ...], entries: list[Entry]) -> None:
+        """Go on from what is durable."""
         before, self.state = self.state, state
-        self.federation = federation or self.federation
         for entry in entries:
             log_entry(self.name, entry, published=state.published)
         for listener in self.listeners:

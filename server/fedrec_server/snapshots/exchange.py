@@ -88,6 +88,7 @@ class IncomingSnapshot(Incoming):
 
     async def _count(self) -> bool:
         run, report = self._run, self._report
+        await self._synced()
         async with run.lock:
             await run.work.in_thread(self._snapshots.check, report)
             vouching = await run.work.in_thread(self._snapshots.accepts, report, self._blob)

@@ -4,8 +4,10 @@ SQLite takes what can be read of its write-ahead log for all that there ever was
 there, and what was committed behind it is gone without a word. So each commit is counted in the
 database and, once it is durable, here; at the start a database that is behind its mark is refused.
 
-The mark is written over in place, which needs no room on the disk, and synced when a round is
-published. A power cut may leave it behind the database, never ahead of it.
+The mark is written over in place, which needs no room on the disk, and synced soon after a round is
+published: as it is noted after its commit is durable, whatever moment's mark the disk has, a power
+cut may leave it behind the database, never ahead of it. Nobody has to wait for that sync, as a kill
+loses nothing that was written.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Highwater:
         found = self._read()
         if found is None and commits is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self.note(0, durable=True)
+            self.note(0)
+            self.sync()
             sync(self._path.parent)
             return
         if found is None:
@@ -70,18 +73,21 @@ class Highwater:
             )
         self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
 
-    def note(self, commits: int, *, durable: bool) -> None:
+    def note(self, commits: int) -> None:
         """Raise the mark to a commit that is durable.
-
-        Args:
-            durable: whether the mark is to survive a power cut, too.
 
         Raises:
             OSError: it cannot be written.
         """
         os.pwrite(self._file, record(commits), 0)
-        if durable:
-            os.fsync(self._file)
+
+    def sync(self) -> None:
+        """Let what was noted survive a power cut, too; beside `note` it may run in any thread.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        os.fsync(self._file)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -14,7 +14,7 @@ from fedrec.errors import SettingsError, StateWentBack, StorageError
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
-from fedrec_server.rounds.changes import Change, RoundPublished
+from fedrec_server.rounds.changes import Change
 from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store import reading, recovered_run, writing
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
@@ -73,10 +73,11 @@ class SqliteStore(Store):
         self._name, self._failpoint = folder.name, failpoint
         self._rows: sqlite3.Connection | None = None
         self._highwater = Highwater(folder)
+        self._database = folder / DATABASE
         try:
             self.spool = Spool(folder, reserve_bytes=reserve_bytes, failpoint=failpoint)
-            self._check_whole(folder / DATABASE)
-            self._rows = _connect(folder / DATABASE)
+            self._check_whole(self._database)
+            self._rows = _connect(self._database)
             self._fence = self._begin(identity)
             self.run = self._meta("run")
         except sqlite3.DatabaseError as error:
@@ -116,8 +117,23 @@ class SqliteStore(Store):
                 writing.write_change(rows, change)
             for entry in entries:
                 writing.write_entry(rows, entry)
-        if any(isinstance(change, RoundPublished) for change in changes):
-            self._settle()
+
+    def settle(self) -> None:
+        """Sync the mark, and leave little in the log; see `Store.settle`."""
+        try:
+            self._highwater.sync()
+        except OSError as error:
+            raise _unmarked(error) from error
+        try:
+            # A connection of its own: one that stops short of what is being written holds up
+            # neither readers nor the writer, whose connection belongs to the store's thread.
+            with closing(sqlite3.connect(self._database, isolation_level=None)) as rows:
+                # A connection that has read nothing yet does not know of a log.
+                rows.execute("PRAGMA user_version").fetchone()
+                rows.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode in FATAL_CODES:
+                raise DurabilityLost(f"The database failed: {error}.") from error
 
     def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
         """Return the counted update of a client in a round that was not abandoned."""
@@ -150,7 +166,7 @@ class SqliteStore(Store):
         with self._transaction() as rows:
             recovered_run.write_recovered(rows, run)
         self.run = run.run
-        self._settle()
+        self.settle()
 
     def next_published(self, after: RoundId) -> PublishedRecord | None:
         """Return the first round published after `after`."""
@@ -270,7 +286,7 @@ class SqliteStore(Store):
             self._failpoint("rows.commit")
             rows.execute("COMMIT")
             self._failpoint("rows.committed")
-            self._mark(durable=False)
+            self._mark()
         except sqlite3.Error as error:
             _roll_back(rows)
             if error.sqlite_errorcode in FATAL_CODES:
@@ -281,21 +297,12 @@ class SqliteStore(Store):
             _roll_back(rows)
             raise
 
-    def _mark(self, *, durable: bool) -> None:
+    def _mark(self) -> None:
         """Note beside the database how far it has come."""
         try:
-            self._highwater.note(self._commits, durable=durable)
+            self._highwater.note(self._commits)
         except OSError as error:
-            raise DurabilityLost(f"The high-water mark cannot be written: {error}.") from error
-
-    def _settle(self) -> None:
-        """Leave little in the write-ahead log that a damage there could take along."""
-        self._mark(durable=True)
-        try:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        except sqlite3.Error as error:
-            if error.sqlite_errorcode in FATAL_CODES:
-                raise DurabilityLost(f"The database failed: {error}.") from error
+            raise _unmarked(error) from error
 
     def _check_whole(self, database: Path) -> None:
         """Refuse a folder that lost something, before anything in it is changed.
@@ -374,6 +381,10 @@ class SqliteStore(Store):
     def _meta(self, name: str) -> str:
         query = "SELECT value FROM meta WHERE name = ?"
         return str(self._connection.execute(query, (name,)).fetchone()[0])
+
+
+def _unmarked(error: OSError) -> DurabilityLost:
+    return DurabilityLost(f"The high-water mark cannot be written: {error}.")
 
 
 def _unusable(name: str, why: str) -> StorageError:

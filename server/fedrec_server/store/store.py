@@ -129,6 +129,16 @@ class Store(ABC):
         """Write the changes of one step in one transaction; durable when this returns."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Leave less to what may befall the last commits, which are durable without it.
+
+        May run in any thread beside all other methods but `close`.
+
+        Raises:
+            DurabilityLost: the store can no longer be believed.
+        """
+
+    @abstractmethod
     def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
         """Return the counted update of a client in a round that was not abandoned."""
 

@@ -82,8 +82,7 @@ class GroupCommit(ABC, Generic[What]):
         run = self._run
         failure: Exception | None = None
         try:
-            state, changes = await run.work.in_thread(self._take_all, group)
-            await run.commit(state, changes)
+            await run.commit_what(lambda: self._take_all(group))
         except Exception as error:
             # They are in the collection but not in the store.
             self._collection.forget()

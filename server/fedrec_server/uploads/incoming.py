@@ -99,9 +99,7 @@ class Incoming(ABC):
 
     async def _finish(self) -> bool:
         try:
-            # Syncing takes longest and concerns nobody else: uploads do it side by side, and
-            # only what counts them goes one after another.
-            await self._run.work.beside(self._finish_file)
+            self._assembler.finish()
             duplicate = await self._count()
         except DurabilityLost:
             # Whether it is counted is not known: the next start finds out.
@@ -114,9 +112,9 @@ class Incoming(ABC):
         self._run.advance_soon()
         return duplicate
 
-    def _finish_file(self) -> None:
-        self._assembler.finish()
-        self._draft.sync()
+    async def _synced(self) -> None:
+        """Make the draft durable; it takes longest, so uploads do it side by side."""
+        await self._run.work.beside(self._draft.sync)
 
     async def leave(self) -> None:
         """Close the draft of a call that ended, in whatever way."""

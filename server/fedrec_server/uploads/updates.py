@@ -125,8 +125,9 @@ class IncomingUpdate(Incoming):
         if await self._updates.is_duplicate(header):
             await run.work.beside(self._draft.discard)
             return True
-        # Durable before its turn to be counted, so that nobody waits for this disk access: the
-        # client's turn keeps others from the name, and without a row the file is an orphan.
+        # Synced and durable under its name before its turn to be counted, so that nobody waits for
+        # this disk access and only what counts goes one after another: the client's turn keeps
+        # others from the name, and without a row the file is an orphan.
         try:
             await run.work.beside(self._draft.keep, self._name)
         except FileNotFoundError:

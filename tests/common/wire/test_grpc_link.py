@@ -119,6 +119,21 @@ def test_an_upload_of_an_earlier_start_goes_on(
     assert coordinator.accepted[header.digest] == LONG
 
 
+def test_of_a_later_round_nobody_can_have_sent_a_part(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    for number, expected in (
+        (3, ["GetUploadStatus", "SubmitUpdate"]),
+        (4, ["SubmitUpdate"]),
+        (4, ["GetUploadStatus"]),
+    ):
+        payload = LONG + bytes([number])
+        coordinator.calls.clear()
+        link.submit_update(values.header(payload, round=RoundId(number)), payload)
+        assert coordinator.calls == expected
+        assert payload in coordinator.accepted.values()
+
+
 def test_a_lost_acknowledgement_is_not_sent_twice(
     link: GrpcLink, coordinator: Any, values: Any
 ) -> None:

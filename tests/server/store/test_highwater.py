@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,32 @@ def test_wal_bit_flip(killed: Path, position: int) -> None:
             SqliteStore(killed, IDENTITY)
         assert type(caught.value) is StateWentBack
         assert contents(killed) == before
+
+
+def test_after_settling_the_log_holds_nothing_that_is_missed(tmp_path: Path) -> None:
+    store = committed(tmp_path / "running")
+    store.settle()
+    shutil.copytree(tmp_path / "running", tmp_path / "killed")
+    store.close()
+    (tmp_path / "killed" / WAL).write_bytes(b"")
+    store = SqliteStore(tmp_path / "killed", IDENTITY)
+    assert store.last_entry() == COMMITS
+    store.close()
+
+
+def test_settling_beside_commits(tmp_path: Path) -> None:
+    store = committed(tmp_path / "running", 0)
+    with ThreadPoolExecutor(1) as other:
+        settled = [other.submit(store.settle) for _ in range(20)]
+        for number in range(COMMITS):
+            store.commit([], [entry(number)])
+        for one in settled:
+            one.result()
+    shutil.copytree(tmp_path / "running", tmp_path / "killed")
+    store.close()
+    store = SqliteStore(tmp_path / "killed", IDENTITY)
+    assert store.last_entry() == COMMITS
+    store.close()
 
 
 def test_a_log_that_is_gone(killed: Path) -> None:
