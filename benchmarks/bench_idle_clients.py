@@ -26,11 +26,11 @@ import numpy as np
 from measuring import describe_machine, processor_seconds
 from small_federation import federation, signed_header, training_vector
 
+from fedrec.config.layout import Layout, protection_of
+from fedrec.config.rows import ROW_STEP
 from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.identity import Identity
-from fedrec.training.layout import Layout, protection_of
-from fedrec.training.rows import ROW_STEP
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunk_parts import chunk_to_part
 from fedrec.wire.chunks import chunks

@@ -18,8 +18,8 @@ from pathlib import Path
 from measuring import describe_machine
 from rich.console import Console
 
+from fedrec.config.layout import protection_of
 from fedrec.protection import PROTECTIONS
-from fedrec.training.layout import protection_of
 from fedrec.training.learner import Learner
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.demo.costs import measured_costs

@@ -23,8 +23,8 @@ from small_federation import federation
 from uploader import Uploader
 
 from fedrec.config.loading import load_settings
+from fedrec.config.rows import ROW_STEP
 from fedrec.errors import FedrecError
-from fedrec.training.rows import ROW_STEP
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec_lab.demo.processes import Processes
 

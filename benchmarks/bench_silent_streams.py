@@ -25,10 +25,10 @@ from measuring import describe_machine, summary
 from small_federation import federation
 from uploader import Uploader
 
+from fedrec.config.rows import ROW_STEP
 from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
-from fedrec.training.rows import ROW_STEP
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.demo.processes import Processes
 

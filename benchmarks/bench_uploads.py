@@ -29,12 +29,12 @@ import numpy as np
 from measuring import describe_machine, processor_seconds, summary
 from small_federation import federation, signed_header, training_vector
 
+from fedrec.config.layout import Layout, protection_of
+from fedrec.config.rows import ROW_STEP
 from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
-from fedrec.training.layout import Layout, protection_of
-from fedrec.training.rows import ROW_STEP
 from fedrec.wire.chunks import split
 from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.grpc_link import GrpcLink

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.layout import Layout
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions
 from fedrec.identity.identity import Identity
-from fedrec.training.layout import Layout
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, Train, UploadHeader
 from fedrec_lab.demo.workspace import DemoData, Workspace, prepare

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from small_federation import training_vector
 
+from fedrec.config.layout import Layout, protection_of
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan
 from fedrec.identity.authority_key import read_authority_key, read_issuer
@@ -16,7 +17,6 @@ from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.training.layout import Layout, protection_of
 from fedrec.wire.chunks import Blob
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import HOLDER_PAIRS
 from fedrec.config.algorithm import divides_by_count
+from fedrec.config.noise import mechanism_of
 from fedrec.config.plan import plan_fingerprint, plan_to_json
+from fedrec.config.rows import ActiveRows, no_active_rows
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.cell_rules import check
@@ -20,11 +22,9 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import fingerprint
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
-from fedrec.privacy import mechanism_of
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.training.bounds import SumTerms, check_sum, most_users
 from fedrec.training.round_vectors import COUNTS, RoundVectors
-from fedrec.training.rows import ActiveRows, no_active_rows
 from fedrec.wire.mask_terms import tolerance_of
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
 from fedrec.wire.stated_rows import StatedRows

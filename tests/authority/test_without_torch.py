@@ -20,7 +20,7 @@ import numpy as np
 import fedrec_authority.cli.running
 import fedrec_authority.opening.revealer
 from fedrec.config.schema import Plan
-from fedrec.training.layout import Layout
+from fedrec.config.layout import Layout
 from fedrec.training.server_half import ServerHalf
 
 N_ITEMS = 12

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.combinations import find_conflicts
+from fedrec.config.layout import shared_values
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.recommender import ModelFile, Recommender, UsersFile
-from fedrec.training.layout import shared_values
 from fedrec.training.learner import Contribution
 
 WITHOUT_A_DRAW = frozenset({"ease", "sketch"})

@@ -12,12 +12,12 @@ from conformance.unrounded import UnroundedSums
 from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import ChunkResult
+from fedrec.algorithms.cohort import Chunk
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.model.state import SharedState
 from fedrec.training import trainer
 from fedrec.training.blocks import Block, BlockSize
-from fedrec.training.cohort import Chunk
 
 Sample = tuple[int, int]
 """An item and its label."""

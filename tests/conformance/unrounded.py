@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedrec.algorithms.changes import BlockChange
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.data import UserSplit
 from fedrec.model.state import SharedState
-from fedrec.training.changes import BlockChange
 from fedrec.training.learner import Learner
 from fedrec.training.trainer import Trainer
 

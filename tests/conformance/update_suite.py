@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedrec.config.layout import Layout
 from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.errors import SettingsError
-from fedrec.training.layout import Layout
 from fedrec.updates import UPDATES, UpdateStructure
 
 N_ITEMS = 20

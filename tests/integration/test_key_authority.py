@@ -19,12 +19,12 @@ from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Federation, operators_link
 
 from fedrec.cli.run_status import status_rows
+from fedrec.config.layout import Layout, protection_of
+from fedrec.config.rows import ROW_STEP
 from fedrec.errors import KeysError, RefusedError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.protection import Accumulator
-from fedrec.training.layout import Layout, protection_of
-from fedrec.training.rows import ROW_STEP
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder

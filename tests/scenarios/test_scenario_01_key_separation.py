@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from integration.support.bench import N_ITEMS, Bench, data, plan_of
 
+from fedrec.config.layout import protection_of
 from fedrec.errors import FedrecError
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
@@ -30,7 +31,6 @@ from fedrec.identity.identity import Identity
 from fedrec.protection.masks import Participant
 from fedrec.protection.masks.participant_state import ParticipantState
 from fedrec.protection.tenseal_blocks import BlockCipher
-from fedrec.training.layout import protection_of
 from fedrec.wire.admin_link import AdminLink
 from fedrec_client.app import ClientApp
 from fedrec_lab.demo.processes import Processes

@@ -25,13 +25,13 @@ from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import Forgetful
 from integration.support.parties import Federation
 
+from fedrec.config.layout import Layout
 from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RevealRefused
 from fedrec.identity.identity import Identity
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.modular import pack_blocks
 from fedrec.protection.residues import ResidueLayout
-from fedrec.training.layout import Layout
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder

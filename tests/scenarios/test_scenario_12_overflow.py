@@ -11,10 +11,10 @@ from integration.support.bench import N_ITEMS
 from pydantic import ValidationError
 
 from fedrec.config.combinations import check_plan
+from fedrec.config.layout import Layout, protection_of
 from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RoundError, SettingsError
 from fedrec.protection import BFV, CKKS, Protection, SegmentSpec, VectorSpec
-from fedrec.training.layout import Layout, protection_of
 
 
 def spec_of(largest: int, summands: int, length: int = 2000) -> VectorSpec:

@@ -23,8 +23,9 @@ from dp_accounting.pld import PLDAccountant
 from server.support.federations import Bench
 from server.support.world import AUTHORITY, World, client, rules
 
+from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan, PrivacySettings
-from fedrec.privacy import BUDGET_SPENT, mechanism_of
+from fedrec.privacy import BUDGET_SPENT
 from fedrec_server.rounds.changes import RoundPublished, SumKept
 from fedrec_server.rounds.events import Failed
 

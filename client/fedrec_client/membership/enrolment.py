@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedrec.config.agreement import Difference, plan_differences
 from fedrec.config.exposure import check_exposure, check_sampling
+from fedrec.config.layout import Layout, protection_of
 from fedrec.config.plan import plan_fingerprint, plan_from_json
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
@@ -21,7 +22,6 @@ from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.protection import Member, Protection
-from fedrec.training.layout import Layout, protection_of
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
 from fedrec_client.membership.membership import Membership, check_protocol, tag_key_of

@@ -6,6 +6,8 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field, replace
 
+from fedrec.config.layout import Layout
+from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
 from fedrec.errors import (
@@ -24,8 +26,6 @@ from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.protection import Member, Protection
-from fedrec.training.layout import Layout
-from fedrec.training.rows import ActiveRows
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.layout import Layout
 from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
-from fedrec.training.layout import Layout
 
 __all__ = ["RoundVector"]
 

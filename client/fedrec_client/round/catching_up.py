@@ -14,6 +14,7 @@ import hmac
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.layout import METRICS_SLICE
 from fedrec.errors import (
     BadSignature,
     PartialCell,
@@ -24,7 +25,6 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec.training.layout import METRICS_SLICE
 from fedrec.training.shapes import shape_problem
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_REFUSED

@@ -11,13 +11,13 @@ import structlog
 from numpy.typing import NDArray
 
 from fedrec.config.algorithm import divides_by_count
+from fedrec.config.rows import ActiveRows
 from fedrec.data import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.bounds import most_users
-from fedrec.training.rows import ActiveRows
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.membership import Membership

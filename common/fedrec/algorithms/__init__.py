@@ -1,4 +1,4 @@
-"""Algorithms: one file each, one line each in `ALGORITHMS` or in an installed package."""
+"""Algorithms: one file each, one line each in `registry.py` or in an installed package."""
 
 from fedrec.algorithms.about import About, Circumstances, Needs, Problem
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
@@ -22,7 +22,7 @@ from fedrec.algorithms.optimisers import Adam, Gradient, Phase, Sgd
 from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.plgc import PLGC, PLGCSettings
-from fedrec.algorithms.registry import Registry
+from fedrec.algorithms.registry import ALGORITHMS
 from fedrec.algorithms.sketch import Sketch
 from fedrec.algorithms.sketch_settings import SketchSettings
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -83,20 +83,6 @@ __all__ = [
     "own_moments",
 ]
 
-ALGORITHMS = Registry(
-    {
-        "fedmf": FedMF,
-        "fedals": FedALS,
-        "ease": EASE,
-        "sketch": Sketch,
-        "pfedrec": PFedRec,
-        "pfedclr": PFedCLR,
-        "fedncf": FedNCF,
-        "fedrap": FedRAP,
-        "plgc": PLGC,
-        "fedrecgel": FedRecGEL,
-    }
-)
 DEFAULT_ALGORITHM: type[Algorithm] = FedMF
 """What trains where a settings file names no algorithm."""
 STARTING_ALGORITHM: type[Algorithm] = FedALS

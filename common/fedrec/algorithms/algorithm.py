@@ -35,8 +35,8 @@ from fedrec.random_streams import Purpose, stream_key, user_stream
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
+    from fedrec.algorithms.cohort import Chunk
+    from fedrec.algorithms.grid import RoundSums
     from fedrec.updates import PaperNumbers
 
 __all__ = ["Algorithm", "ChunkResult", "RoundStart"]

@@ -52,8 +52,8 @@ from fedrec.model.state import SharedState
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
+    from fedrec.algorithms.cohort import Chunk
+    from fedrec.algorithms.grid import RoundSums
 
 __all__ = ["EASE", "EASESettings", "item_weights"]
 

@@ -64,7 +64,7 @@ from fedrec.model.state import PrivateState, SharedState
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.training.cohort import Chunk
+    from fedrec.algorithms.cohort import Chunk
 
 __all__ = ["PFedCLR", "PFedCLRSettings", "nominal_epsilon"]
 

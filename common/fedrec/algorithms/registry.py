@@ -16,7 +16,7 @@ from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.errors import SettingsError
 
-__all__ = ["ENTRY_POINTS", "Registry"]
+__all__ = ["ALGORITHMS", "ENTRY_POINTS", "Registry"]
 
 ENTRY_POINTS = "fedrec.algorithms"
 
@@ -24,19 +24,24 @@ ENTRY_POINTS = "fedrec.algorithms"
 class Registry(Mapping[str, type[Algorithm]]):
     """Algorithms by name, fedrec's own first.
 
-    Entry points are loaded at the first look-up, not when this module is imported: what they name
-    imports fedrec itself.
+    All are loaded at the first look-up, not when this module is imported: what entry points name
+    imports fedrec itself, and an algorithm around another one looks that up here.
+
+    Args:
+        own: fedrec's own, each as `module:class`.
 
     Raises:
         SettingsError: at a look-up, when an installed package adds what is no algorithm.
     """
 
-    def __init__(self, own: Mapping[str, type[Algorithm]]) -> None:
+    def __init__(self, own: Mapping[str, str]) -> None:
         self._own = own
 
     @cached_property
     def _all(self) -> dict[str, type[Algorithm]]:
-        found = dict(self._own)
+        found: dict[str, type[Algorithm]] = {
+            name: EntryPoint(name, where, ENTRY_POINTS).load() for name, where in self._own.items()
+        }
         for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
             found[point.name] = _loaded(point, taken=point.name in found)
         return found
@@ -79,3 +84,19 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
             remedy=f"Say it in `about`, a `fedrec.algorithms.About`, in {package}.",
         )
     return kind
+
+
+ALGORITHMS = Registry(
+    {
+        "fedmf": "fedrec.algorithms.fedmf:FedMF",
+        "fedals": "fedrec.algorithms.fedals:FedALS",
+        "ease": "fedrec.algorithms.ease:EASE",
+        "sketch": "fedrec.algorithms.sketch:Sketch",
+        "pfedrec": "fedrec.algorithms.pfedrec:PFedRec",
+        "pfedclr": "fedrec.algorithms.pfedclr:PFedCLR",
+        "fedncf": "fedrec.algorithms.fedncf:FedNCF",
+        "fedrap": "fedrec.algorithms.fedrap:FedRAP",
+        "plgc": "fedrec.algorithms.plgc:PLGC",
+        "fedrecgel": "fedrec.algorithms.fedrecgel:FedRecGEL",
+    }
+)

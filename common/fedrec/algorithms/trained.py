@@ -30,9 +30,9 @@ from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.declarations import Parameter
     from fedrec.model.state import SharedState
-    from fedrec.training.cohort import Chunk
 
 __all__ = ["MOST_SAMPLES", "SAMPLE_BITS", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
 

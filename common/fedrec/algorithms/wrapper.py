@@ -19,6 +19,7 @@ from fedrec.algorithms.about import Circumstances, Problem
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UploadNoise
 from fedrec.algorithms.optimisers import Phase
+from fedrec.algorithms.registry import ALGORITHMS
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
@@ -48,8 +49,6 @@ class WrapperSettings(AlgorithmSettings):
     @classmethod
     def _settings_of_base(cls, value: Any) -> Any:
         """Read the table as the settings of the algorithm that it names."""
-        from fedrec.algorithms import ALGORITHMS
-
         if not isinstance(value, Mapping):
             return value
         name = value.get("name")
@@ -78,8 +77,6 @@ class Wrapper(TrainedAlgorithm):
     settings: Any
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
-        from fedrec.algorithms import ALGORITHMS
-
         assert isinstance(settings, WrapperSettings)
         base = ALGORITHMS[settings.base.name](settings.base, shapes)
         if not isinstance(base, TrainedAlgorithm):
@@ -94,8 +91,6 @@ class Wrapper(TrainedAlgorithm):
     @staticmethod
     def contradiction_of_base(settings: WrapperSettings) -> Problem | None:
         """Return what is wrong with the base's settings among each other, under their own keys."""
-        from fedrec.algorithms import ALGORITHMS
-
         problem = ALGORITHMS[settings.base.name].about.contradiction(settings.base)
         if problem is None:
             return None
@@ -106,8 +101,6 @@ class Wrapper(TrainedAlgorithm):
     @staticmethod
     def warnings_of_base(at: Circumstances) -> list[str]:
         """Return what somebody who chooses the base's settings should know."""
-        from fedrec.algorithms import ALGORITHMS
-
         assert isinstance(at.settings, WrapperSettings)
         base = at.settings.base
         return ALGORITHMS[base.name].about.warnings(replace(at, settings=base))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedrec.config.layout import Layout
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS
 from fedrec.protection.masks import GraphParameters, parameters_for
-from fedrec.training.layout import Layout
 from fedrec.wire.mask_terms import tolerance_of
 
 __all__ = ["MaskPrice", "mask_price", "mask_warnings"]

@@ -8,6 +8,8 @@ from fedrec.cli.mask_pricing import MaskPrice, mask_price, mask_warnings
 from fedrec.cli.opening_price import OpeningPrice
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
 from fedrec.config.exposure import exposure_of
+from fedrec.config.layout import Layout, dense_values, protection_of, vector_spec
+from fedrec.config.rows import padded_rows
 from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
@@ -17,8 +19,6 @@ from fedrec.planning.statements import honesty_statements
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
 from fedrec.protection.opening import DECRYPTION_SECONDS
 from fedrec.protection.planner import security_bits
-from fedrec.training.layout import Layout, dense_values, protection_of, vector_spec
-from fedrec.training.rows import padded_rows
 from fedrec.updates import UPDATES, PaperNumbers
 
 __all__ = [

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 from fedrec.planning.statements import privacy_statements
-from fedrec.privacy import Mechanism, mechanism_of
+from fedrec.privacy import Mechanism
 from fedrec.protection import PROTECTIONS
 
 __all__ = ["PrivacyPrice", "privacy_price", "privacy_warnings"]

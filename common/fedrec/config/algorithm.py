@@ -6,8 +6,8 @@ from fedrec.algorithms import ALGORITHMS, About, Algorithm, Circumstances, Shape
 from fedrec.algorithms.accelerators import Accelerator, accelerator_for
 from fedrec.algorithms.declarations import SumNoise
 from fedrec.algorithms.trained import TRAINER_VERSION
+from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
-from fedrec.privacy.mechanism import mechanism_of
 
 __all__ = [
     "about_algorithm",

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.algorithm import about_algorithm
+from fedrec.config.algorithm import about_algorithm, algorithm_of
 from fedrec.config.explain import as_toml
 from fedrec.config.index_rules import index_problems
+from fedrec.config.layout import vector_spec
 from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
@@ -378,9 +379,6 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
 
 def _unplannable(plan: Plan) -> Iterator[Conflict]:
     """Ask the protection's planner, with a catalogue of one item: bounds do not depend on more."""
-    from fedrec.config.algorithm import algorithm_of
-    from fedrec.training.layout import vector_spec
-
     try:
         # What an algorithm itself finds wrong is not about sums.
         _ = algorithm_of(plan, 1).tensors

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import about_algorithm, algorithm_of
+from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.errors import SettingsError
 from fedrec.privacy.gaussian import FEWEST_STEPS
-from fedrec.privacy.mechanism import mechanism_of
 from fedrec.protection import PROTECTIONS
 
 __all__ = ["privacy_problems"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from fedrec.config.layout import Layout
+from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
-from fedrec.privacy import mechanism_of
 from fedrec.protection import PROTECTIONS
-from fedrec.training.layout import Layout
 
 __all__ = [
     "NOT_COVERED",

@@ -1,6 +1,6 @@
 """Privacy under the sum: per-user clipping, noise shares in integers, and what they add up to."""
 
 from fedrec.privacy.accounting import Spent, cheapest_rho
-from fedrec.privacy.mechanism import BUDGET_SPENT, Mechanism, mechanism_of
+from fedrec.privacy.mechanism import BUDGET_SPENT, Mechanism
 
-__all__ = ["BUDGET_SPENT", "Mechanism", "Spent", "cheapest_rho", "mechanism_of"]
+__all__ = ["BUDGET_SPENT", "Mechanism", "Spent", "cheapest_rho"]

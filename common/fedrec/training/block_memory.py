@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.algorithms.cohort import Chunk
 from fedrec.training.blocks import BLOCK_USERS, BlockSize, blocks_of
-from fedrec.training.cohort import Chunk
 from fedrec.training.samplers import Samples
 from fedrec.training.trainer import Trainer
 
 if TYPE_CHECKING:
+    from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.trained import TrainedAlgorithm
-    from fedrec.training.grid import RoundSums
 
 __all__ = ["BlockRoom", "block_bytes"]
 

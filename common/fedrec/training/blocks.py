@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from fedrec.algorithms.cohort import Chunk
 from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
-from fedrec.training.cohort import Chunk
 from fedrec.training.samplers import Samples, sorted_rows
 
 __all__ = ["BLOCK_USERS", "Block", "BlockSize", "Room", "blocks_of", "buckets_of", "padded"]

@@ -28,13 +28,13 @@ from fedrec.algorithms.declarations import (
     TRAINED,
     UpdateTensor,
 )
+from fedrec.config.layout import Layout
+from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import Plan
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES, largest_sums
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
-from fedrec.training.layout import Layout
-from fedrec.training.rows import ActiveRows
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["SumTerms", "check_sum", "most_users"]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedrec.algorithms.cohort import Chunk, Cohort
 from fedrec.algorithms.declarations import GRADES
 from fedrec.config.schema import PrivacySettings
 from fedrec.data.splits import UserSplit
@@ -15,7 +16,6 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, SPLITS, Scorer, rank_values
 from fedrec.evaluation.protocols import Protocol, Ranking
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.local_round import train_locally
 from fedrec.training.samplers import draw_negatives
 from fedrec.training.user_half import BYTES_PER_SCORE, UserHalf

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedrec.algorithms.changes import ChangeSink
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.tensor_products import one_thread
-from fedrec.training.changes import ChangeSink
 from fedrec.training.noisy_uploads import NoisyUploads
 from fedrec.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from fedrec.algorithms.accelerators import Accelerator
     from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+    from fedrec.algorithms.cohort import Chunk
+    from fedrec.algorithms.grid import RoundSums
     from fedrec.training.blocks import Room
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
 
 __all__ = ["Fit", "fit_of", "is_trained_by_steps"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedrec.config.algorithm import divides_by_count
+from fedrec.config.layout import protection_of
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
 from fedrec.identity.authority import Authority
@@ -13,7 +14,6 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import RevealerKeys
 from fedrec.identity.roster import Roster
-from fedrec.training.layout import protection_of
 
 __all__ = ["make_epoch"]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import torch
 
+from fedrec.algorithms.changes import BlockChange, ChangeSink, idle_change
 from fedrec.algorithms.declarations import UploadNoise
 from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
 from fedrec.privacy.random_bits import RandomBits
-from fedrec.training.changes import BlockChange, ChangeSink, idle_change
 
 __all__ = ["NoisyUploads"]
 

@@ -12,8 +12,8 @@ from fedrec.errors import SettingsError
 from fedrec.training.blocks import BLOCK_USERS
 
 if TYPE_CHECKING:
+    from fedrec.algorithms.cohort import Chunk
     from fedrec.training.blocks import BlockSize
-    from fedrec.training.cohort import Chunk
 
 __all__ = ["in_halves", "smaller"]
 

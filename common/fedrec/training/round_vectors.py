@@ -9,10 +9,10 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.layout import Layout
+from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import Plan
 from fedrec.protection import VectorSpec
-from fedrec.training.layout import Layout
-from fedrec.training.rows import ActiveRows
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["COUNTS", "RoundVectors"]

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedrec.algorithms.cohort import Chunk
 from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
-from fedrec.training.cohort import Chunk
 
 __all__ = ["Samples", "draw_negatives", "draw_samples", "sorted_rows", "with_every_row"]
 

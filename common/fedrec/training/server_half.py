@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.config.algorithm import algorithm_of
+from fedrec.config.layout import METRICS_SLICE, Layout
 from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.model.state import SharedState
-from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.training.travelling import Travelling
 from fedrec.wire.messages import RoundKind
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedrec.config.algorithm import algorithm_of
+from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
-from fedrec.training.rows import ActiveRows
 
 __all__ = ["shape_problem"]
 

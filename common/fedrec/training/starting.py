@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedrec.config.layout import Layout
+from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import DataError, SettingsError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
-from fedrec.training.layout import Layout
-from fedrec.training.rows import ActiveRows
 
 __all__ = ["check_data", "check_start"]
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.batch import Batch, Values
+from fedrec.algorithms.changes import BlockChange, idle_change
 from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.training.blocks import Block
-from fedrec.training.changes import BlockChange, idle_change
 from fedrec.training.steps import length, step_adam, step_kept_adam, wide
 from fedrec.training.training_round import TrainingRound
 from fedrec.training.whole_tables import BlockTables
 
 if TYPE_CHECKING:
-    from fedrec.training.cohort import Chunk
+    from fedrec.algorithms.cohort import Chunk
 
 __all__ = ["TrainedBlock"]
 

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.algorithms.changes import ChangeSink
 from fedrec.training.blocks import BLOCK_USERS, Block, BlockSize, Room, blocks_of, buckets_of
-from fedrec.training.changes import ChangeSink
 from fedrec.training.out_of_memory import in_halves, smaller
 from fedrec.training.samplers import Samples, draw_samples, with_every_row
 from fedrec.training.trained_block import TrainedBlock
 from fedrec.training.training_round import TrainingRound
 
 if TYPE_CHECKING:
+    from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.trained import TrainedAlgorithm
-    from fedrec.training.cohort import Chunk
 
 __all__ = ["Trainer"]
 

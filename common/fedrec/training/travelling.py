@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import HOLDER_PAIRS
+from fedrec.config.layout import METRICS_SLICE, Layout
+from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
 from fedrec.training.bounds import SumTerms, check_sum
-from fedrec.training.layout import METRICS_SLICE, Layout
-from fedrec.training.rows import ActiveRows
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Sums", "Travelling"]

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import RoundStart
+from fedrec.algorithms.cohort import Chunk, Cohort
+from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import most_steps
 from fedrec.config.algorithm import accelerator_of
@@ -23,11 +25,9 @@ from fedrec.evaluation.metrics import Protocol
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import array_of, room_in, table_bytes
 from fedrec.training.block_memory import BlockRoom
-from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.device import choose_device, memory_on
 from fedrec.training.engines.choosing import Workers, engine_of
 from fedrec.training.engines.engine import Engine
-from fedrec.training.grid import RoundSums, SumsShape
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.user_tables import DeviceTables, open_tables
 

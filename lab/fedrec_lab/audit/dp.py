@@ -21,11 +21,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.layout import Layout
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.privacy.clipping import clipped_to
 from fedrec.privacy.mechanism import Mechanism
-from fedrec.training.layout import Layout
 
 __all__ = ["CanaryReport", "Finding", "Release", "audit_noise", "share_bounds"]
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.exposure import check_exposure
+from fedrec.config.layout import protection_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.data import partition_users
@@ -22,7 +23,6 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.planning.statements import trust_statement
 from fedrec.provenance import provenance_of
-from fedrec.training.layout import protection_of
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.wire import WireReport
 from fedrec_lab.demo.cast import cast_table

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedrec.config.exposure import exposure_of
+from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 from fedrec.planning.statements import (
     NO_DIFFERENTIAL_PRIVACY,
@@ -17,7 +18,7 @@ from fedrec.planning.statements import (
     privacy_statements,
     trust_statement,
 )
-from fedrec.privacy import Mechanism, mechanism_of
+from fedrec.privacy import Mechanism
 from fedrec.wire.messages import RoundKind
 from fedrec_lab.reports.round_report import RoundReport
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fedrec.config.layout import dense_values, protection_of
 from fedrec.config.schema import Plan, ProtectionSettings, UpdateSettings
 from fedrec.errors import SettingsError
-from fedrec.training.layout import dense_values, protection_of
 from fedrec_lab.reports.plots import SizeBar
 
 __all__ = ["message_sizes"]

@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from fedrec.clock import Clock
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.exposure import check_users
+from fedrec.config.layout import vector_spec
+from fedrec.config.noise import fewest_clients
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
@@ -32,9 +34,7 @@ from fedrec.errors import InternalError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
-from fedrec.privacy.mechanism import fewest_clients
 from fedrec.provenance import provenance_of
-from fedrec.training.layout import vector_spec
 from fedrec.training.learner import Contribution
 from fedrec.training.starting import check_start
 from fedrec.wire.messages import RoundKind

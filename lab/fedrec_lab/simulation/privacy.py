@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 from fedrec.ids import RoundId
-from fedrec.privacy import mechanism_of
 from fedrec.wire.messages import RoundKind
 from fedrec_lab.simulation.parties import select_users
 

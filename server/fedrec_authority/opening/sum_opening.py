@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.config.algorithm import divides_by_count
+from fedrec.config.layout import METRICS_SLICE
 from fedrec.errors import (
     FedrecError,
     PartialCell,
@@ -34,7 +35,6 @@ from fedrec.errors import (
     WrongTags,
 )
 from fedrec.model.state import SharedState
-from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest

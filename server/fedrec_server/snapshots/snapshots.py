@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import structlog
 
+from fedrec.config.layout import shared_values
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
-from fedrec.training.layout import shared_values
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MakeSnapshot, Report, Task
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt

@@ -10,8 +10,8 @@ from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_federation import Killed, World
 from client.support.key_watch import KeyWatch, put_watch
 
+from fedrec.config.layout import METRICS_SLICE
 from fedrec.identity.public import verify
-from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.messages import Wait, manifest_digest
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.state.private_store import PrivateStore

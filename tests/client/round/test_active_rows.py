@@ -12,9 +12,9 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import N_ITEMS, FakeRound, World
 from client.support.following import make_snapshot
 
+from fedrec.config.layout import METRICS_SLICE, Layout
 from fedrec.identity.sealing import keyed_tag
 from fedrec.ids import canonical
-from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.wire.messages import UNSAID, Finished
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,8 @@ import pytest
 from client.support.fake_federation import USERS, Killed
 from client.support.masked_federation import STEPS, MaskedWorld
 
-from fedrec.privacy import Mechanism, mechanism_of
+from fedrec.config.noise import mechanism_of
+from fedrec.privacy import Mechanism
 from fedrec.wire.messages import MaskStep
 from fedrec_client.state.privacy_ledger import PrivacyLedger
 from fedrec_client.state.private_store import PrivateStore

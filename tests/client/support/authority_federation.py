@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from client.support.fake_federation import N_ITEMS, FakeRound, World
 from client.support.key_watch import KeyWatch
 
+from fedrec.config.layout import METRICS_SLICE
 from fedrec.identity.authority import AUTHORITY_FILE
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection import Member
-from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, manifest_digest
 from fedrec_authority.folder.authority_folder import AuthorityFolder

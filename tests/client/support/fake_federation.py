@@ -17,7 +17,9 @@ from blake3 import blake3
 from cells import guest, partition_of
 
 from fedrec.clock import FakeClock
+from fedrec.config.layout import Layout, protection_of
 from fedrec.config.plan import plan_fingerprint, plan_to_json
+from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import ClientSettings, DataSettings, Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import Unreachable
@@ -32,9 +34,7 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
 from fedrec.protection import Member
-from fedrec.training.layout import Layout, protection_of
 from fedrec.training.learner import Learner
-from fedrec.training.rows import ActiveRows
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     NOTHING,

@@ -11,12 +11,12 @@ from reference.plain_ease import interactions_of, plain_ease
 
 from fedrec.algorithms.ease import item_weights
 from fedrec.config.combinations import find_conflicts
+from fedrec.config.layout import Layout, vector_spec
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.ids import UserId
 from fedrec.protection import PROTECTIONS
-from fedrec.training.layout import Layout, vector_spec
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation.runner import simulate
 

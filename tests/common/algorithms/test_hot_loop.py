@@ -9,11 +9,11 @@ from conformance.device_guard import DeviceGuard
 from conformance.party import Party, plan_of
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.algorithms.grid import GridSum
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks, samplers, trainer
 from fedrec.training.fitting import fit_of
-from fedrec.training.grid import GridSum
 from fedrec.updates.topk import TopK
 
 WITHOUT_A_LOOP = {"ease"}

@@ -56,7 +56,7 @@ def install(tmp_path, monkeypatch):
 
 def test_an_installed_algorithm_comes_after_fedrecs_own(install):
     install("package_with_nearest", "nearest = package_with_nearest:Nearest")
-    found = Registry({"fedmf": FedMF})
+    found = Registry({"fedmf": "fedrec.algorithms.fedmf:FedMF"})
     assert "package_with_nearest" not in sys.modules, "imported before anybody looked"
     assert list(found) == ["fedmf", "nearest"]
     assert len(found) == 2
@@ -80,7 +80,7 @@ def test_what_is_no_algorithm_is_refused_by_the_packages_name(
 ):
     install("broken", entry_point, source)
     with pytest.raises(SettingsError, match=rf"^a-package .*{sentence}") as caught:
-        len(Registry({"fedmf": FedMF}))
+        len(Registry({"fedmf": "fedrec.algorithms.fedmf:FedMF"}))
     assert "a-package" in caught.value.remedy
 
 

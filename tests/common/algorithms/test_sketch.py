@@ -19,6 +19,7 @@ from fedrec.algorithms.sketched_weights import (
 )
 from fedrec.config.algorithm import algorithm_warnings
 from fedrec.config.combinations import find_conflicts
+from fedrec.config.layout import Layout, vector_spec
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.errors import SettingsError
@@ -27,7 +28,6 @@ from fedrec.ids import UserId
 from fedrec.protection import PROTECTIONS
 from fedrec.recommender import ModelFile, Recommender
 from fedrec.training.evaluator import Evaluator
-from fedrec.training.layout import Layout, vector_spec
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation.runner import simulate
 

@@ -13,13 +13,13 @@ from fedrec.cli.privacy_price import privacy_price, privacy_warnings
 from fedrec.cli.private_pricing import private_price
 from fedrec.config.combinations import check_plan
 from fedrec.config.explain import all_settings, explain
+from fedrec.config.layout import Layout, vector_spec
 from fedrec.config.schema import Plan, ProtectionSettings, Settings
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.protection import PROTECTIONS
 from fedrec.protection.planner import CKKS_PRESETS
-from fedrec.training.layout import Layout, vector_spec
 
 from .conftest import Fedrec
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.x509 import IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
+from fedrec.config.layout import protection_of
 from fedrec.config.loading import load_settings
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import read_authority_key, read_issuer
@@ -16,7 +17,6 @@ from fedrec.identity.certificates import Credentials, certificate_sha256, key_of
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
-from fedrec.training.layout import protection_of
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 from .conftest import Fedrec

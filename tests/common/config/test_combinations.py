@@ -8,6 +8,7 @@ import pytest
 
 from fedrec.algorithms import ALGORITHMS, FedMFSettings
 from fedrec.config.combinations import COMBINATIONS, Combination, check_plan, find_conflicts
+from fedrec.config.layout import vector_spec
 from fedrec.config.schema import (
     EvaluationSettings,
     Plan,
@@ -16,7 +17,6 @@ from fedrec.config.schema import (
     UpdateSettings,
 )
 from fedrec.protection import PROTECTIONS
-from fedrec.training.layout import vector_spec
 from fedrec.updates import UPDATES
 
 

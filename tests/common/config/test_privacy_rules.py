@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from fedrec.config.agreement import plan_differences
 from fedrec.config.combinations import check_plan, find_conflicts
+from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
-from fedrec.privacy import mechanism_of
 
 GAUSSIAN = {"mechanism": "gaussian"}
 

@@ -14,16 +14,16 @@ import pytest
 from numpy.typing import NDArray
 
 from fedrec.config.algorithm import algorithm_of
+from fedrec.config.layout import Layout
+from fedrec.config.noise import mechanism_of
+from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import Plan
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.identity.cells import Partition, Standing
 from fedrec.ids import ClientId
-from fedrec.privacy import mechanism_of
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.training.bounds import SumTerms, check_sum, most_users
-from fedrec.training.layout import Layout
-from fedrec.training.rows import ActiveRows
 
 N_ITEMS = 5
 ACTIVE = np.array([0, 1, 3])

@@ -17,11 +17,11 @@ from conformance.party import Party, plan_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.algorithm import ChunkResult
+from fedrec.algorithms.cohort import Chunk
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks, samplers
 from fedrec.training.blocks import Block
-from fedrec.training.cohort import Chunk
 from fedrec.training.trained_block import TrainedBlock
 from fedrec.training.trainer import Trainer
 from fedrec.training.training_round import TrainingRound

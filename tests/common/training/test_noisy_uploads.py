@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fedrec.algorithms import UploadNoise
+from fedrec.algorithms.changes import BlockChange
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
 from fedrec.privacy.random_bits import RandomBits
-from fedrec.training.changes import BlockChange
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.learner import Learner
 from fedrec.training.noisy_uploads import NoisyUploads

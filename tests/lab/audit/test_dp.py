@@ -12,9 +12,9 @@ import typer
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from fedrec.config.layout import Layout
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
-from fedrec.training.layout import Layout
 from fedrec_lab.audit.dp import audit_noise, noisy_sum, share_bounds
 from fedrec_lab.cli.audit_dp import audit_dp
 from fedrec_lab.simulation.summing import make_adder

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import torch
 
     from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+    from fedrec.algorithms.cohort import Chunk
+    from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.trained import TrainedAlgorithm
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
 
 __all__ = ["Accelerator"]
 

@@ -29,7 +29,7 @@ from fedrec.compiling import COMPILED
 from fedrec.random_streams import Purpose, stream_key, user_stream
 
 if TYPE_CHECKING:
-    from fedrec.training.cohort import Chunk
+    from fedrec.algorithms.cohort import Chunk
 
 __all__ = [
     "Sampled",
@@ -58,7 +58,7 @@ _PLACE_BITS = 21
 
 
 class Sampled(NamedTuple):
-    """What compiled code draws a chunk's samples from; see `fedrec.training.cohort.Chunk`.
+    """What compiled code draws a chunk's samples from; see `fedrec.algorithms.cohort.Chunk`.
 
     Attributes:
         negative_keys: each user's stream of negatives, int64 (n_users,).

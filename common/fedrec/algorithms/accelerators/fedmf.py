@@ -32,9 +32,9 @@ from fedrec.tensor_products import product_of_blocks
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.fedmf import FedMF
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import GridSum, RoundSums
+    from fedrec.algorithms.grid import GridSum, RoundSums
 
 __all__ = ["fit", "open_step", "round_of", "take_minibatch"]
 

@@ -36,9 +36,9 @@ from fedrec.compiling import COMPILED
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.fedncf import FedNCF
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
+    from fedrec.algorithms.grid import RoundSums
 
 __all__ = ["fit"]
 

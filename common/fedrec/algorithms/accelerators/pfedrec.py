@@ -30,9 +30,9 @@ from fedrec.compiling import COMPILED
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.cohort import Chunk
+    from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.pfedrec import PFedRec
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
 
 __all__ = ["fit"]
 

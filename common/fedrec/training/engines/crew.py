@@ -7,7 +7,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from fedrec.training.cohort import Cohort
+from fedrec.algorithms.cohort import Cohort
 from fedrec.training.engines.scratch import Scratch
 from fedrec.training.engines.worker_process import WorkerProcess
 

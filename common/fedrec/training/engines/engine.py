@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from fedrec.algorithms.accelerators import Accelerator
     from fedrec.algorithms.algorithm import Algorithm, RoundStart
+    from fedrec.algorithms.cohort import Cohort
+    from fedrec.algorithms.grid import RoundSums, SumsShape
     from fedrec.model.state import PrivateState
     from fedrec.model.tables import TableRoom
     from fedrec.training.blocks import Room
-    from fedrec.training.cohort import Cohort
-    from fedrec.training.grid import RoundSums, SumsShape
     from fedrec.training.user_tables import DeviceTables
 
 __all__ = ["Engine", "Job", "Trained"]

@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
+from fedrec.algorithms.cohort import CohortTables
 from fedrec.algorithms.declarations import UpdateTensor
+from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.model.new_table import BlockWriter
 from fedrec.model.tables import Table, give_back, rows_of
-from fedrec.training.cohort import CohortTables
 from fedrec.training.engines.chunk_metrics import training_sums
 from fedrec.training.engines.private_files import new_tables, old_tables, write_rows
 from fedrec.training.engines.recipe import algorithm_from
 from fedrec.training.engines.scratch import opened
 from fedrec.training.fitting import Fit, fit_of
-from fedrec.training.grid import RoundSums, SumsShape
 
 __all__ = ["TrainedTasks"]
 

@@ -9,11 +9,11 @@ import pytest
 from common.protection.masks.cohort import Cohort
 from scipy.stats import kstest
 
+from fedrec.config.layout import Layout, protection_of
 from fedrec.config.schema import Plan
 from fedrec.errors import RoundError, SettingsError
 from fedrec.protection.masks import MaskWords, plan_masks
 from fedrec.protection.vector import Integers
-from fedrec.training.layout import Layout, protection_of
 
 N_ITEMS = 1000
 MULTIPLIER = 2.0

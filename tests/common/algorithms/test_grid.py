@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fedrec.algorithms import UpdateTensor
-from fedrec.training.changes import BlockChange
-from fedrec.training.grid import GridSum, RoundSums
+from fedrec.algorithms.changes import BlockChange
+from fedrec.algorithms.grid import GridSum, RoundSums
 
 CPU = torch.device("cpu")
 FEW, MANY = 8, 1 << 50

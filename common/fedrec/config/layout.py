@@ -1,7 +1,7 @@
 """The flat integer vector of an update: tensors, denominators and metrics, end to end.
 
 A count round's vector has a count for each item of the catalogue. Every other round's covers the
-rows that travel (`fedrec.training.rows`): those of the trained items, or all where nobody counts.
+rows that travel (`fedrec.config.rows`): those of the trained items, or all where nobody counts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms import UpdateTensor
 from fedrec.config.algorithm import algorithm_of
+from fedrec.config.noise import mechanism_of
+from fedrec.config.rows import ROW_STEP, padded_rows
 from fedrec.config.schema import Plan
 from fedrec.errors import InternalError, SettingsError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
-from fedrec.privacy import Mechanism, mechanism_of
+from fedrec.privacy import Mechanism
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 from fedrec.protection.masks import MAX_CLIENTS
-from fedrec.training.rows import ROW_STEP, padded_rows
 
 __all__ = [
     "METRICS_SLICE",

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
+from fedrec.algorithms.changes import BlockChange, idle_change
 from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.privacy.clipping import shrunk_to
-from fedrec.training.changes import BlockChange, idle_change
 
 __all__ = ["GridSum", "RoundSums", "SumsShape"]
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fedrec.config.algorithm import algorithm_of
+from fedrec.config.layout import METRICS_SLICE, Layout, protection_of, vector_spec
+from fedrec.config.rows import ROW_STEP, ActiveRows, padded_rows
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
 from fedrec.protection import PROTECTIONS
-from fedrec.training.layout import METRICS_SLICE, Layout, protection_of, vector_spec
 from fedrec.training.learner import Learner
-from fedrec.training.rows import ROW_STEP, ActiveRows, padded_rows
 
 N_ITEMS = 300
 LEAST = 4
