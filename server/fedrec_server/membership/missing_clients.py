@@ -12,7 +12,7 @@ from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
 from fedrec_server.rounds import mask_steps
 from fedrec_server.rounds.backoff import is_stalled
-from fedrec_server.rounds.machine import NOT_ENOUGH, absent, awaited
+from fedrec_server.rounds.starting import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.state import State
 from fedrec_server.run.presence import LIVE_SECONDS, Presence
 

@@ -25,7 +25,7 @@ from fedrec.errors import (
 from fedrec.ids import RoundId
 from fedrec.wire.mask_bodies import keys_from_bytes, keys_to_bytes
 from fedrec.wire.messages import MaskMessage, MaskTask, Train
-from fedrec_server.rounds.machine import awaited
+from fedrec_server.rounds.starting import awaited
 
 STEP_SECONDS = 30.0
 PHASES = ("sharing", "masking", "signing", "unmasking")

@@ -19,8 +19,8 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.events import EpochInstalled, Failed, MaskHeard, MaskStepClosed, Polled
-from fedrec_server.rounds.machine import awaited
 from fedrec_server.rounds.mask_steps import STEP_OF
+from fedrec_server.rounds.starting import awaited
 from fedrec_server.rounds.state import State
 
 DEADLINE = 120.0

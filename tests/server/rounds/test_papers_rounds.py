@@ -26,7 +26,7 @@ from fedrec_server.rounds.events import (
     Spoke,
     StopRequested,
 )
-from fedrec_server.rounds.machine import awaited
+from fedrec_server.rounds.starting import awaited
 from fedrec_server.rounds.tasks import task_for
 
 

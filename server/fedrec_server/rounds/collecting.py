@@ -1,0 +1,178 @@
+"""A round that collects updates: who joins it, what is counted, and when it is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from fedrec.errors import (
+    ConflictingUpload,
+    NotInRoster,
+    ProtocolError,
+    RoundClosed,
+    RoundError,
+)
+from fedrec.identity.whole_cells import missing_from
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import UploadHeader
+from fedrec_server.rounds import mask_steps
+from fedrec_server.rounds.backoff import after_silence, is_left_out
+from fedrec_server.rounds.changes import (
+    AlreadyCounted,
+    ClientJoined,
+    CollectingEnded,
+    UpdateCounted,
+)
+from fedrec_server.rounds.endings import Step, abandon, lacks
+from fedrec_server.rounds.events import Polled, Uploaded
+from fedrec_server.rounds.selection import counted_of, has_all, joining
+from fedrec_server.rounds.state import Round, Rules, State
+
+__all__ = ["close", "is_noisy", "joined_by", "polled", "round_of", "uploaded"]
+
+
+def polled(state: State, event: Polled) -> Step:
+    """Give a client that asks for something to do a seat, where there is one."""
+    round_ = state.current
+    if round_ is None or event.client_id in round_.asked:
+        return state, ()
+    if is_left_out(state, event.client_id, round_.number):
+        return state, ()
+    new = joined_by(state, round_, event.client_id, event.live & state.roster)
+    joined = tuple(ClientJoined(round=round_.number, client_id=each) for each in sorted(new))
+    return replace(state, current=replace(round_, asked=round_.asked | new)), joined
+
+
+def joined_by(
+    state: State,
+    round_: Round,
+    client_id: ClientId,
+    live: frozenset[ClientId] = frozenset(),
+) -> frozenset[ClientId]:
+    """Return who gets a seat in a collecting round with a client that it did not ask, if it may."""
+    fixed = round_.phase != "collecting" or state.expected(round_.kind)
+    if fixed or client_id not in state.roster:
+        return frozenset()
+    return joining(state.rules, round_, live, client_id)
+
+
+def uploaded(state: State, event: Uploaded) -> Step:
+    """Count an update; the last one that was waited for ends the collecting.
+
+    Raises:
+        RoundError: the round does not take it, or another of the client is counted.
+        ProtocolError: it was made for something else than the round.
+    """
+    header = event.header
+    round_ = _round_for(state, header)
+    before = round_.accepted.get(header.client_id)
+    if before is not None:
+        if before.digest != header.digest:
+            raise ConflictingUpload(
+                f"Another update of this client is already counted in round {round_.number}."
+            )
+        return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
+    if state.rules.masked:
+        round_ = mask_steps.count(round_, header)
+        return replace(state, current=round_), (UpdateCounted(header=header, at=event.now),)
+    if round_.phase != "collecting":
+        raise RoundClosed(f"Round {round_.number} no longer collects updates.")
+    asked = round_.asked
+    if header.client_id not in asked:
+        new = joined_by(state, round_, header.client_id)
+        if not new:
+            raise RoundClosed(f"Round {round_.number} did not ask this client and is full.")
+        asked = asked | new
+    first = not round_.accepted
+    charged = first and is_noisy(state, round_) and state.rules.charges_updates
+    round_ = replace(round_, asked=asked, accepted={**round_.accepted, header.client_id: header})
+    counted = UpdateCounted(header=header, at=event.now, charged=charged)
+    state = replace(state, charged=state.charged + charged)
+    if not _is_complete(state, round_):
+        return replace(state, current=round_), (counted,)
+    state, changes = close(state, round_, event.now)
+    return state, (counted, *changes)
+
+
+def _round_for(state: State, header: UploadHeader) -> Round:
+    """Return the round in progress, if the header is about it."""
+    round_ = round_of(state, header.client_id, header.round)
+    if (header.kind, header.base_round) != (round_.kind, round_.base_round):
+        # Whoever reads the round would refuse all of it.
+        raise ProtocolError(
+            f"The update is of kind {header.kind} from version {header.base_round}; round "
+            f"{round_.number} is of kind {round_.kind} from version {round_.base_round}.",
+            remedy="Ask for a task again.",
+        )
+    # The collection of masks compares what the list is.
+    if bool(header.key_list) != state.rules.masked:
+        raise ProtocolError("A list of keys belongs to updates under masks, and to no others.")
+    if not state.covers(round_.kind, header.rows):
+        raise ProtocolError(
+            f"The update covers {header.n_rows} item rows, or others than round "
+            f"{round_.number}'s, which covers {state.rows_of(round_.kind).n_rows}.",
+            remedy="This client's item counts differ from what was published. Keep its state "
+            "folder and tell the operator; an intact copy of the folder goes on.",
+        )
+    if state.base_state not in (None, header.base_state):
+        raise ProtocolError(
+            f"The update starts from another model than version {round_.base_round}.",
+            remedy="This client's shared model differs from the others'. Keep its state folder and "
+            "tell the operator; an intact copy of the folder goes on.",
+        )
+    return round_
+
+
+def round_of(state: State, client_id: ClientId, number: RoundId) -> Round:
+    """Return the round in progress, if a member's message is about it."""
+    if client_id not in state.roster:
+        raise NotInRoster("This client's key is not in the federation's roster.")
+    if number > state.last_round:
+        raise RoundError(f"Round {number} is not open; the last one is round {state.last_round}.")
+    if state.current is None or number != state.current.number:
+        raise RoundClosed(f"Round {number} is over.")
+    return state.current
+
+
+def _is_complete(state: State, round_: Round) -> bool:
+    """Tell whether there is nothing to wait for: enough agree, or everybody who may was heard."""
+    rules, agreeing, arrived = state.rules, round_.of_one_model, len(round_.accepted)
+    if has_all(rules, round_, agreeing.keys()):
+        return True
+    room = len(round_.asked)
+    if rules.most_summands is not None:
+        room = min(room, rules.most_summands)
+    return len(agreeing) < arrived and arrived >= max(room, rules.needed)
+
+
+def is_noisy(state: State, round_: Round) -> bool:
+    """Tell whether what a round releases costs privacy, because noise has a budget."""
+    return round_.kind == "train" and bool(state.rules.budget)
+
+
+def close(state: State, round_: Round, now: float) -> Step:
+    """End collecting with the updates that start from one model; the others are left out.
+
+    So are those of clients that are only summed with others whose updates are not here.
+    """
+    agreeing, rules = round_.of_one_model, state.rules
+    given_up = lacks(state, round_, agreeing, now)
+    if given_up is not None:
+        return given_up
+    counted = counted_of(rules, round_, agreeing)
+    kept = {who: header for who, header in round_.accepted.items() if who in counted}
+    if not rules.suffices(counted):
+        return abandon(state, round_, _too_few(rules, round_, agreeing), now)
+    left_out = frozenset(round_.accepted) - counted
+    state = after_silence(state, round_, round_.accepted)
+    ended = CollectingEnded(round=round_.number, counted=len(kept), left_out=left_out, at=now)
+    return replace(state, current=replace(round_, phase="summing", accepted=kept)), (ended,)
+
+
+def _too_few(rules: Rules, round_: Round, agreeing: Collection[ClientId]) -> str:
+    missing = missing_from(rules.partition, agreeing)
+    reason = f"{len(agreeing)} of the needed {rules.needed} updates arrived in time"
+    if missing:
+        reason = f"{len(missing)} without whom the others are not summed did not answer in time"
+    astray = len(round_.accepted) - len(agreeing)
+    return f"{reason}; {astray} more start from another model" if astray else reason
