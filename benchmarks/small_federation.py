@@ -30,13 +30,17 @@ def federation(
     rounds: int,
     protection: str,
     clients_per_round: int = 0,
+    users_per_client: int = USERS_PER_CLIENT,
+    algorithm: dict[str, str | int] | None = None,
 ) -> Workspace:
     """Prepare a federation whose update has n_items x (rank + 1) values and a few more.
 
     Args:
+        rank: of the update; 0 sends whole rows.
         clients_per_round: how many are asked in a round; 0 asks and awaits everybody.
+        algorithm: its settings, in place of the default algorithm's.
     """
-    n_users = USERS_PER_CLIENT * n_clients
+    n_users = users_per_client * n_clients
     users = np.repeat(np.arange(n_users), 5).astype(str).astype(object)
     items = np.random.default_rng(0).integers(0, n_items, len(users)).astype(str).astype(object)
     catalogue = Catalogue.of([str(item) for item in range(n_items)])
@@ -47,8 +51,8 @@ def federation(
                 "maximum_users": max(1024, n_users),
                 "minimum_item_users": 1,
             },
-            "algorithm": {"dim": max(rank, 2)},
-            "update": {"rank": rank},
+            "algorithm": algorithm or {"dim": max(rank, 2)},
+            "update": {"rank": rank} if rank else {"structure": "dense"},
             # No key authority runs beside this federation: the papers' protocol.
             "protection": {"name": protection, "key_holder": "members"},
             "rounds": {
@@ -102,15 +106,28 @@ def signed_header(
     return replace(unsigned, signature=identity.sign(unsigned.statement()))
 
 
-def run_client(settings_file: str, coordinator: str) -> None:
-    """Take part as the real client does, with a fixed vector in place of training."""
+def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> None:
+    """Take part as the real client does, with a fixed vector in place of training.
+
+    Args:
+        fill: print a line once the private state is in hand, and leave noise in its tables.
+    """
     from fedrec.config.loading import load_settings
+    from fedrec.model.state import PrivateState
     from fedrec.training.learner import Contribution, Learner
     from fedrec_client.app import ClientApp
 
     def contribute(
         self, kind, round_id, shared, users, private, participating=None, *, abstains=False
     ):
+        if fill:
+            print(kind, flush=True)
+        if fill and kind == "train":
+            random = np.random.default_rng(round_id)
+            tables = private.arrays().items()
+            private = PrivateState.of(
+                {name: random.random(table.shape, dtype=np.float32) for name, table in tables}
+            )
         layout = self.travelling.layout(kind, shared)
         vector = np.zeros(layout.length, dtype=np.int64)
         if kind == "count":
@@ -138,4 +155,4 @@ def run_client(settings_file: str, coordinator: str) -> None:
 
 
 if __name__ == "__main__":
-    run_client(sys.argv[1], sys.argv[2])
+    run_client(sys.argv[1], sys.argv[2], fill="fill" in sys.argv[3:])
