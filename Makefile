@@ -29,13 +29,15 @@ demo: setup
 
 # Tests run in WORKERS processes, each on one thread; the files of one stay together. Many wait for
 # other processes, so that three keep two cores busy.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+# What Python compiled is kept, whatever the shell says: each worker, and each process that a test
+# starts, would compile it again.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 test: setup
 	$(PYTEST)
 
 test-fast: setup
-	$(PYTEST) tests/common tests/lab tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours'
+	$(PYTEST) --hypothesis-profile fast tests/common tests/lab tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours'
 
 test-more: setup
 	$(PYTEST) -m 'long and not cuda'

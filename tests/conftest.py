@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 # Before any test imports grpc.
@@ -19,6 +20,18 @@ pytest.register_assert_rewrite("conformance")
 # the tests of Ctrl-C need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# `make test-fast` takes this one: fewer examples of each property, where a test names no number.
+hypothesis.settings.register_profile("fast", max_examples=10)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What reads MovieLens 100K is slow: the fast part runs without it."""
+    for item in items:
+        if any(name.startswith("ml_100k") for name in getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,9 @@ from fedrec_client.serve.holder import ModelHolder
 from fedrec_client.serve.reading import read_users_apart
 from fedrec_client.state.private_store import PrivateStore
 
+# They start the process that reads.
+pytestmark = pytest.mark.slow
+
 
 class Told:
     """A holder of a silo, what it said, and how often it read the users."""

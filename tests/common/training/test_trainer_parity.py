@@ -12,6 +12,9 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+# PFedRec's parity stays in the fast part.
+pytestmark = pytest.mark.slow
+
 N_ITEMS, DIM, RATE = 40, 6, 0.4
 STRUCTURES = {
     "dense": ({"structure": "dense"}, Structure()),

@@ -13,6 +13,9 @@ from fedrec.data import generate, leave_one_out
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.training.learner import Learner
 
+# They compile.
+pytestmark = pytest.mark.slow
+
 N_ITEMS, ROUNDS = 60, 3
 COLR = {"structure": "colr", "rank": 3}
 SCOLR = {"structure": "scolr", "rank": 3, "normaliser": "entry"}
