@@ -39,9 +39,10 @@ from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.session import EpochChanged, Session
 from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.database import STATE_FORMAT
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.round_journal import RoundJournal
-from fedrec_client.state.stored_state import STATE_FORMAT, RunPin, users_digest
+from fedrec_client.state.stored_state import RunPin, users_digest
 
 if TYPE_CHECKING:
     from fedrec.provenance import Provenance
@@ -154,7 +155,7 @@ class ClientApp:
             journal.tell("starting", detail=self._places(identity))
             self._apply(identity, journal)
             link = self._patient(self._bare_link or open_link(self._settings), journal)
-            chain = RosterChain(self._folder, AuditLog(self._folder, self._clock))
+            chain = RosterChain(store, AuditLog(self._folder, self._clock))
             asked, full_at = 0, -1
             try:
                 while True:

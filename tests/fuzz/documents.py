@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz.target import Reader, Target, from_file
+from fuzz.target import Target, from_file
 from integration.support.bench import N_ITEMS, Bench, invite, plan_of
 
 from fedrec.config.loading import load_settings
@@ -34,6 +33,7 @@ from fedrec.protection import BFV, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.training.learner import Learner
 from fedrec_authority.folder import backup
 from fedrec_client.state.counted_data import CountedData
+from fedrec_client.state.database import STATE_FILE, StateDatabase, image_of
 from fedrec_client.state.privacy_ledger import PrivacyLedger, UserAccount
 from fedrec_client.state.stored_state import RunPin, StoredState
 from fedrec_server.store.highwater import Highwater, record
@@ -109,16 +109,6 @@ def _private() -> Target:
     return Target(read=PrivateState.from_bytes, seeds=(state.to_bytes(),))
 
 
-def _summed(read: Reader) -> Reader:
-    """Return a reader behind a checksum: mutated content must reach what is behind it."""
-
-    def found(data: bytes) -> object:
-        body = data[:-65] if len(data) > 65 else data
-        return read(body + hashlib.sha256(body).hexdigest().encode() + b"\n")
-
-    return found
-
-
 def _stored() -> Target:
     pin = RunPin.model_construct()
     fields: dict[str, Any] = {
@@ -128,9 +118,20 @@ def _stored() -> Target:
     state = StoredState(pin=RunPin.model_validate(fields), epoch=1)
 
     def read(data: bytes) -> StoredState:
-        return StoredState.from_bytes(data, "state.json")
+        records = (line.partition(b"\t") for line in data.splitlines())
+        fields = {name.decode(errors="replace"): value for name, _, value in records}
+        return StoredState.from_records(fields, STATE_FILE)
 
-    return Target(read=_summed(read), seeds=(state.to_bytes(),))
+    lines = [name.encode() + b"\t" + value for name, value in state.records().items()]
+    return Target(read=read, seeds=(b"\n".join(lines),))
+
+
+def _database() -> Target:
+    def read(path: Path) -> object:
+        return StateDatabase(path.parent).read("run")
+
+    image = image_of({"run": {"epoch": b"1"}, "client": {"roster": b"{}"}})
+    return Target(read=from_file(STATE_FILE, read), seeds=(image,))
 
 
 def _mark() -> Target:
@@ -217,6 +218,7 @@ DOCUMENTS: dict[str, Callable[[], Target]] = {
     "shared model": _shared,
     "private model": _private,
     "client state": _stored,
+    "client database": _database,
     "spent privacy": _spent,
     "counted data": _counted,
     "protection plan": _protection_plan,

@@ -85,9 +85,8 @@ def test_scenario_13_a_client_without_space_waits_for_some(
         assert gate.reached.wait(DEADLINE_SECONDS)
 
         def has_answered() -> bool:
-            if not (bench.state(2) / "state.json").exists():
-                return False
-            sent = PrivateStore(bench.state(2), read_only=True).state.acknowledged
+            store = PrivateStore(bench.state(2), read_only=True)
+            sent = store.state.acknowledged if store.is_bound else None
             return sent is not None and sent.round == 2
 
         poll(has_answered)

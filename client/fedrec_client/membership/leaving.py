@@ -19,6 +19,7 @@ from fedrec.wire.link import Link
 from fedrec_client.link.connecting import open_link, own_credentials
 from fedrec_client.membership.joining import sign_guest_consent
 from fedrec_client.membership.roster_chain import kept_roster
+from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["Leave", "leave"]
 
@@ -51,7 +52,7 @@ def leave(settings: Settings, *, link: Link | None = None) -> Leave:
         FedrecError: its keys or certificate cannot be used, or the coordinator is away.
     """
     identity = known_identity(Path(settings.client.state), settings.client.label)
-    roster = kept_roster(Path(settings.client.state))
+    roster = kept_roster(PrivateStore(Path(settings.client.state), read_only=True))
     partition = Partition() if roster is None else roster.partition
     cell = partition.cell_of(identity.client_id)
     if roster is None or cell is None or identity.client_id not in cell.core:

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from fedrec.durable import write_whole
 from fedrec.errors import RosterBreaksCells
 from fedrec.identity.cell_rules import check
-from fedrec.identity.key_files import read_public
-from fedrec.identity.roster import MAX_BYTES, Roster
+from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
 from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.private_store import PrivateStore
 
-__all__ = ["ROSTER_FILE", "RosterChain", "kept_roster"]
+__all__ = ["RosterChain", "kept_roster"]
 
-ROSTER_FILE = "roster.json"
+_RECORD = "roster"
 
 
-def kept_roster(folder: Path) -> Roster | None:
+def kept_roster(store: PrivateStore) -> Roster | None:
     """Return the newest roster that the client of a state folder believed, if it knows one.
 
     Raises:
-        KeysError: the file is damaged.
+        KeysError: it is none.
     """
-    path = folder / ROSTER_FILE
-    if not path.exists():
-        return None
-    remedy = "Restore the client's state folder from a copy."
-    return Roster.from_json(read_public(path, max_bytes=MAX_BYTES, remedy=remedy))
+    found = store.own(_RECORD)
+    return None if found is None else Roster.from_json(found)
 
 
 class RosterChain:
@@ -36,8 +30,8 @@ class RosterChain:
     It stays when the client goes on with another run: sums over the same data were opened before.
     """
 
-    def __init__(self, folder: Path, audit: AuditLog) -> None:
-        self._path = folder / ROSTER_FILE
+    def __init__(self, store: PrivateStore, audit: AuditLog) -> None:
+        self._store = store
         self._audit = audit
         self._refused = b""
 
@@ -46,7 +40,7 @@ class RosterChain:
 
         Raises:
             RosterBreaksCells: it does not follow; it is in the audit, once.
-            KeysError: the file is damaged.
+            KeysError: what was kept is none.
         """
         kept = self._kept_of(roster)
         # A client that keeps the epoch's number refuses a lower one.
@@ -59,11 +53,11 @@ class RosterChain:
                 self._refused = roster.digest()
                 self._audit.refused("roster refused", run=run, round_id=RoundId(0), error=error)
             raise
-        write_whole(self._path, roster.to_json(), private=True)
+        self._store.keep_own(_RECORD, roster.to_json())
 
     def _kept_of(self, roster: Roster) -> Roster | None:
         """Return the roster kept of the same federation."""
-        found = kept_roster(self._path.parent)
+        found = kept_roster(self._store)
         ours = (roster.federation, roster.authority_key)
         if found is None or (found.federation, found.authority_key) != ours:
             return None

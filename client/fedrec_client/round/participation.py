@@ -154,7 +154,7 @@ class Participation:
             # than one. Under noise every release is accounted as a draw of its own.
             thrown = task.round if mechanism is not None else self._model.shared.number
             participating = select_users(
-                selection_secret(self._store.folder),
+                selection_secret(self._store),
                 member.run,
                 thrown,
                 self._model.users.user_ids,

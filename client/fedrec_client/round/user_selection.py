@@ -5,47 +5,28 @@ So nobody else can tell or choose who took part, and a crash gives nobody a seco
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.durable import write_whole
-from fedrec.errors import StorageError
 from fedrec.ids import UserId, canonical
+from fedrec_client.state.private_store import PrivateStore
 
-__all__ = ["SELECTION_FILE", "select_users", "selection_secret"]
+__all__ = ["select_users", "selection_secret"]
 
-SELECTION_FILE = "coin.key"
+_RECORD = "selection_secret"
 SECRET_BYTES = 32
 
 
-def selection_secret(folder: Path) -> bytes:
-    """Return this client's own secret, 32 bytes, made at first use and kept with a checksum.
-
-    Raises:
-        StorageError: the file is damaged or cannot be read or written.
-    """
-    path = folder / SELECTION_FILE
-    if not path.exists():
+def selection_secret(store: PrivateStore) -> bytes:
+    """Return this client's own secret, 32 bytes, made at first use and kept for good."""
+    secret = store.own(_RECORD)
+    if secret is None:
         secret = secrets.token_bytes(SECRET_BYTES)
-        write_whole(path, secret + hashlib.sha256(secret).digest(), private=True)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be read: {error}.", remedy="Check its permissions."
-        ) from error
-    secret, checksum = raw[:SECRET_BYTES], raw[SECRET_BYTES:]
-    if hashlib.sha256(secret).digest() != checksum:
-        raise StorageError(
-            f"{path} is damaged: its checksum does not match.",
-            remedy="Delete it; a new secret is drawn and chooses users from now on.",
-        )
+        store.keep_own(_RECORD, secret)
     return secret
 
 

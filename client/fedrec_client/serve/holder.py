@@ -17,6 +17,7 @@ from fedrec.recommender import Recommender, UsersFile
 from fedrec_client.recommending.own_recommender import model_file_of, needs_training_code
 from fedrec_client.serve.reading import read_users_apart
 from fedrec_client.serve.served_model import ServedModel
+from fedrec_client.state.database import change_counter
 from fedrec_client.state.held_model import (
     HeldModel,
     ModelName,
@@ -28,6 +29,8 @@ from fedrec_client.state.held_model import (
 __all__ = ["ModelHolder"]
 
 _Stamp = tuple[int, int, int] | None
+_Stamps = tuple[bytes | None, _Stamp, _Stamp]
+"""Of the state, the catalogue and the data file."""
 _UsersKey = tuple[_Stamp, str, str]
 """The data file, its users, and the catalogue whose rows their histories are."""
 _LONGEST_PAUSE = 64
@@ -59,7 +62,7 @@ class ModelHolder:
         self._which: Which = which
         self._on_change = on_change
         self._read_users = read_users
-        self._looked_at: tuple[_Stamp, ...] = ()
+        self._looked_at: _Stamps | tuple[()] = ()
         self._name: ModelName | None = None
         self._users: tuple[_UsersKey, UsersFile] | None = None
         self._wanted = asyncio.Event()
@@ -112,11 +115,11 @@ class ModelHolder:
             except TimeoutError:
                 continue
 
-    def _stamps(self) -> tuple[_Stamp, ...]:
+    def _stamps(self) -> _Stamps:
         data, folder = self._settings.data, Path(self._settings.client.state)
         catalogue = folder / "catalogue.csv" if data.catalogue is None else Path(data.catalogue)
         return (
-            _stamp(folder / "state.json"),
+            change_counter(folder),
             _stamp(catalogue),
             None if data.path is None else _stamp(Path(data.path)),
         )

@@ -1,19 +1,17 @@
-"""The client's folder: private vectors, the shared model, the outbox, what was revealed.
+"""The client's folder: private vectors, the shared model, the update in progress, what was opened.
 
-Data files are written first, under names that follow from their content; then `state.json`,
-which names them, is replaced. That replacement is the only commit, so whatever moment the
-process dies at, the folder holds the state before or the state after, never a mixture.
+Data files are written first, under names that follow from their content; then the database names
+them, in one transaction. That is the only commit, so whatever moment the process dies at, the
+folder holds the state before or the state after, never a mixture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedrec.durable import write_whole
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
@@ -21,6 +19,7 @@ from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState
 from fedrec.provenance import Provenance
 from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec_client.state.database import STATE_FILE, StateDatabase
 from fedrec_client.state.durable import (
     FileRef,
     FolderLock,
@@ -41,12 +40,10 @@ from fedrec_client.state.stored_state import (
     SentUpdate,
     StagedRound,
     StoredState,
-    check_state_format,
 )
 
-__all__ = ["STATE_FILE", "PrivateStore"]
+__all__ = ["PrivateStore"]
 
-STATE_FILE = "state.json"
 _CATALOGUE = "catalogue.csv"
 
 
@@ -66,12 +63,14 @@ class PrivateStore:
         self.folder = folder
         self._lock: FolderLock | None = None
         self._blocks = BlockFolder.at(folder / BLOCKS)
-        self._check_format()
+        self._database = StateDatabase(folder)
         if not read_only:
             make_private_folder(folder)
             self._lock = FolderLock(folder)
         try:
-            self._state = self._load()
+            self._records = self._database.read("run")
+            name = str(folder / STATE_FILE)
+            self._state = StoredState.from_records(self._records, name) if self._records else None
             if not read_only:
                 self._collect_garbage()
         except BaseException:
@@ -93,6 +92,7 @@ class PrivateStore:
         """Let go of the folder."""
         if self._lock is not None:
             self._blocks.close()
+            self._database.close()
             self._lock.release()
             self._lock = None
 
@@ -536,30 +536,23 @@ class PrivateStore:
         """Take back what `record_reveal` counted: the tags were right."""
         self._replace(refused_sums=self.state.refused_sums - 1)
 
-    def _check_format(self) -> None:
-        """Refuse another format before the lock is taken; what cannot be read is `_load`'s."""
-        path = self.folder / STATE_FILE
-        with suppress(OSError), path.open("rb") as file:
-            check_state_format(file.readline().rstrip(b"\n"), str(path))
+    def own(self, name: str) -> bytes | None:
+        """Return a record that outlives runs, or None."""
+        return self._database.read("client").get(name)
 
-    def _load(self) -> StoredState | None:
-        path = self.folder / STATE_FILE
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(
-                f"{path} cannot be read: {error}.", remedy="Check its permissions."
-            ) from error
-        return StoredState.from_bytes(raw, str(path))
+    def keep_own(self, name: str, record: bytes) -> None:
+        """Keep a record that outlives runs."""
+        self._database.write("client", {name: record})
 
     def _replace(self, **changes: Any) -> None:
         self._commit(self.state.model_copy(update=changes))
 
     def _commit(self, state: StoredState) -> None:
-        write_whole(self.folder / STATE_FILE, state.to_bytes(), private=True)
-        self._state = state
+        records = state.records()
+        before = self._records
+        changed = {name: one for name, one in records.items() if before.get(name) != one}
+        self._database.write("run", changed)
+        self._records, self._state = records, state
         self._collect_garbage()
 
     def _collect_garbage(self) -> None:

@@ -1,21 +1,20 @@
-"""What a client's state folder says about its run: one record, replaced as a whole."""
+"""What a client's state folder says about its run: records that change in one transaction."""
 
 from __future__ import annotations
 
-import hashlib
+import json
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedrec.data import UserSplit
 from fedrec.errors import StorageError
-from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, digest
 from fedrec.provenance import Provenance
 from fedrec.wire.messages import MaskStep, RevealStatement, RoundKind, UploadHeader
+from fedrec_client.state.database import Records
 from fedrec_client.state.durable import FileRef
 
 __all__ = [
-    "STATE_FORMAT",
     "BestModel",
     "MaskedRound",
     "OpenedCell",
@@ -26,30 +25,8 @@ __all__ = [
     "SentUpdate",
     "StagedRound",
     "StoredState",
-    "check_state_format",
     "users_digest",
 ]
-
-STATE_FORMAT = 10
-_NAME = "fedrec client state "
-_ANEW = (
-    "start with a new state folder, which knows neither the run nor what users' privacy has cost"
-)
-
-
-def check_state_format(first_line: bytes, name: str) -> None:
-    """Refuse a state of another format; a line that names none is for the checksum to refuse.
-
-    Args:
-        name: the file, for errors.
-
-    Raises:
-        VersionMismatch: naming both numbers.
-    """
-    text = first_line.decode(errors="replace")
-    number = format_number(text.removeprefix(_NAME)) if text.startswith(_NAME) else None
-    if number is not None:
-        check_format(number, STATE_FORMAT, name, anew=_ANEW)
 
 
 def users_digest(users: UserSplit) -> str:
@@ -216,7 +193,7 @@ class OpenedRound(_Record):
 
 
 class StoredState(_Record):
-    """Everything about one run; replacing it is the client's only commit.
+    """Everything about one run; the client commits one after the other.
 
     Attributes:
         provenance: what trains the run's users here; None where nobody trains, as in the key
@@ -290,36 +267,27 @@ class StoredState(_Record):
         refs += [record.private for record in (self.staged, self.masking, self.best) if record]
         return [ref for ref in refs if ref is not None]
 
-    def to_bytes(self) -> bytes:
-        """Return three lines: the format, the record, and the SHA-256 of both."""
-        body = f"{_NAME}{STATE_FORMAT}\n{self.model_dump_json()}\n".encode()
-        return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
+    def records(self) -> dict[str, bytes]:
+        """Return the fields by name, each as JSON."""
+        fields = self.model_dump(mode="json")
+        return {name: json.dumps(value).encode() for name, value in fields.items()}
 
     @classmethod
-    def from_bytes(cls, raw: bytes, name: str) -> StoredState:
-        """Read what `to_bytes` wrote.
+    def from_records(cls, records: Records, name: str) -> StoredState:
+        """Read what `records` returned.
 
         Args:
-            raw: the file's content.
-            name: the file, for errors.
+            name: where they were, for errors.
 
         Raises:
-            StorageError: damaged.
-            VersionMismatch: it has another format.
+            StorageError: they are something else.
         """
-        lines = raw.split(b"\n")
-        check_state_format(lines[0], name)
-        body = b"\n".join(lines[:2]) + b"\n"
-        expected = hashlib.sha256(body).hexdigest().encode()
-        remedy = "Restore the state folder from a backup, or start again with an empty one."
-        if len(lines) != 4 or lines[2] != expected or lines[3]:
-            raise StorageError(
-                f"{name} is damaged: its checksum does not match its content.", remedy=remedy
-            )
+        members = [json.dumps(field).encode() + b":" + value for field, value in records.items()]
         try:
-            return cls.model_validate_json(lines[1])
+            return cls.model_validate_json(b"{" + b",".join(members) + b"}")
         except ValidationError as error:
             first = error.errors()[0]
             raise StorageError(
-                f"{name} cannot be understood: {first['loc']}: {first['msg']}.", remedy=remedy
+                f"{name} cannot be understood: {first['loc']}: {first['msg']}.",
+                remedy="Restore the state folder from a backup, or start again with an empty one.",
             ) from None

@@ -27,7 +27,7 @@ from fedrec_authority.folder.authority_folder import (
 )
 from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
 from fedrec_authority.membership.invitations import INVITATIONS_FILE
-from fedrec_client.state.private_store import STATE_FILE
+from fedrec_client.state.database import OLDER_FILE, STATE_FILE, check_older, image_of
 from fedrec_client.state.stored_state import StoredState
 
 __all__ = ["FEWEST_PASSPHRASE_CHARS", "back_up", "restore"]
@@ -170,7 +170,7 @@ def _of_run(folder: AuthorityFolder) -> list[JsonValue]:
                 raise
             continue
         # The state comes last: what it names is there then.
-        files.append((STATE_FILE, kept.to_bytes()))
+        files.append((STATE_FILE, image_of({"run": kept.records()})))
         return [{"name": f"{RUN}{name}", "content": encode_bytes(raw)} for name, raw in files]
     return []
 
@@ -198,6 +198,7 @@ def _opened(path: Path, passphrase: str) -> dict[str, bytes]:
     files = {entry.text("name"): entry.raw("content") for entry in inside.objects("files")}
     inside.finish()
     missing = [name for name in (*SECRETS, AUTHORITY_PUBLIC_FILE) if name not in files]
+    check_older(files.get(f"{RUN}{OLDER_FILE}", b"").partition(b"\n")[0], f"The state in {path}")
     strange = [name for name in files if not _is_ours(name)]
     if missing or strange:
         raise inside.problem("is not the copy of an authority's folder")

@@ -15,11 +15,12 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import Partition, consents
 from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.key_files import write_public, write_secret
+from fedrec.identity.roster import Roster
 from fedrec_client.app import ClientApp
 from fedrec_client.events import ClientEvent
 from fedrec_client.link.stopping import Stopped
 from fedrec_client.membership.leaving import Leave, leave
-from fedrec_client.membership.roster_chain import ROSTER_FILE
+from fedrec_client.state.private_store import PrivateStore
 
 
 def settings_of(world: World, **client: str) -> Settings:
@@ -57,6 +58,12 @@ def test_the_word_of_the_settings_is_signed_in_the_application(
     assert bool(found.consent) is is_guest
 
 
+def keep_roster(folder: Path, roster: Roster) -> None:
+    """Leave a roster as a client does that believed it."""
+    with PrivateStore(folder) as store:
+        store.keep_own("roster", roster.to_json())
+
+
 def member(world: World, others: int, *, is_guest: bool = False) -> Settings:
     """Return the settings of a client that was in rounds with others."""
     identity, folder = world.identity, world.folder / "state"
@@ -66,7 +73,7 @@ def member(world: World, others: int, *, is_guest: bool = False) -> Settings:
     epoch = world.make_epoch(
         members=[*people, identity.public], partition=partition_of(cores, guests=guests)
     )
-    write_public(folder / ROSTER_FILE, epoch.roster.to_json())
+    keep_roster(folder, epoch.roster)
     issuer = world.authority.issuer
     certificate = issuer.issue("client", identity.client_id, identity.public.tls_key)
     write_public(folder / CERTIFICATE_FILE, certificate)
@@ -97,7 +104,7 @@ def test_only_who_is_waited_for_leaves(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="a guest already"):
         leave(member(world, 3, is_guest=True), link=world.link)
     none = world.make_epoch(partition=Partition())
-    write_public(world.folder / "state" / ROSTER_FILE, none.roster.to_json())
+    keep_roster(world.folder / "state", none.roster)
     with pytest.raises(SettingsError, match="nobody in particular"):
         leave(settings_of(world, state="state"), link=world.link)
     assert world.link.calls == []

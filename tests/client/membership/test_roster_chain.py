@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from fedrec.errors import RosterBreaksCells
 from fedrec.identity.cells import Cell, Partition, Standing
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec_client.membership.roster_chain import ROSTER_FILE, RosterChain
+from fedrec_client.membership.roster_chain import RosterChain, kept_roster
 from fedrec_client.state.audit import AUDIT_FILE, AuditLog
+from fedrec_client.state.private_store import PrivateStore
 
 PEOPLE = [Identity.create() for _ in range(4)]
 IDS = tuple(person.client_id for person in PEOPLE)
@@ -50,30 +52,36 @@ REFILLED = replace(
 )
 
 
-def chain_in(folder: Path) -> RosterChain:
-    return RosterChain(folder, AuditLog(folder, SystemClock()))
+def chain_in(store: PrivateStore) -> RosterChain:
+    return RosterChain(store, AuditLog(store.folder, SystemClock()))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PrivateStore]:
+    with PrivateStore(tmp_path) as made:
+        yield made
 
 
 def test_a_client_stays_with_the_roster_before_and_audits_the_one_that_breaks_cells(
-    tmp_path: Path,
+    store: PrivateStore,
 ) -> None:
-    chain = chain_in(tmp_path)
+    chain = chain_in(store)
     chain.admit(FIRST, "run")
     for _ in range(2):
         with pytest.raises(RosterBreaksCells, match="core of cell 1"):
             chain.admit(REFILLED, "run")
     # Started again it knows as much.
     with pytest.raises(RosterBreaksCells):
-        chain_in(tmp_path).admit(REFILLED, "run")
-    assert Roster.from_json((tmp_path / ROSTER_FILE).read_bytes()) == FIRST
-    lines = [json.loads(line) for line in (tmp_path / AUDIT_FILE).read_text().splitlines()]
+        chain_in(store).admit(REFILLED, "run")
+    assert kept_roster(PrivateStore(store.folder, read_only=True)) == FIRST
+    lines = [json.loads(line) for line in (store.folder / AUDIT_FILE).read_text().splitlines()]
     assert [line["code"] for line in lines] == ["roster_breaks_cells"] * 2
     following = replace(FIRST, epoch=2, previous=FIRST.digest())
     chain.admit(following, "run")
-    assert Roster.from_json((tmp_path / ROSTER_FILE).read_bytes()) == following
+    assert kept_roster(PrivateStore(store.folder, read_only=True)) == following
 
 
-def test_another_federation_has_a_chain_of_its_own(tmp_path: Path) -> None:
-    chain = chain_in(tmp_path)
+def test_another_federation_has_a_chain_of_its_own(store: PrivateStore) -> None:
+    chain = chain_in(store)
     chain.admit(FIRST, "run")
     chain.admit(replace(FIRST, federation="other", partition=Partition()), "run")

@@ -16,6 +16,7 @@ from fedrec.ids import RoundId
 from fedrec.wire.messages import MakeSnapshot, Wait
 from fedrec_client.membership.enrolment import enrol
 from fedrec_client.membership.membership import Membership
+from fedrec_client.state.database import STATE_FILE
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
@@ -160,4 +161,4 @@ def test_the_secrets_of_an_epoch_do_not_outlive_it(
     world.link.script += [Wait, renew, look]
     world.app().run()
     assert seen == [True] and [m.epoch for m in opened] == [1, 2]
-    assert "group_key" not in (world.state / "state.json").read_text()
+    assert b"group_key" not in (world.state / STATE_FILE).read_bytes()

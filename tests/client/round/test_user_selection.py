@@ -1,11 +1,13 @@
 """The selection of users: secret, fair, repeatable."""
 
 import hmac
+from pathlib import Path
 
 import numpy as np
 
 from fedrec.ids import RoundId, UserId, canonical
-from fedrec_client.round.user_selection import select_users
+from fedrec_client.round.user_selection import select_users, selection_secret
+from fedrec_client.state.private_store import PrivateStore
 
 USERS = [UserId(f"user {n}") for n in range(4000)]
 
@@ -19,17 +21,27 @@ def test_one_user_by_hand() -> None:
         assert chosen == (draw < fraction)
 
 
+def test_the_secret_outlives_the_process(tmp_path: Path) -> None:
+    with PrivateStore(tmp_path) as store:
+        secret = selection_secret(store)
+        assert selection_secret(store) == secret and len(secret) == 32
+    with PrivateStore(tmp_path) as store:
+        assert selection_secret(store) == secret
+    with PrivateStore(tmp_path / "other") as other:
+        assert selection_secret(other) != secret
+
+
 def test_it_is_fair_and_depends_on_everything() -> None:
-    thrown = select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)
-    assert abs(thrown.mean() - 0.3) < 0.03
-    assert (thrown == select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)).all()
+    drawn = select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)
+    assert abs(drawn.mean() - 0.3) < 0.03
+    assert (drawn == select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)).all()
     others = [
         select_users(b"b" * 32, "run", RoundId(1), USERS, 0.3),
         select_users(b"a" * 32, "other", RoundId(1), USERS, 0.3),
         select_users(b"a" * 32, "run", RoundId(2), USERS, 0.3),
     ]
     for other in others:
-        assert abs((thrown & other).mean() - 0.09) < 0.02
+        assert abs((drawn & other).mean() - 0.09) < 0.02
 
 
 def test_everybody_takes_part_at_one() -> None:

@@ -47,7 +47,8 @@ def test_no_private_byte_is_sent(tmp_path: Path, protection: str) -> None:
         for values in private.tensors.values():
             assert not [piece for piece in windows(values) if piece in sent]
     secrets = [world.identity.agree(world.puppets[0].public.exchange_key)]
-    secrets += [selection_secret(world.state)]
+    with PrivateStore(world.state) as store:
+        secrets += [selection_secret(store)]
     secrets += [world.membership().secrets.group_key]
     for secret in secrets:
         assert secret not in sent

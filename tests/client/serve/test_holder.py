@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from fedrec_client.serve.application import Application
 from fedrec_client.serve.gate import Gate
 from fedrec_client.serve.holder import ModelHolder
 from fedrec_client.serve.reading import read_users_apart
+from fedrec_client.state.database import STATE_FILE
 from fedrec_client.state.private_store import PrivateStore
 
 # They start the process that reads.
@@ -127,8 +129,8 @@ def test_half_a_file_leaves_the_version_before_in_service(
 def test_another_release_s_folder_is_not_read(silo: Silo, told: Told) -> None:
     silo.publish(3)
     told.holder.look()
-    file = silo.state / "state.json"
-    file.write_bytes(re.sub(rb"^(fedrec client state )\d+", rb"\g<1>999", file.read_bytes()))
+    with closing(sqlite3.connect(silo.state / STATE_FILE)) as rows:
+        rows.execute("PRAGMA user_version = 999")
     told.holder.look()
     assert isinstance(told.holder.problem, VersionMismatch)
     assert told.version == 3

@@ -1,18 +1,24 @@
 """The state folder: who may read it, one process at a time, and damage that is noticed."""
 
 import gc
+import os
+import signal
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedrec.disk import DiskFull
 from fedrec.errors import PlanMismatch, StorageError, VersionMismatch
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, room_in
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.round.user_selection import selection_secret
+from fedrec_client.state.database import STATE_FILE, STATE_FORMAT, change_counter, image_of
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import BestModel, RunPin, StoredState
 
@@ -64,7 +70,7 @@ def reopened(store: PrivateStore) -> PrivateStore:
 
 def test_only_the_owner_reads_it(store: PrivateStore) -> None:
     stage(store)
-    selection_secret(store.folder)
+    selection_secret(store)
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.folder.iterdir()}
     assert set(modes.values()) == {0o600}, modes
@@ -147,10 +153,10 @@ def test_files_that_nothing_needs_are_removed(store: PrivateStore) -> None:
     stage(store)
     publish(store, counted=True)
     (store.folder / "shared-left-by-a-crash.bin").write_bytes(b"")
-    (store.folder / ".state.json.new").write_bytes(b"")
+    (store.folder / ".state.sqlite.0123.new").write_bytes(b"")
     again = reopened(store)
     kept = {path.name for path in again.folder.iterdir()}
-    assert kept == {"lock", "state.json", *again.state.files()}
+    assert kept == {"lock", STATE_FILE, *again.state.files()}
 
 
 def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
@@ -194,30 +200,60 @@ def test_a_damaged_file_is_named(store: PrivateStore, kind: str) -> None:
         store.read(refs[kind])
 
 
-def test_a_state_file_torn_anywhere_is_noticed(store: PrivateStore) -> None:
+def test_a_database_torn_anywhere_is_noticed_or_says_the_same(store: PrivateStore) -> None:
     stage(store)
+    before = store.state
     store.close()
-    path = store.folder / "state.json"
+    path = store.folder / STATE_FILE
     raw = path.read_bytes()
-    for cut in range(0, len(raw), 5):
-        path.write_bytes(raw[:cut])
-        with pytest.raises(StorageError, match=r"state\.json"):
-            PrivateStore(store.folder, read_only=True)
-    for bit in range(0, len(raw), 7):
-        path.write_bytes(raw[:bit] + bytes([raw[bit] ^ 4]) + raw[bit + 1 :])
-        # In the format's number it is another format.
-        with pytest.raises((StorageError, VersionMismatch)):
-            PrivateStore(store.folder, read_only=True)
+
+    def is_noticed(damaged: bytes) -> bool:
+        path.write_bytes(damaged)
+        try:
+            # Where nothing is kept, nothing is damaged.
+            assert PrivateStore(store.folder, read_only=True).state == before
+        except StorageError as error:
+            assert STATE_FILE in error.message
+            return True
+        except VersionMismatch:
+            # In the format's number it is another format.
+            return True
+        return False
+
+    # The last page may be of what is not read here.
+    assert all([is_noticed(raw[:cut]) for cut in range(0, len(raw) - 4096, 509)])
+    assert all([is_noticed(raw[:cut]) is not None for cut in range(len(raw) - 4096, len(raw), 509)])
+    noticed = sum(
+        is_noticed(raw[:place] + bytes([raw[place] ^ 4]) + raw[place + 1 :])
+        for place in range(0, len(raw), 13)
+    )
+    used = sum(len(name) + len(value) for name, value in before.records().items())
+    assert noticed > used / 13
     path.write_bytes(raw)
     PrivateStore(store.folder).close()
 
 
-@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (11, "a newer")])
+@pytest.mark.parametrize("name", ["pin", "staged"])
+def test_a_record_that_is_not_what_was_written_is_damage(store: PrivateStore, name: str) -> None:
+    stage(store)
+    store.close()
+    with closing(sqlite3.connect(store.folder / STATE_FILE)) as rows, rows:
+        rows.execute("UPDATE run SET value = ? WHERE name = ?", (b"null", name))
+    with pytest.raises(StorageError, match=f"damaged: its '{name}'"):
+        PrivateStore(store.folder)
+
+
+@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (10, "an older"), (12, "a newer")])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_another_format_is_refused_before_anything_is_touched(
     tmp_path: Path, number: int, who: str, read_only: bool
 ) -> None:
-    (tmp_path / "state.json").write_bytes(b"fedrec client state %d\n{}\n\n" % number)
+    if number < STATE_FORMAT:
+        (tmp_path / "state.json").write_bytes(b"fedrec client state %d\n{}\n\n" % number)
+    else:
+        (tmp_path / STATE_FILE).write_bytes(image_of({}))
+        with closing(sqlite3.connect(tmp_path / STATE_FILE)) as rows:
+            rows.execute(f"PRAGMA user_version = {number}")
     # A blob that nothing names would be swept, and the lock file written anew.
     for name in ("private-0123.bin", ".state.json.new", "lock"):
         (tmp_path / name).write_bytes(b"before")
@@ -230,24 +266,83 @@ def test_another_format_is_refused_before_anything_is_touched(
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
-def test_a_state_that_is_none_is_damaged() -> None:
-    for first in (b"", b"fedrec client state", b"fedrec client state x", b"something else"):
-        with pytest.raises(StorageError, match="damaged"):
-            StoredState.from_bytes(first + b"\n{}\n\n", "state.json")
+def test_records_that_are_no_state_are_refused() -> None:
+    for records in ({}, {"epoch": b"1"}, {"pin": b"{", "epoch": b"1"}, {"pin": b"\xff"}):
+        with pytest.raises(StorageError, match="cannot be understood"):
+            StoredState.from_records(records, STATE_FILE)
 
 
-def test_a_damaged_coin_is_noticed(store: PrivateStore) -> None:
-    secret = selection_secret(store.folder)
-    assert selection_secret(store.folder) == secret
-    (store.folder / "coin.key").write_bytes(b"short")
-    with pytest.raises(StorageError, match=r"coin\.key"):
-        selection_secret(store.folder)
+def killed_in_a_commit(folder: Path) -> None:
+    """Commit a record in a process that dies when its pages are written and its journal is not."""
+    child = os.fork()
+    if not child:
+        try:
+            rows = sqlite3.connect(folder / STATE_FILE, isolation_level=None)
+            # So few pages fit into memory that others are written before the commit.
+            rows.execute("PRAGMA cache_size = 1")
+            rows.execute("PRAGMA cache_spill = 1")
+            rows.execute("BEGIN IMMEDIATE")
+            rows.execute("UPDATE run SET value = zeroblob(100000)")
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
-def test_a_full_disk_is_an_error_that_says_so(
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_commit_that_was_killed_did_not_happen(store: PrivateStore, read_only: bool) -> None:
+    stage(store)
+    before = store.state
+    store.close()
+    killed_in_a_commit(store.folder)
+    assert (store.folder / f"{STATE_FILE}-journal").exists()
+    again = PrivateStore(store.folder, read_only=read_only)
+    assert again.state == before
+    again.close()
+    with PrivateStore(store.folder) as written:
+        publish(written, counted=True)
+        assert PrivateStore(store.folder, read_only=True).state.version == 1
+
+
+def test_looking_changes_nothing(store: PrivateStore) -> None:
+    stage(store)
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.folder.iterdir()}
+    seen = PrivateStore(store.folder, read_only=True)
+    assert seen.state == store.state
+    assert seen.own("roster") is None
+    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.folder.iterdir()}
+    assert after == before
+
+
+def test_every_commit_shows_from_outside(store: PrivateStore) -> None:
+    seen = [change_counter(store.folder)]
+    stage(store)
+    seen.append(change_counter(store.folder))
+    store.keep_own("roster", b"{}")
+    seen.append(change_counter(store.folder))
+    assert None not in seen and len(set(seen)) == 3
+    assert change_counter(store.folder.parent) is None
+
+
+def test_a_full_disk_is_an_error_that_says_so(store: PrivateStore) -> None:
+    before = store.state
+    n_pages = len((store.folder / STATE_FILE).read_bytes()) // 4096
+    stage(store)
+    store.roll_back()
+    # SQLite's own way to a full disk: no page more than there are.
+    assert store._database._rows is not None
+    store._database._rows.execute(f"PRAGMA max_page_count = {n_pages}")
+    with pytest.raises(DiskFull, match="is full") as caught:
+        store.keep_own("roster", bytes(100_000))
+    assert "space" in caught.value.remedy
+    assert store.own("roster") is None and store.state.pin == before.pin
+    store.keep_own("roster", bytes(100_000))
+    stage(reopened(store), 2)
+
+
+def test_a_full_disk_takes_no_file_either(
     store: PrivateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = (store.folder / "state.json").read_bytes()
+    before = (store.folder / STATE_FILE).read_bytes()
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
@@ -257,7 +352,7 @@ def test_a_full_disk_is_an_error_that_says_so(
         stage(store)
     assert "space" in caught.value.remedy
     monkeypatch.undo()
-    assert (store.folder / "state.json").read_bytes() == before
+    assert (store.folder / STATE_FILE).read_bytes() == before
     stage(reopened(store))
 
 
