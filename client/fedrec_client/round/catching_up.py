@@ -141,7 +141,7 @@ class CatchingUp:
         terms = self._model.terms(found.round, found.kind)
         member.check_contributions(terms, found.contributions)
         manifest = manifest_digest(member.run, found.round, found.contributions)
-        opened = self._store.revealed(found.round)
+        opened = self._store.state.revealed_as(found.round)
         if opened is not None and (opened.kept or opened.manifest_digest) != manifest:
             raise RefusedError(
                 f"Round {found.round} was published with other contributions than those that "

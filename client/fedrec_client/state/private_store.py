@@ -7,7 +7,6 @@ folder holds the state before or the state after, never a mixture.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,10 +31,7 @@ from fedrec_client.state.durable import (
 from fedrec_client.state.stored_state import (
     BestModel,
     MaskedRound,
-    OpenedCell,
-    OpenedRound,
     PausedCell,
-    RevealedRound,
     RunPin,
     SentUpdate,
     StagedRound,
@@ -165,7 +161,7 @@ class PrivateStore:
             # What was staged is of a round that the coordinator abandoned with its epoch.
             staged = self.state.staged
             closed = None if staged is None else staged.model_copy(update={"closed": True})
-            self._replace(
+            self.change(
                 epoch=epoch,
                 is_of_epoch=False,
                 staged=closed,
@@ -236,7 +232,7 @@ class PrivateStore:
                 accepted=accepted,
             )
         if kept != found:
-            self._replace(provenance=kept)
+            self.change(provenance=kept)
 
     def read(self, ref: FileRef) -> bytes:
         """Return the content of one of the state's files, checked."""
@@ -270,7 +266,7 @@ class PrivateStore:
                 remedy="This is a defect of fedrec; please report it.",
             )
         charged = self.state.spent if spent is None else write_blob(self.folder, "spent", spent)
-        self._replace(
+        self.change(
             answered_round=header.round,
             spent=charged,
             unacknowledged=self._with_sent(header),
@@ -295,7 +291,7 @@ class PrivateStore:
 
     def keep_counted(self, content: bytes) -> None:
         """Keep for good what this client is about to send of its users' data."""
-        self._replace(counted=self.keep_file("counted", content))
+        self.change(counted=self.keep_file("counted", content))
 
     def keep_masking(
         self,
@@ -323,7 +319,7 @@ class PrivateStore:
                 f"{masking.round} would be a second answer.",
                 remedy="This is a defect of fedrec; please report it.",
             )
-        self._replace(
+        self.change(
             masking=masking,
             answered_round=max(self.state.answered_round, masking.round),
             staged=staged or self.state.staged,
@@ -337,7 +333,7 @@ class PrivateStore:
         if staged is None or (staged.acknowledged >= acknowledged and staged.closed >= closed):
             return
         known = _known(self.state, staged.header) if acknowledged else {}
-        self._replace(
+        self.change(
             staged=staged.model_copy(
                 update={
                     "acknowledged": staged.acknowledged or acknowledged,
@@ -349,7 +345,7 @@ class PrivateStore:
 
     def acknowledge(self, header: UploadHeader) -> None:
         """Note that the coordinator holds an update, whose receipt may have been lost."""
-        self._replace(**_known(self.state, header))
+        self.change(**_known(self.state, header))
 
     def take_back(self, latest: UploadHeader | None) -> None:
         """Note that the coordinator lost updates after `latest`, whose rounds are not published."""
@@ -358,7 +354,7 @@ class PrivateStore:
         staged = state.staged
         if staged is not None:
             staged = staged.model_copy(update={"acknowledged": False, "closed": False})
-        self._replace(
+        self.change(
             acknowledged=None if latest is None else _sent(latest),
             acknowledged_header=latest,
             unacknowledged=(*before, *state.unacknowledged),
@@ -374,7 +370,7 @@ class PrivateStore:
     def roll_back(self) -> None:
         """Forget the staged round: the committed private state is the present one."""
         if self.state.staged is not None or self.state.masking is not None:
-            self._replace(staged=None, masking=None)
+            self.change(staged=None, masking=None)
 
     def publish(
         self,
@@ -408,7 +404,7 @@ class PrivateStore:
         if masking is not None and masking.round <= round_id:
             # Shares of others and keys serve one round.
             masking = None
-        self._replace(
+        self.change(
             version=round_id,
             shared=write_blob(self.folder, "shared", shared),
             private=private,
@@ -426,7 +422,7 @@ class PrivateStore:
         self, round_id: RoundId, shared: bytes, *, statement: RevealStatement | None = None
     ) -> None:
         """Move to a later round by a snapshot; the committed private state stays."""
-        self._replace(
+        self.change(
             version=round_id,
             shared=write_blob(self.folder, "shared", shared),
             staged=None,
@@ -437,105 +433,6 @@ class PrivateStore:
             revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
         )
 
-    def revealed(self, round_id: RoundId) -> RevealedRound | None:
-        """Return as what this client opened a round, or None."""
-        return next((entry for entry in self.state.revealed if entry.round == round_id), None)
-
-    def record_reveal(
-        self,
-        round_id: RoundId,
-        manifest_digest: bytes,
-        sum_digest: bytes,
-        *,
-        tagged: bool = False,
-    ) -> None:
-        """Keep for good, before the key is used, what is about to be opened.
-
-        Args:
-            tagged: count it as a sum with wrong tags, until `forgive_sum` says that they were
-                right: a crash in between must not give another try for nothing.
-        """
-        if self.revealed(round_id) is not None:
-            self._replace(refused_sums=self.state.refused_sums + tagged)
-            return
-        entry = RevealedRound(
-            round=round_id, manifest_digest=manifest_digest, sum_digest=sum_digest
-        )
-        self._replace(
-            revealed=(*self.state.revealed, entry),
-            refused_sums=self.state.refused_sums + tagged,
-        )
-
-    def record_cell(self, round_id: RoundId, cell: int, sum_digest: bytes) -> bool:
-        """Keep for good, before the key is used, which sum of a cell is about to be opened.
-
-        Returns:
-            Whether it may be: no other sum of this cell was opened for the round.
-        """
-        known = self.revealed(round_id)
-        if known is None:
-            return False
-        before = next((one for one in known.cells if one.cell == cell), None)
-        if before is None:
-            opened = OpenedCell(cell=cell, sum_digest=sum_digest)
-            cells = (*known.cells, opened)
-            self._replace(revealed=self._revealed_with(round_id, cells=cells))
-        return before is None or before.sum_digest == sum_digest
-
-    def record_paused(self, round_id: RoundId, cells: tuple[int, ...], kept: bytes) -> None:
-        """Keep for good which cells are paused, before anybody is told.
-
-        Args:
-            kept: digest of the round's contributions without theirs.
-        """
-        known = {one.cell: one for one in self.state.paused}
-        new = {cell: PausedCell(cell=cell, round=round_id) for cell in cells}
-        found = {**new, **known}
-        self._replace(
-            paused=tuple(found[cell] for cell in sorted(found)),
-            revealed=self._revealed_with(round_id, kept=kept),
-        )
-
-    def keep_paused(self, cells: Iterable[int]) -> None:
-        """Keep for good that cells were paused by another folder of this key authority."""
-        known = {one.cell: one for one in self.state.paused}
-        new = {cell: PausedCell(cell=cell, round=RoundId(0)) for cell in cells}
-        found = {**new, **known}
-        self._replace(paused=tuple(found[cell] for cell in sorted(found)))
-
-    def record_refused(self, round_id: RoundId, *, counted: bool = False) -> None:
-        """Keep for good that the answer about a round is a refusal, and count it if asked to."""
-        self._replace(
-            refused_sums=self.state.refused_sums + counted,
-            revealed=self._revealed_with(round_id, refused=True),
-        )
-
-    def _revealed_with(self, round_id: RoundId, **changes: Any) -> tuple[RevealedRound, ...]:
-        return tuple(
-            entry.model_copy(update=changes) if entry.round == round_id else entry
-            for entry in self.state.revealed
-        )
-
-    def record_statement(self, statement: RevealStatement) -> None:
-        """Keep for good what is said next, or what was said by a key authority before this one."""
-        self._replace(head=statement)
-
-    def record_opened(
-        self, statement: RevealStatement, contributions: bytes, sealed: bytes, model: bytes
-    ) -> None:
-        """Keep what a sum was opened as, before anybody hears of it; see `OpenedRound`."""
-        opened = OpenedRound(
-            statement=statement,
-            contributions=self.keep_file("contributions", contributions),
-            sealed=self.keep_file("sealed", sealed),
-            model=self.keep_file("model", model),
-        )
-        self._replace(head=statement, opened=opened)
-
-    def forgive_sum(self) -> None:
-        """Take back what `record_reveal` counted: the tags were right."""
-        self._replace(refused_sums=self.state.refused_sums - 1)
-
     def own(self, name: str) -> bytes | None:
         """Return a record that outlives runs, or None."""
         return self._database.read("client").get(name)
@@ -544,7 +441,8 @@ class PrivateStore:
         """Keep a record that outlives runs."""
         self._database.write("client", {name: record})
 
-    def _replace(self, **changes: Any) -> None:
+    def change(self, **changes: Any) -> None:
+        """Commit other values of some of the state's fields."""
         self._commit(self.state.model_copy(update=changes))
 
     def _commit(self, state: StoredState) -> None:

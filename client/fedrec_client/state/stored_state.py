@@ -248,6 +248,10 @@ class StoredState(_Record):
     left_runs: tuple[str, ...] = ()
     masking: MaskedRound | None = None
 
+    def revealed_as(self, round_id: RoundId) -> RevealedRound | None:
+        """Return as what this party opened a round above the present version, or None."""
+        return next((entry for entry in self.revealed if entry.round == round_id), None)
+
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
         refs = [self.shared, self.private, self.spent, self.counted]

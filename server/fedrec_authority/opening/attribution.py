@@ -27,6 +27,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, UploadHeader
+from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.membership.membership import Membership
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
@@ -145,7 +146,7 @@ class Attribution:
         for payload in payloads:
             total.add(payload)
         added = total.finish()
-        if not self._store.record_cell(task.round, cell, Blob.of(added).digest):
+        if not OpenedSums(self._store).record_cell(task.round, cell, Blob.of(added).digest):
             raise RefusedError(f"Another sum of cell {cell} was opened for round {task.round}.")
         names = member.tag_names(task.round, contributions) if member.is_tagged else None
         opened = vector.member.reveal(added, len(contributions), names)

@@ -7,6 +7,7 @@ from fedrec.identity.public import verify
 from fedrec.wire.link import Link
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.recovery import former_rosters
+from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.membership.membership import Membership
 from fedrec_client.state.private_store import PrivateStore
 
@@ -26,7 +27,7 @@ def go_on_from(
         AuthorityIsOld: a revealer said it that this folder does not know, or a newer copy of it.
         BadSignature: the coordinator made it up.
     """
-    head = store.state.head
+    opened, head = OpenedSums(store), store.state.head
     shown = link.federation(membership.client_id).statement
     if shown is None or (head is not None and head.sequence >= shown.sequence):
         return
@@ -54,5 +55,5 @@ def go_on_from(
     active = {cell.id for cell in present.partition.cells if cell.state == "active"}
     unknown = active.intersection(shown.paused).difference(known_before)
     if unknown:
-        store.keep_paused(unknown)
-    store.record_statement(shown)
+        opened.keep_paused(unknown)
+    opened.record_statement(shown)

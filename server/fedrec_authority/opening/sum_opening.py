@@ -40,6 +40,7 @@ from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
 from fedrec.wire.recovery import pack_headers
 from fedrec_authority.opening.attribution import Attribution, Parts, fetch
+from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 
@@ -71,6 +72,7 @@ class SumOpening:
         self._link = context.link
         self._model = context.model
         self._store = context.store
+        self._opened = OpenedSums(context.store)
         self._journal = context.journal
         self._attribution = Attribution(context)
 
@@ -104,7 +106,7 @@ class SumOpening:
             return False
         digest, revealed = (
             manifest_digest(member.run, task.round, task.contributions),
-            self._store.revealed(task.round),
+            self._store.state.revealed_as(task.round),
         )
         # Where a cell was paused, what was said is of the others alone.
         asked = revealed is not None and revealed.manifest_digest == digest
@@ -133,7 +135,7 @@ class SumOpening:
             raise RefusedError(
                 f"Round {task.round} has contributions of cells that are paused: {_listed(paused)}."
             )
-        opened = self._store.revealed(task.round)
+        opened = self._store.state.revealed_as(task.round)
         if opened is not None:
             manifest = manifest_digest(member.run, task.round, task.contributions)
             if opened.manifest_digest != manifest:
@@ -190,7 +192,7 @@ class SumOpening:
         """
         member = self._membership
         manifest = manifest_digest(member.run, task.round, task.contributions)
-        opened, sum_digest = self._store.revealed(task.round), Blob.of(total).digest
+        opened, sum_digest = self._store.state.revealed_as(task.round), Blob.of(total).digest
         if opened is not None and opened.sum_digest != sum_digest:
             # Answers about many sums of its choice would give the key to a coordinator.
             error: FedrecError = RefusedError(
@@ -200,7 +202,7 @@ class SumOpening:
         fetched = self._is_fetched(task)
         names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
         # On disk before the key is used: after a crash, too, a round has one sum only.
-        self._store.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
+        self._opened.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
         try:
             if problem is not None:
                 raise problem
@@ -210,7 +212,7 @@ class SumOpening:
         except (ProtocolError, RefusedError) as error:
             found = self._without_unfit(task, error)
         if fetched:
-            self._store.forgive_sum()
+            self._opened.forgive_sum()
         self._send(task, found)
 
     def _followed(
@@ -262,7 +264,7 @@ class SumOpening:
         """Pause the unfit cells: on disk first, then in the audit log and for people."""
         member = self._membership
         kept = manifest_digest(member.run, task.round, parts.good)
-        self._store.record_paused(task.round, tuple(sorted(parts.unfit)), kept)
+        self._opened.record_paused(task.round, tuple(sorted(parts.unfit)), kept)
         for cell, error in sorted(parts.unfit.items()):
             paused = type(error)(f"Cell {cell} is paused: {error.message}")
             self._context.refused("cell_paused", task.round, paused)
@@ -300,7 +302,7 @@ class SumOpening:
             trained=shared.trained,
         )
         # On disk before anybody hears of it: a coordinator that loses its folder begins with it.
-        self._store.record_opened(
+        self._opened.record_opened(
             statement,
             pack_headers(found.contributions),
             sealed,
@@ -339,11 +341,11 @@ class SumOpening:
         member = self._membership
         counted = self._is_fetched(task)
         if counted and not (tells and isinstance(error, WrongTags)):
-            self._store.forgive_sum()
+            self._opened.forgive_sum()
             counted = False
         # What has the right tags was decrypted to what members encrypted, whatever the key.
         tells = tells and not (isinstance(error, SumOutOfBounds) and member.is_tagged)
-        self._store.record_refused(task.round, counted=tells and not counted)
+        self._opened.record_refused(task.round, counted=tells and not counted)
 
     def _refusal(self, task: Reveal, error: FedrecError, told: str) -> RevealRefused:
         """Write down and tell the coordinator that a sum is refused, and return the error.
@@ -361,7 +363,7 @@ class SumOpening:
             refused=reason,
             trained=self._model.shared.trained,
         )
-        self._store.record_statement(statement)
+        self._opened.record_statement(statement)
         with suppress(FedrecError):
             # A coordinator that does not take it gave the round up before, or lies.
             self._link.submit_reveal(statement, b"")

@@ -18,6 +18,7 @@ from fedrec.ids import RoundId
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
+from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import RunPin
 
@@ -113,8 +114,8 @@ def test_a_restored_authority_knows_which_cells_are_paused(
     pin = RunPin(federation="films", run="run", plan_json="{}", catalogue_fingerprint="", users="")
     with PrivateStore(world.folder.revealer.folder / STATE_FOLDER) as store:
         store.bind(pin, world.roster.epoch)
-        store.record_reveal(RoundId(3), b"list", b"sum")
-        store.record_paused(RoundId(3), (2,), b"kept")
+        OpenedSums(store).record_reveal(RoundId(3), b"list", b"sum")
+        OpenedSums(store).record_paused(RoundId(3), (2,), b"kept")
     assert world.folder.paused == (2,)
     back_up(world.folder, tmp_path / "copy", "a passphrase of words")
     fresh = AuthorityFolder(tmp_path / "fresh")

@@ -24,6 +24,7 @@ from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import RevealStatement, Wait, manifest_digest
+from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _NOT_THEIRS, _UNFIT
 from fedrec_client.state.private_store import PrivateStore
@@ -231,7 +232,7 @@ def test_an_authority_from_an_older_backup_learns_which_cells_were_paused(
     last = world.state_of(world.honest_round())[0]
     signs, told = world.membership(world.revealer).sign_statement, world.info
     with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
-        store.record_statement(signs(replace(last, sequence=2, paused=known)))
+        OpenedSums(store).record_statement(signs(replace(last, sequence=2, paused=known)))
     shown = signs(replace(last, round=RoundId(2), sequence=7, paused=(1, 3)))
     world.epoch = world.make_epoch(epoch=2)
     monkeypatch.setattr(world, "info", lambda **more: told(**{"statement": shown} | more))
@@ -342,7 +343,7 @@ def test_killed_around_the_word_the_chain_stays_one(
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 5)
     round_ = world.honest_round()
-    keep = PrivateStore.record_opened
+    keep = OpenedSums.record_opened
 
     def killed(store: PrivateStore, *what: Any) -> None:
         if at == "opened":
@@ -352,11 +353,11 @@ def test_killed_around_the_word_the_chain_stays_one(
     if at == "submit_reveal":
         world.link.before = lambda name: _kill_at(name, "submit_reveal")
     else:
-        monkeypatch.setattr(PrivateStore, "record_opened", killed)
+        monkeypatch.setattr(OpenedSums, "record_opened", killed)
     with pytest.raises(Killed):
         world.run_revealer(lambda: world.reveal(round_))
     world.link.before = lambda name: None
-    monkeypatch.setattr(PrivateStore, "record_opened", keep)
+    monkeypatch.setattr(OpenedSums, "record_opened", keep)
     before = state_of(world)
     assert [one.cell for one in before.paused] == [2]
     world.run_revealer(lambda: world.reveal(round_), lambda: world.reveal(round_))
@@ -385,7 +386,7 @@ def test_the_seventeenth_cell_is_not_paused(
     bad = world.honest_round(2)
     world.run_revealer(Wait)
     with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
-        store.record_paused(RoundId(1), tuple(range(100, 100 + n_paused)), b"")
+        OpenedSums(store).record_paused(RoundId(1), tuple(range(100, 100 + n_paused)), b"")
     world.run_revealer(lambda: world.reveal(bad))
     assert world.link.reveals == []
     (declined,) = world.link.declined

@@ -209,7 +209,7 @@ def test_the_manifest_is_on_disk_before_the_key_is_used(
 
     def look(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> None:
         store = PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True)
-        opened = store.revealed(round_.number)
+        opened = store.state.revealed_as(round_.number)
         assert opened is not None and opened.manifest_digest == expected
         assert opened.sum_digest == blake3(world.total(round_)).digest()
         raise Killed

@@ -17,6 +17,7 @@ from fedrec.protection.modular import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
 from fedrec.wire.chunks import Blob
 from fedrec_authority.folder.authority_folder import STATE_FOLDER
+from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.sum_opening import MOST_REFUSED
 from fedrec_client.state.private_store import PrivateStore
 
@@ -135,7 +136,7 @@ def test_too_many_wrong_sums_end_the_answers(tmp_path: Path, key: KeyWatch) -> N
     world.run_revealer()
     with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
         for number in range(101, 101 + MOST_REFUSED):
-            store.record_reveal(RoundId(number), b"m", b"s", tagged=True)
+            OpenedSums(store).record_reveal(RoundId(number), b"m", b"s", tagged=True)
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "every further answer would tell about the key")
 
@@ -160,7 +161,7 @@ def test_one_list_has_one_sum(tmp_path: Path, key: KeyWatch) -> None:
         world.run_revealer(lambda: world.reveal(round_))
         with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
             # As after a crash between the opening and its record; else what was said is said again.
-            store._replace(opened=None)
+            store.change(opened=None)
     assert key.opened == [honest, honest], "the key was used on another sum of the same list"
     assert len(world.link.reveals) == 2
     (first, sealed), (second, again) = world.link.reveals

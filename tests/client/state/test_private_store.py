@@ -17,6 +17,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, room_in
 from fedrec.wire.messages import UploadHeader
+from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.round.user_selection import selection_secret
 from fedrec_client.state.database import STATE_FILE, STATE_FORMAT, change_counter, image_of
 from fedrec_client.state.private_store import PrivateStore
@@ -91,14 +92,14 @@ def test_one_process_at_a_time(store: PrivateStore) -> None:
 
 def test_what_was_stored_is_read(store: PrivateStore) -> None:
     stage(store)
-    store.record_reveal(RoundId(1), b"\xfc" * 32, b"sum")
+    OpenedSums(store).record_reveal(RoundId(1), b"\xfc" * 32, b"sum")
     again = reopened(store)
     assert again.state == store.state
     assert again.state.staged is not None
     assert again.state.staged.header == header(1)
     assert again.read(again.state.staged.update) == b"update"
-    assert (found := again.revealed(RoundId(1))) and found.manifest_digest == b"\xfc" * 32
-    assert again.revealed(RoundId(2)) is None
+    assert (found := again.state.revealed_as(RoundId(1))) and found.manifest_digest == b"\xfc" * 32
+    assert again.state.revealed_as(RoundId(2)) is None
 
 
 def test_counted_commits(store: PrivateStore) -> None:
@@ -173,11 +174,11 @@ def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
 
 
 def test_reveals_of_published_rounds_are_forgotten(store: PrivateStore) -> None:
-    store.record_reveal(RoundId(1), b"a", b"sum")
-    store.record_reveal(RoundId(2), b"b", b"sum")
+    OpenedSums(store).record_reveal(RoundId(1), b"a", b"sum")
+    OpenedSums(store).record_reveal(RoundId(2), b"b", b"sum")
     publish(store, 1, counted=False)
-    assert store.revealed(RoundId(1)) is None
-    assert (found := store.revealed(RoundId(2))) and found.manifest_digest == b"b"
+    assert store.state.revealed_as(RoundId(1)) is None
+    assert (found := store.state.revealed_as(RoundId(2))) and found.manifest_digest == b"b"
 
 
 @pytest.mark.parametrize("kind", ["update", "private", "shared"])
