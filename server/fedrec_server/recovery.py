@@ -28,7 +28,7 @@ from fedrec_server.membership.key_rotation import keep_epoch
 from fedrec_server.rounds.revealing import numbers_used
 from fedrec_server.store.former_folder import Found, look
 from fedrec_server.store.installed_epoch import installed_bundle
-from fedrec_server.store.lock import FolderLock
+from fedrec_server.store.lock import lock_state
 from fedrec_server.store.recovered_run import Recovered, RecoveredRun
 from fedrec_server.store.spool import sealed_name, snapshot_name
 from fedrec_server.store.sqlite import SqliteStore
@@ -72,7 +72,7 @@ def recover(
     federation = _federation(settings, catalogue, vectors, point)
     _check(point, federation)
     state = Path(settings.coordinator.state)
-    lock = FolderLock(state) if state.is_dir() else None
+    lock = lock_state(state) if state.is_dir() else None
     try:
         found = look(state)
         said = point.statement

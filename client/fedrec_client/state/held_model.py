@@ -13,7 +13,7 @@ from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec_client.state.durable import FileRef
+from fedrec_client.state.files import FileRef
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import RunPin, StoredState
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from fedrec.errors import PlanMismatch, StorageError
+from fedrec.folder_lock import FolderLock
 from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
@@ -19,9 +20,8 @@ from fedrec.model.state import PrivateState
 from fedrec.provenance import Provenance
 from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec_client.state.database import STATE_FILE, StateDatabase
-from fedrec_client.state.durable import (
+from fedrec_client.state.files import (
     FileRef,
-    FolderLock,
     Parts,
     checked_path,
     make_private_folder,
@@ -62,7 +62,7 @@ class PrivateStore:
         self._database = StateDatabase(folder)
         if not read_only:
             make_private_folder(folder)
-            self._lock = FolderLock(folder)
+            self._lock = FolderLock(folder, self._in_use)
         try:
             self._records = self._database.read("run")
             name = str(folder / STATE_FILE)
@@ -72,6 +72,12 @@ class PrivateStore:
         except BaseException:
             self.close()
             raise
+
+    def _in_use(self, holder: str) -> StorageError:
+        return StorageError(
+            f"The state folder {self.folder} is used by another process (pid {holder.split()[0]}).",
+            remedy="Stop that process, or give this one a folder of its own.",
+        )
 
     def __enter__(self) -> PrivateStore:
         return self

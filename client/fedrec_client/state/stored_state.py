@@ -12,7 +12,7 @@ from fedrec.ids import RoundId, digest
 from fedrec.provenance import Provenance
 from fedrec.wire.messages import MaskStep, RevealStatement, RoundKind, UploadHeader
 from fedrec_client.state.database import Records
-from fedrec_client.state.durable import FileRef
+from fedrec_client.state.files import FileRef
 
 __all__ = [
     "BestModel",

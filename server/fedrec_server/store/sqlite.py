@@ -19,7 +19,7 @@ from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store import reading, recovered_run, writing
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.highwater import REMEDY, Highwater
-from fedrec_server.store.lock import FolderLock
+from fedrec_server.store.lock import lock_state
 from fedrec_server.store.spool import FREE_SPACE, DurabilityLost, Spool
 from fedrec_server.store.store import (
     Applicant,
@@ -69,7 +69,7 @@ class SqliteStore(Store):
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         require_writable(folder, "coordinator.state", DATABASE)
-        self._lock = FolderLock(folder)
+        self._lock = lock_state(folder)
         self._name, self._failpoint = folder.name, failpoint
         self._rows: sqlite3.Connection | None = None
         self._highwater = Highwater(folder)

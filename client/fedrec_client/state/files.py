@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +13,6 @@ from fedrec.errors import StorageError
 
 __all__ = [
     "FileRef",
-    "FolderLock",
     "Parts",
     "checked_path",
     "make_private_folder",
@@ -44,19 +40,13 @@ class FileRef:
     sha256: str
 
 
-@contextmanager
-def _reported(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise unwritten(path, error, _UNWRITABLE) from error
-
-
 def make_private_folder(folder: Path) -> None:
     """Create a folder that only its owner may enter; tighten it where it exists already."""
-    with _reported(folder):
+    try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
+    except OSError as error:
+        raise unwritten(folder, error, _UNWRITABLE) from error
 
 
 def write_blob(folder: Path, kind: str, data: bytes | Parts) -> FileRef:
@@ -118,34 +108,3 @@ def _check_content(path: Path, ref: FileRef, length: int, found: str) -> None:
             f"{ref.length} bytes with {ref.sha256}.",
             remedy=_DAMAGED,
         )
-
-
-class FolderLock:
-    """Keeps a second process out of a state folder; the system frees it when this one dies."""
-
-    def __init__(self, folder: Path) -> None:
-        """Take the lock.
-
-        Raises:
-            StorageError: another process holds it.
-        """
-        path = folder / "lock"
-        with _reported(path):
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._handle, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._handle)
-            raise StorageError(
-                f"The state folder {folder} is used by another process (pid {holder}).",
-                remedy="Stop that process, or give this one a folder of its own.",
-            ) from None
-        with suppress(OSError):
-            # Only who holds the lock matters; the number is for people, and a full disk passes.
-            os.ftruncate(self._handle, 0)
-            os.write(self._handle, f"{os.getpid()}\n".encode())
-
-    def release(self) -> None:
-        """Let the next process in."""
-        os.close(self._handle)
