@@ -1,10 +1,10 @@
 """The pull loop: whole rounds, restarts, crashes at every write, and stopping."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
+from client.support.dying import dying_at
 from client.support.fake_federation import FakeRound, Killed, World, down
 
 from fedrec.errors import RoundClosed
@@ -142,34 +142,18 @@ def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path: Path
 def test_killed_at_every_write_the_run_ends_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dies at the i-th fsync or rename, for all i, and is started again."""
-    real_fsync, real_replace = os.fsync, os.replace
+    """Dies at the i-th fsync, rename or commit, for all i, and is started again."""
     for step in range(1, 200):
         folder = tmp_path / str(step)
         folder.mkdir()
         world = World(folder)
         world.whole_round(1)
-        left = [step]
-
-        def failing(real, left=left):  # type: ignore[no-untyped-def]
-            def call(*arguments):  # type: ignore[no-untyped-def]
-                left[0] -= 1
-                if left[0] == 0:
-                    raise Killed
-                return real(*arguments)
-
-            return call
-
-        monkeypatch.setattr(os, "fsync", failing(real_fsync))
-        monkeypatch.setattr(os, "replace", failing(real_replace))
         try:
-            world.app().run()
+            with dying_at(monkeypatch, step):
+                world.app().run()
             died = False
         except Killed:
             died = True
-        monkeypatch.setattr(os, "fsync", real_fsync)
-        monkeypatch.setattr(os, "replace", real_replace)
-        if died:
             world.app().run()
         by_round: dict[int, set[bytes]] = {}
         for header, payload in world.link.uploads:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from client.support.dying import dying_at
 from client.support.fake_federation import USERS, Killed
 from client.support.masked_federation import STEPS, MaskedWorld
 
@@ -124,33 +124,18 @@ def test_killed_before_an_answer_arrives_the_same_bytes_go_out(tmp_path: Path, c
 def test_killed_at_every_write_a_round_is_charged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dies at the i-th fsync or rename, for all i, and is started again."""
-    real = {"fsync": os.fsync, "replace": os.replace}
+    """Dies at the i-th fsync, rename or commit, for all i, and is started again."""
     for step in range(1, 400):
         folder = tmp_path / str(step)
         folder.mkdir()
         world = noisy(folder)
         world.then(1)
-        left = [step]
-
-        def failing(name: str, left: list[int] = left) -> object:
-            def call(*arguments: object) -> object:
-                left[0] -= 1
-                if left[0] == 0:
-                    raise Killed
-                return real[name](*arguments)  # type: ignore[operator]
-
-            return call
-
-        with monkeypatch.context() as patch:
-            for name in real:
-                patch.setattr(os, name, failing(name))
-            try:
+        try:
+            with dying_at(monkeypatch, step):
                 world.app().run()
-            except Killed:
-                survived = False
-            else:
-                survived = True
+            survived = True
+        except Killed:
+            survived = False
         if survived:
             break
         assert world.app().run().version == 1, step

@@ -91,7 +91,7 @@ def test_accepted_it_goes_on_and_says_so_for_good(
     assert (change.before, change.after) == (own, arithmetic_of("cpu").digest())
     record = json.loads((world.state / "environment.json").read_text())
     assert record["accepted"][0]["before"] == own
-    assert record["format"] == 10
+    assert record["format"] == 11
     # From then on this arithmetic is the run's own.
     world.whole_round(4)
     assert world.app().run().version == 4
