@@ -56,6 +56,8 @@ _BUSY_SECONDS = 60.0
 _HEADER_BYTES, _MAGIC = 100, b"SQLite format 3\0"
 _CHANGES, _VERSION = slice(24, 28), slice(60, 64)
 _PASSES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
+_UNDOING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE}
+"""What reading meets where a commit is to be undone and there is no space for that."""
 _FATAL = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 
 
@@ -85,6 +87,7 @@ class StateDatabase:
         Takes no lock for longer than that, and works beside the process that writes.
 
         Raises:
+            DiskFull: a commit was interrupted, and there is no space to undo it.
             StorageError: the database is damaged, or cannot be read.
         """
         if not self._path.exists():
@@ -98,7 +101,10 @@ class StateDatabase:
                 # A client was killed in a commit, and any reader may undo what it began.
                 found = _select(self._path, table, "rw")
         except sqlite3.Error as error:
-            raise StorageError(f"{self._path} cannot be read: {error}.", remedy=_DAMAGED) from error
+            message = f"{self._path} cannot be read: {error}."
+            if error.sqlite_errorcode in _UNDOING:
+                raise DiskFull(message) from error
+            raise StorageError(message, remedy=_DAMAGED) from error
         for name, value, digest in found:
             if not isinstance(value, bytes) or sha256(value).digest() != digest:
                 raise StorageError(

@@ -64,6 +64,7 @@ class PrivateStore:
             make_private_folder(folder)
             self._lock = FolderLock(folder, self._in_use)
         try:
+            self._own = self._database.read("client")
             self._records = self._database.read("run")
             name = str(folder / STATE_FILE)
             self._state = StoredState.from_records(self._records, name) if self._records else None
@@ -441,11 +442,12 @@ class PrivateStore:
 
     def own(self, name: str) -> bytes | None:
         """Return a record that outlives runs, or None."""
-        return self._database.read("client").get(name)
+        return self._own.get(name)
 
     def keep_own(self, name: str, record: bytes) -> None:
         """Keep a record that outlives runs."""
         self._database.write("client", {name: record})
+        self._own[name] = record
 
     def change(self, **changes: Any) -> None:
         """Commit other values of some of the state's fields."""
