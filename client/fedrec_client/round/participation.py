@@ -55,23 +55,26 @@ class Participation:
         Raises:
             RoundError: the round is not one that follows from the local model.
         """
-        staged = self._store.state.staged
+        staged, made = self._store.state.staged, None
         if staged is None or staged.header.round != task.round:
             self.check(task)
             self.give_up_before(task)
-            self._make(task)
+            made = self._make(task)
         elif _about(staged.header) != _about(task):
             # A coordinator that was recovered took a number that was in use.
             raise RoundError(
                 f"Round {task.round} was answered as one of another kind, model or key epoch."
             )
-        return self.send()
+        return self.send(made)
 
-    def send(self) -> bool:
+    def send(self, made: bytes | None = None) -> bool:
         """Deliver the staged update, the same bytes as every time before.
 
         A late update stays until the round's end is known: only the list of contributions says
         whether it was counted.
+
+        Args:
+            made: the update, where it was made just now and need not be read again.
 
         Returns:
             Whether the coordinator has it.
@@ -81,16 +84,15 @@ class Participation:
             return False
         delivery: Delivery = "closed"
         if not staged.closed:
-            delivery = self._deliver(staged)
+            delivery = self._deliver(staged, made or self._store.read(staged.update))
             has_it = delivery in ("accepted", "duplicate")
             self._store.mark_staged(acknowledged=has_it, closed=not has_it)
         self._journal.tell(_TOLD[delivery], staged.header.round, detail=delivery)
         return _TOLD[delivery] == "sent"
 
-    def _deliver(self, staged: StagedRound) -> Delivery:
+    def _deliver(self, staged: StagedRound, update: bytes) -> Delivery:
         round_id = staged.header.round
         try:
-            update = self._store.read(staged.update)
             duplicate = self._context.link.submit_update(staged.header, update)
         except RoundClosed:
             return "closed"
@@ -175,7 +177,8 @@ class Participation:
             made = replace(made, vector=member.layout.add_noise(made.vector))
         return terms, made, charged
 
-    def _make(self, task: Train) -> None:
+    def _make(self, task: Train) -> bytes:
+        """Return the update of a round, which is staged."""
         member = self._membership
         terms, made, charged = self.train(task)
         with self._journal.timed(task.round, "seconds_protecting", "protected"):
@@ -186,6 +189,7 @@ class Participation:
             payload = vector.member.protect(made.vector, name)
             header = member.header_for(terms, payload, nonce)
         self._store.stage(header, payload, made.private.parts, spent=charged)
+        return payload
 
 
 def _about(round_: Train | UploadHeader) -> tuple[str, int, int]:

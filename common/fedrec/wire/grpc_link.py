@@ -142,8 +142,8 @@ class GrpcLink(Link):
         Returns only when the coordinator holds the bytes durably. Where an earlier try can have
         left nothing that is worth a question, the first one sends without asking how much is there.
 
-        The caller has read the payload from where its digest is checked; hashing it once more
-        would take as long as sending it. The coordinator hashes what arrives.
+        The caller made the payload, or read it from where its digest is checked; hashing it once
+        more would take as long as sending it. The coordinator hashes what arrives.
 
         Raises:
             CorruptUpload: when the payload is not what the header announces.
