@@ -48,12 +48,13 @@ class Federation:
     files: tuple[Path, ...]
     environment: Mapping[str, str]
 
-    def compose(self, *arguments: str) -> str:
+    def compose(self, *arguments: str, check: bool = True) -> str:
         """Return what a command of compose prints."""
         files = [part for path in self.files for part in ("--file", str(path))]
         return call(
             (*self.engine.compose, "--project-name", self.name, *files, *arguments),
             environment={**self.engine.environment, **self.environment},
+            check=check,
         )
 
     def up(self) -> None:
@@ -155,6 +156,6 @@ def federation(
     try:
         yield found
     finally:
-        # A frozen process is not stopped in any gentle way, and what was stopped is removed surely.
-        found.compose("--profile", "monitoring", "kill")
+        # A frozen process stops for nothing else; what never started cannot be killed.
+        found.compose("--profile", "monitoring", "kill", check=False)
         found.compose("--profile", "monitoring", "down", "--volumes")

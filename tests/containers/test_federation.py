@@ -63,9 +63,13 @@ def told(parties: Federation, service: str, event: str) -> list[dict[str, Any]]:
 
 
 def in_one_process(engine: Engine, image: str, settings: Path, cache: Path) -> dict[str, Any]:
-    """Return the digests of the best and the latest model without any federation."""
+    """Return the digests of the best and the latest model without any federation.
+
+    It compiles what trains anew: what the image brings has to give the same bits.
+    """
     script = ROOT / "tests" / "containers" / "in_one_process.py"
     options = ["--entrypoint", "python", "--env", "FEDREC_CACHE=/cache"]
+    options += ["--env", "NUMBA_CACHE_DIR=/tmp/anew"]
     for source, target in (
         (script, "/in_one_process.py"), (settings, "/federation.toml"), (cache, "/cache")
     ):  # fmt: skip
