@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import grpc
 import structlog
@@ -43,6 +43,9 @@ from fedrec_server.service.wire_recorder import WireRecorder
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.installed_epoch import installed_bundle
 from fedrec_server.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from fedrec_server.page.serving import Page
 
 __all__ = ["Coordinator", "Ending"]
 
@@ -92,6 +95,7 @@ class Coordinator:
         self._ticker: asyncio.Task[None] | None = None
         self._metrics: CoordinatorMetrics | None = None
         self._endpoint: MetricsEndpoint | None = None
+        self._page: Page | None = None
 
     @classmethod
     def from_settings(
@@ -139,6 +143,11 @@ class Coordinator:
         return self._engine
 
     @property
+    def page_url(self) -> str:
+        """Return where the page is; empty where none is served."""
+        return "" if self._page is None else self._page.url
+
+    @property
     def is_running(self) -> bool:
         """Tell whether the coordinator is between `start` and `stop`."""
         return self._engine is not None
@@ -160,6 +169,7 @@ class Coordinator:
                 failpoint=self._failpoint,
             )
             self._open_metrics(engine)
+            self._open_page(engine)
             self._server = self._new_server(engine)
             address = listen(self._server, self._settings, self._own)
             await engine.start(resume=self._resume)
@@ -168,6 +178,8 @@ class Coordinator:
                 await self._server.stop(None)
             if self._endpoint is not None:
                 self._endpoint.close()
+            if self._page is not None:
+                await self._page.close()
             store.close()
             raise
         self._engine = engine
@@ -178,6 +190,8 @@ class Coordinator:
             await self.stop(grace_seconds=0.0)
             raise
         self._ticker = asyncio.create_task(self._tick(engine))
+        if self._page is not None:
+            self._page.start()
         structlog.get_logger().info("coordinator listens", address=address, run=engine.run.name)
         return address
 
@@ -245,6 +259,8 @@ class Coordinator:
         )
         await self._health.enter_graceful_shutdown()
         engine.stop_waiting()
+        if self._page is not None:
+            await self._page.close()
         await self._server.stop(grace_seconds)
         if self._ticker is not None:
             self._ticker.cancel()
@@ -270,6 +286,14 @@ class Coordinator:
             self._metrics = CoordinatorMetrics(engine, local, certificate_ends=ends)
             self._endpoint = metrics_endpoint(self._metrics.registry, where)
 
+    def _open_page(self, engine: Engine) -> None:
+        """Take the page's port, where the settings name one; it answers once the run is here."""
+        if self._settings.page:
+            # A coordinator without a page needs no web server.
+            from fedrec_server.page.serving import Page
+
+            self._page = Page(engine, self._settings)
+
     def _new_server(self, engine: Engine) -> Any:
         from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -283,7 +307,7 @@ class Coordinator:
         recorders = [] if self._recorder is None else [self._recorder]
         server = grpc.aio.server(interceptors=[*recorders, guard], options=OPTIONS)
         add_CoordinatorServicer_to_server(CoordinatorService(engine), server)  # type: ignore[no-untyped-call]  # generated
-        add_AdminServicer_to_server(AdminService(engine), server)  # type: ignore[no-untyped-call]  # generated
+        add_AdminServicer_to_server(AdminService(engine, self._page), server)  # type: ignore[no-untyped-call]  # generated
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = [

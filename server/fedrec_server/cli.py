@@ -41,6 +41,13 @@ def run(
     record_wire_mib: Annotated[
         int, typer.Option(min=1, help="Largest recording; then recording ends, not the run.")
     ] = 4096,
+    page: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Show the run in a browser there, whatever coordinator.page says.",
+        ),
+    ] = None,
     accept_exposure: AcceptExposure = False,
 ) -> None:
     """Serve a federation; the first line on stdout is a JSON object with the address.
@@ -61,7 +68,7 @@ def run(
     from fedrec_server.federation import PublicCatalogue
     from fedrec_server.service.wire_recorder import WireRecorder
 
-    settings = load_settings(settings_file)
+    settings = load_settings(settings_file, {"coordinator.page": page})
     log_to_stderr(as_json=settings.coordinator.log_format == "json")
     if settings.data.catalogue is None:
         raise SettingsError(
@@ -82,7 +89,10 @@ def run(
     )
 
     def tell(address: str, name: str) -> None:
-        print(json.dumps({"address": address, "run": name}), flush=True)
+        told = {"address": address, "run": name}
+        if server.page_url:
+            told["page"] = server.page_url
+        print(json.dumps(told), flush=True)
 
     ending = asyncio.run(server.serve(tell, until_finished=until_finished))
     if ending == "spent":

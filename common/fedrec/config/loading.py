@@ -40,6 +40,7 @@ PATHS = frozenset(
         "coordinator.operators",
         "coordinator.metrics_token",
         "coordinator.metrics_certificate",
+        "coordinator.page_certificate",
         "client.state",
         "client.authority_key",
         "client.certificate",

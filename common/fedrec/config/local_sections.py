@@ -70,6 +70,25 @@ class CoordinatorSettings(_Observed):
     reserve_bytes: int = Field(
         default=64 << 20, ge=0, description="Free disk space below which uploads are refused."
     )
+    page: str = Field(
+        default="",
+        pattern=r"^(\S+:[0-9]{1,5})?$",
+        description="host:port of a page on which a browser shows the run, as in 127.0.0.1:7448; "
+        "empty serves none. On 127.0.0.1 everybody with an account on this machine may look; on "
+        "an address that other machines reach it speaks TLS, and who looks needs a link of "
+        "`fedrec watch ADDRESS --web`.",
+    )
+    page_certificate: str | None = Field(
+        default=None,
+        description="A private key and its certificate (PEM) for the page, of an issuer that "
+        "browsers know; without it coordinator.certificate, of which browsers warn until the key "
+        "authority's certificate is imported.",
+    )
+    page_link: bool = Field(
+        default=False,
+        description="Ask for TLS and a link on 127.0.0.1, too: for a machine on which others have "
+        "accounts.",
+    )
 
 
 class ClientSettings(_Observed):

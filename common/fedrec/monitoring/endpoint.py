@@ -9,7 +9,6 @@ reads, or pretends to, keeps the party from its work.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import socket
 import ssl
 import threading
@@ -22,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fedrec.errors import SettingsError
+from fedrec.listening import is_own_address, split_address, written_address
 
 __all__ = ["FEWEST_TOKEN_CHARS", "MetricsEndpoint", "Monitored", "metrics_endpoint"]
 
@@ -65,9 +65,9 @@ class MetricsEndpoint:
     """
 
     def __init__(self, registry: CollectorRegistry, where: Monitored) -> None:
-        host, port = _host_and_port(where)
+        host, port = split_address(where.address, where.names[0])
         token = _token(where)
-        if token is None and not _is_own(host):
+        if token is None and not is_own_address(host):
             raise SettingsError(
                 f"{where.names[0]}: {where.address} can be reached from other machines, and "
                 f"{where.names[1]} is not set.",
@@ -83,7 +83,7 @@ class MetricsEndpoint:
                 remedy="Stop the other process, or choose another port (0 takes a free one).",
             ) from None
         found = self._server.server_address[1]
-        self.address = f"[{host}]:{found}" if ":" in host else f"{host}:{found}"
+        self.address = written_address(host, found)
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True
         )
@@ -200,25 +200,6 @@ class _Reader(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-
-def _host_and_port(where: Monitored) -> tuple[str, int]:
-    host, _, port = where.address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise SettingsError(
-            f"{where.names[0]}: {where.address!r} is no address.",
-            remedy="Write host:port, as in 127.0.0.1:9464.",
-        )
-    return host, int(port)
-
-
-def _is_own(host: str) -> bool:
-    """Tell whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _token(where: Monitored) -> bytes | None:

@@ -13,6 +13,7 @@ import grpc
 from fedrec.errors import FedrecError, ProtocolError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
+from fedrec.listening import is_own_address, written_address
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import blob_to_proto, part_of
 from fedrec.wire.grpc_channel import close_channel, open_channel
@@ -20,7 +21,7 @@ from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
-__all__ = ["AdminLink", "CurrentRound", "Quality", "RunEvent", "RunStatus"]
+__all__ = ["AdminLink", "CurrentRound", "PageLink", "Quality", "RunEvent", "RunStatus"]
 
 _CALL_SECONDS = 10.0
 _WATCH_SECONDS = 24 * 3600.0
@@ -124,6 +125,32 @@ class RunStatus:
         return cls(**_fields(message, RunStatus) | nested)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLink:
+    """Where a coordinator shows its run to browsers.
+
+    Attributes:
+        token: opens one session; empty where the page needs no link.
+        good_seconds: for how long, from now on.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    token: str
+    good_seconds: float
+
+    def url(self, host: str) -> str:
+        """Return what to open, where the coordinator is reached at a host.
+
+        The token stands behind the #, which browsers send to nobody: it is in no log, and a
+        program that looks at links does not use it up.
+        """
+        shown = self.host if is_own_address(self.host) else host
+        fragment = f"#{self.token}" if self.token else ""
+        return f"{self.scheme}://{written_address(shown, self.port)}/{fragment}"
+
+
 class AdminLink:
     """A synchronous client of the Admin service.
 
@@ -161,6 +188,18 @@ class AdminLink:
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
         return str(reply.message)
+
+    def open_page(self) -> PageLink:
+        """Return where the page is, with a new link where one is needed.
+
+        Raises:
+            SettingsError: the coordinator serves none.
+        """
+        try:
+            found = self._stub.OpenPage(admin_pb2.OpenPageRequest(), timeout=_CALL_SECONDS)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        return PageLink(**_fields(found, PageLink))
 
     def applicants(self) -> list[SignedApplication]:
         """Return who asked to become a member; what is no valid application is left out."""

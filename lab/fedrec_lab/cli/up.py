@@ -20,6 +20,13 @@ def up(
     kits: Annotated[
         Path, typer.Argument(metavar="KITS", help="What `fedrec provision` made.")
     ] = Path("kits"),
+    page: Annotated[
+        bool,
+        typer.Option(
+            help="Show the run in a browser on this machine, where coordinator.page names no "
+            "other address."
+        ),
+    ] = True,
     accept_exposure: AcceptExposure = False,
 ) -> None:
     """Run coordinator, key authority and every client of a set of kits, and show the rounds.
@@ -28,21 +35,30 @@ def up(
     has ended. Ctrl-C ends all of them and loses nothing; the same command goes on.
     """
     from fedrec.config.loading import load_settings
-    from fedrec_lab.demo.parties import Parties, run_parties
+    from fedrec_lab.demo.parties import ANY_PAGE, Parties, run_parties
     from fedrec_lab.reports.run_view import RunView
 
     parties = Parties.of_kits(kits)
-    plan = load_settings(parties.coordinator).plan
+    settings = load_settings(parties.coordinator)
+    plan = settings.plan
     console = new_console()
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
 
-    def started(address: str) -> None:
+    def started(address: str, shown_at: str) -> None:
         n_clients = len(parties.clients)
         console.print(f"Coordinator on {address}, the key authority, {n_clients} clients")
+        if shown_at:
+            console.print(f"Watch it in a browser: {shown_at}")
         console.print(f"Their logs are in {kits / 'logs'}; Ctrl-C ends them all")
 
     run_parties(
-        parties, kits / "logs", view, console, on_start=started, accept_exposure=accept_exposure
+        parties,
+        kits / "logs",
+        view,
+        console,
+        on_start=started,
+        accept_exposure=accept_exposure,
+        page=ANY_PAGE if page and not settings.coordinator.page else None,
     )
     best = view.best
     if best is not None and best.test is not None:

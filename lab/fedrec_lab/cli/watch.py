@@ -13,18 +13,20 @@ import typer
 
 from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import print_json
+from fedrec.listening import is_own_address, split_address
 from fedrec_lab.cli.event_line import event_line
 from fedrec_lab.cli.live_view import SHOWN_EVENTS, watch_live
 
 if TYPE_CHECKING:
-    from fedrec.wire.admin_link import RunEvent
+    from fedrec.wire.admin_link import PageLink, RunEvent
 
 __all__ = ["EPILOG", "watch"]
 
 EPILOG = (
     "Examples:\n"
     "  fedrec watch 127.0.0.1:7447\n"
-    "  fedrec watch 127.0.0.1:7447 --json --no-follow > events.jsonl"
+    "  fedrec watch 127.0.0.1:7447 --json --no-follow > events.jsonl\n"
+    "  fedrec watch recommender.example:7447 --web"
 )
 
 LAST_EVENT = "run finished"
@@ -49,6 +51,14 @@ def watch(
             help="Also write a run folder under output.runs; needs the federation's settings.",
         ),
     ] = None,
+    web: Annotated[
+        bool,
+        typer.Option(
+            "--web",
+            help="Print where a browser shows the run, and end; a link, where it has one, is good "
+            "once and for five minutes.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, one for each event.")
     ] = False,
@@ -59,6 +69,9 @@ def watch(
     """
     live = follow and not as_json and sys.stdout.isatty()
     with closing(open_admin_link(address, operator)) as link:
+        if web:
+            _print_page(link.open_page(), address, as_json=as_json)
+            return
         if after is None:
             starts_late = live and record is None
             after = max(0, link.status().last_event - SHOWN_EVENTS) if starts_late else 0
@@ -74,6 +87,24 @@ def watch(
         else:
             for event in events:
                 typer.echo(event_line(event))
+
+
+def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:
+    """Print what to open in a browser, and on stderr what there is to know about it."""
+    host, _ = split_address(address, "ADDRESS")
+    url = page.url(host)
+    if as_json:
+        print_json({"url": url, "good_seconds": page.good_seconds})
+        return
+    typer.echo(url)
+    if page.token:
+        typer.echo(f"Good once, for {page.good_seconds / 60:.0f} minutes.", err=True)
+    if is_own_address(page.host) and not is_own_address(host):
+        typer.echo(
+            "The page is on the coordinator's own machine; from here: "
+            f"ssh -L {page.port}:{page.host}:{page.port} {host}",
+            err=True,
+        )
 
 
 def _until_finished(events: Iterator[RunEvent]) -> Iterator[RunEvent]:

@@ -17,10 +17,12 @@ from fedrec_lab.demo.watching import follow_run
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_view import RunView
 
-__all__ = ["Parties", "run_parties"]
+__all__ = ["ANY_PAGE", "Parties", "run_parties"]
 
 AUTHORITY, COORDINATOR, CLIENTS = "authority", "coordinator", "clients"
 _LAST_SECONDS = 30.0
+ANY_PAGE = "127.0.0.1:0"
+"""For a trial: on this machine alone, on whichever port is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +73,11 @@ def run_parties(
     view: RunView,
     console: Console,
     *,
-    on_start: Callable[[str], None],
+    on_start: Callable[[str, str], None],
     on_round: Callable[[RoundReport], None] = lambda report: None,
     accept_exposure: bool = False,
     record_wire: Path | None = None,
+    page: str | None = None,
 ) -> None:
     """Start coordinator, key authority and clients, and show rounds until the run has ended.
 
@@ -82,21 +85,24 @@ def run_parties(
 
     Args:
         logs: folder of their logs.
-        on_start: called with the coordinator's address.
+        on_start: called with the coordinator's address and that of its page, maybe empty.
         record_wire: a folder for a recording of the coordinator's traffic; None records nothing.
+        page: where a browser may look, as host:port; None leaves it to the coordinator's settings.
 
     Raises:
         FedrecError: when a process fails or the run cannot be followed.
     """
     accepted = ["--accept-exposure"] if accept_exposure else []
     recorded = [] if record_wire is None else ["--record-wire", str(record_wire)]
+    shown = [] if page is None else ["--page", page]
     with Processes(logs) as processes:
         processes.start(
             COORDINATOR, "coordinator", "run", str(parties.coordinator), *accepted, *recorded,
-            talks=True,
+            *shown, talks=True,
         )  # fmt: skip
-        address = processes.first_line(COORDINATOR)["address"]
-        on_start(address)
+        started = processes.first_line(COORDINATOR)
+        address = started["address"]
+        on_start(address, started.get("page", ""))
         processes.start(
             AUTHORITY, "keys", "authority", "run", address, "--into", str(parties.authority),
             "--every-seconds", "0.5",

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from fedrec_lab.demo.parties import run_parties
+from fedrec_lab.demo.parties import ANY_PAGE, run_parties
 from fedrec_lab.demo.workspace import Workspace
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.run_view import RunView
@@ -39,18 +39,21 @@ def run_federation(
     plan = workspace.plan
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
     n_clients = len(workspace.parties.clients)
+
+    def started(address: str, page: str) -> None:
+        what = f": coordinator on {address}, the key authority, {n_clients} clients"
+        announce(console, "Running", what)
+        announce(console, "Watch", f" it in a browser: {page}")
+
     run_parties(
         workspace.parties,
         folder.path / "logs",
         view,
         console,
-        on_start=lambda address: announce(
-            console,
-            "Running",
-            f": coordinator on {address}, the key authority, {n_clients} clients",
-        ),
+        on_start=started,
         on_round=folder.append_round,
         accept_exposure=accept_exposure,
         record_wire=record_wire,
+        page=ANY_PAGE,
     )
     return view

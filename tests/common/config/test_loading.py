@@ -185,6 +185,7 @@ def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not() -> None:
         "data.timestamp_column",
         "coordinator.host",
         "coordinator.metrics_address",
+        "coordinator.page",
         "client.coordinator",
         "client.metrics_address",
         "client.device",

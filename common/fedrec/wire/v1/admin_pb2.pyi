@@ -152,3 +152,21 @@ class StopRunReply(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     message: str
     def __init__(self, message: _Optional[str] = ...) -> None: ...
+
+class OpenPageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PageLink(_message.Message):
+    __slots__ = ("scheme", "host", "port", "token", "good_seconds")
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    GOOD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    scheme: str
+    host: str
+    port: int
+    token: str
+    good_seconds: float
+    def __init__(self, scheme: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[str] = ..., good_seconds: _Optional[float] = ...) -> None: ...

@@ -60,6 +60,11 @@ class AdminStub:
                 request_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.EpochPart.SerializeToString,
                 response_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.InstallEpochReply.FromString,
                 _registered_method=True)
+        self.OpenPage = channel.unary_unary(
+                '/fedrec.wire.v1.Admin/OpenPage',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.OpenPageRequest.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.PageLink.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -100,6 +105,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenPage(self, request, context):
+        """Where the page for browsers is, with a new link where one is needed to look at it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -127,6 +139,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.InstallEpoch,
                     request_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.EpochPart.FromString,
                     response_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.InstallEpochReply.SerializeToString,
+            ),
+            'OpenPage': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenPage,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.OpenPageRequest.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.PageLink.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -265,6 +282,33 @@ class Admin:
             '/fedrec.wire.v1.Admin/InstallEpoch',
             fedrec_dot_wire_dot_v1_dot_admin__pb2.EpochPart.SerializeToString,
             fedrec_dot_wire_dot_v1_dot_admin__pb2.InstallEpochReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenPage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedrec.wire.v1.Admin/OpenPage',
+            fedrec_dot_wire_dot_v1_dot_admin__pb2.OpenPageRequest.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_admin__pb2.PageLink.FromString,
             options,
             channel_credentials,
             insecure,

@@ -309,6 +309,14 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "test_ndcg": "metrics",
     },
     "Applicants": {"application": "public"},
+    # The token opens the page once, for an operator's browser.
+    "PageLink": {
+        "scheme": "bookkeeping",
+        "host": "bookkeeping",
+        "port": "bookkeeping",
+        "token": "nonce",
+        "good_seconds": "bookkeeping",
+    },
     "InstallEpochReply": {"epoch": "bookkeeping", "began": "bookkeeping"},
     "WatchEventsRequest": {"after_event": "bookkeeping", "follow": "bookkeeping"},
     "Event": {

@@ -1,0 +1,1 @@
+"""A page for a browser: a run as it goes on, beside the coordinator's gRPC port."""

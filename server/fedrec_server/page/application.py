@@ -1,0 +1,205 @@
+"""The page's HTTP application: its files, the feed, and the exchange of a link for a session.
+
+It only ever shows: nothing that a request says changes the run. No answer allows another site's
+page to read it, and the Host header has to name this server, so that a name which was made to point
+here (DNS rebinding) reads nothing either.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Collection
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import TypeAlias
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fedrec_server.page.access import SESSION_SECONDS, Access
+from fedrec_server.page.feed import Feed
+
+__all__ = ["COOKIE", "MOST_STREAMS", "application"]
+
+COOKIE = "__Host-fedrec-page"
+"""The prefix makes browsers refuse it without TLS, or from another host."""
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+MOST_STREAMS = 32
+MOST_LINK_BYTES = 200
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+}
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_OWN_PAGES = (None, "same-origin", "none")
+
+
+def application(feed: Feed, access: Access | None, *, hosts: Collection[str]) -> ASGIApp:
+    """Return the application.
+
+    Args:
+        feed: what browsers are told.
+        access: who may look; None for whoever reaches it.
+        hosts: names that the server goes by, besides every address.
+    """
+    routes = [_file(path, name) for path, name in _files().items()]
+    routes.append(Route("/feed", _told_by(feed, access)))
+    routes.append(Route("/session", _looked_up_in(access)))
+    routes.append(Route("/session", _opened_by(access), methods=["POST"]))
+    return _Guarded(Starlette(routes=routes), frozenset(host.lower() for host in hosts))
+
+
+class _Guarded:
+    """Turns away what names another host, and gives every answer the same headers."""
+
+    def __init__(self, inner: ASGIApp, hosts: Collection[str]) -> None:
+        self._inner, self._hosts = inner, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        answer = self._inner
+        if not self._is_own(Headers(scope=scope).getlist("host")):
+            answer = PlainTextResponse("The Host header names another server.\n", 421)
+        await answer(scope, receive, with_headers)
+
+    def _is_own(self, given: list[str]) -> bool:
+        if len(given) != 1:
+            return False
+        host = given[0].lower()
+        if host.startswith("["):
+            name = host.partition("]")[0].removeprefix("[")
+        else:
+            name = host.partition(":")[0]
+        return name.rstrip(".") in self._hosts or _is_address(name)
+
+
+def _told_by(feed: Feed, access: Access | None) -> Endpoint:
+    """Return what answers with the feed, from where a browser that lost the connection was."""
+
+    async def answer(request: Request) -> Response:
+        if not _is_own_page(request):
+            return _refused(403, "A page of another site asks.")
+        if not _may_look(request, access):
+            return _refused(401, "A link is needed: fedrec watch ADDRESS --web prints one.")
+        if feed.n_streams >= MOST_STREAMS:
+            return _refused(503, f"{MOST_STREAMS} browsers are watching already.")
+        last = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        return StreamingResponse(feed.stream(last), media_type="text/event-stream")
+
+    return answer
+
+
+def _looked_up_in(access: Access | None) -> Endpoint:
+    """Return what tells a page whether its browser may look."""
+
+    async def answer(request: Request) -> Response:
+        return JSONResponse({"open": _may_look(request, access)})
+
+    return answer
+
+
+def _opened_by(access: Access | None) -> Endpoint:
+    """Return what exchanges a link for a session."""
+
+    async def answer(request: Request) -> Response:
+        if not _is_own_page(request):
+            return _refused(403, "A page of another site asks.")
+        if access is None:
+            return JSONResponse({"open": True})
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MOST_LINK_BYTES:
+                return _refused(413, "That is no link of this server.")
+        session = access.open_session(body.decode("ascii", "replace"))
+        if session is None:
+            # No error to browsers: the page says so, and what to do.
+            return JSONResponse({"open": False})
+        answered = JSONResponse({"open": True})
+        answered.set_cookie(
+            COOKIE,
+            session,
+            max_age=int(SESSION_SECONDS),
+            path="/",
+            secure=True,
+            httponly=True,
+            samesite="strict",
+        )
+        return answered
+
+    return answer
+
+
+def _files() -> dict[str, str]:
+    """Return the paths of the page's files, and where each lies under `static`."""
+    folder = files("fedrec_server.page") / "static"
+    found = {f"/{name}": name for name in _names(folder)}
+    return found | {"/": "index.html"}
+
+
+def _names(folder: Traversable, before: str = "") -> list[str]:
+    names: list[str] = []
+    for one in folder.iterdir():
+        if one.is_dir():
+            names += _names(one, f"{before}{one.name}/")
+        elif one.name.rpartition(".")[2] in _KINDS:
+            names.append(f"{before}{one.name}")
+    return names
+
+
+def _file(path: str, name: str) -> Route:
+    # Read once: whoever may change files later is not whoever was trusted at the start.
+    body = (files("fedrec_server.page") / "static" / name).read_bytes()
+    kind = _KINDS[name.rpartition(".")[2]]
+
+    async def answer(request: Request) -> Response:
+        return Response(body, headers={"content-type": kind})
+
+    return Route(path, answer)
+
+
+def _may_look(request: Request, access: Access | None) -> bool:
+    return access is None or access.allows(request.cookies.get(COOKIE, ""))
+
+
+def _is_own_page(request: Request) -> bool:
+    """Tell whether a page of this server asks, as far as the browser says who does."""
+    if request.headers.get("sec-fetch-site") not in _OWN_PAGES:
+        return False
+    origin = request.headers.get("origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _refused(status: int, why: str) -> Response:
+    return JSONResponse({"error": why}, status)

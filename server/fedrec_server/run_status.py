@@ -1,0 +1,78 @@
+"""Where a run stands, as operators are told: by `fedrec status`, `watch` and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedrec.wire.v1 import admin_pb2
+from fedrec_server.engine import Engine
+from fedrec_server.membership.missing_clients import labels_of, missing, waits_for
+from fedrec_server.rounds.backoff import is_stalled
+
+__all__ = ["status_of"]
+
+Message = Any
+"""Generated messages are untyped."""
+
+
+def status_of(engine: Engine, *, last_event: int) -> Message:
+    """Return how far a run is.
+
+    Args:
+        last_event: the number of the journal's newest entry.
+    """
+    run = engine.run
+    state, roster = run.state, run.federation.keys.roster
+    following = engine.rotation.next
+    planned, revealer = state.rules.rounds.total + 2, state.rules.revealer
+    status = admin_pb2.Status(
+        federation=run.federation.plan.federation.name,
+        run=run.name,
+        protection=run.federation.plan.protection.name,
+        published_round=state.published,
+        rounds_published=state.rounds_published,
+        rounds_planned=planned,
+        rounds_abandoned=state.abandoned,
+        clients_seen=run.presence.n_seen - run.presence.has_seen(revealer),
+        clients_in_roster=len(state.roster),
+        finished=state.ending is not None,
+        finish_reason="" if state.ending is None else state.ending.reason,
+        epoch=state.rules.epoch,
+        next_epoch=0 if following is None else following.keys.roster.epoch,
+        waits_for=waits_for(state, roster, run.presence),
+        authority_heard=run.presence.last_heard(revealer),
+        last_event=last_event,
+        quality=_quality(engine),
+        awaited=labels_of(missing(state, run.presence), roster),
+        stalled=is_stalled(state) and state.ending is None,
+        epsilon=run.federation.epsilon_after(state.charged),
+    )
+    round_ = state.current
+    if round_ is not None:
+        left = max(0.0, round_.deadline_at - run.clock.now())
+        current = admin_pb2.RoundStatus(
+            round=round_.number,
+            kind=round_.kind,
+            phase=round_.phase,
+            expected=len(round_.asked),
+            arrived=len(round_.accepted),
+            bytes_received=sum(header.length for header in round_.accepted.values()),
+            seconds_left=left if round_.phase == "collecting" else 0.0,
+        )
+        status.current.CopyFrom(current)
+    return status
+
+
+def _quality(engine: Engine) -> Message | None:
+    """Return what the last measured round says, as a message; None before the first."""
+    found = engine.quality.quality
+    if not found.round:
+        return None
+    told = admin_pb2.Quality(round=found.round, at=engine.run.federation.plan.evaluation.at)
+    if found.loss is not None:
+        told.loss = found.loss
+    if found.validation is not None:
+        told.validation_hr, told.validation_ndcg = found.validation.hr, found.validation.ndcg
+    if found.test is not None:
+        told.test_hr, told.test_ndcg = found.test.hr, found.test.ndcg
+    return told

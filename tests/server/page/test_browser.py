@@ -1,0 +1,225 @@
+"""The page in a browser: Chromium without a window, on the widths of a telephone and of a desk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from debian import install
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from server.page.test_history import metrics
+from server.support.browsing import publish_round, with_page
+from server.support.federations import Bench, operator
+from server.support.serving import Serving, serving
+
+from fedrec.ids import RoundId
+from fedrec.wire.admin_link import AdminLink
+from fedrec_server.store.store import Entry
+
+pytestmark = pytest.mark.long
+
+CHROMIUM = "/usr/bin/chromium"
+SIZES = {"telephone": (390, 844), "desk": (1280, 900)}
+PATIENCE_MILLISECONDS = 20_000.0
+ROUNDS = 12
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    install("chromium", "chromium")
+    with sync_playwright() as playwright:
+        # Its sandbox needs more rights than a container has.
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@dataclass
+class Looked:
+    """A tab, and what went wrong in it."""
+
+    page: Page
+    problems: list[str] = field(default_factory=list)
+
+    def shows(self, selector: str, text: str) -> None:
+        """Wait for an element to say something."""
+        expect(self.page.locator(selector)).to_contain_text(text, timeout=PATIENCE_MILLISECONDS)
+
+
+@contextmanager
+def look(
+    browser: Browser, url: str, *, size: str = "desk", theme: str = "light"
+) -> Iterator[Looked]:
+    width, height = SIZES[size]
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if theme == "dark" else "light",
+        # The key authority's certificate is no browser's.
+        ignore_https_errors=True,
+    )
+    found = Looked(context.new_page())
+    here = url.partition("#")[0]
+    found.page.on("pageerror", lambda error: found.problems.append(str(error)))
+    found.page.on("console", lambda line: found.problems.append(line.text))
+    found.page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(here) else found.problems.append(request.url)
+        ),
+    )
+    found.page.goto(url)
+    try:
+        yield found
+    finally:
+        context.close()
+
+
+def train(found: Serving, rounds: int = ROUNDS) -> None:
+    """Put rounds of which much was measured into the journal, as if they had been published."""
+    engine = found.coordinator.engine
+    entries = [
+        Entry(
+            unix_seconds=1000.0 + number,
+            kind="round published",
+            round=RoundId(number),
+            fields_json=json.dumps(
+                {
+                    "kind": "train",
+                    "counted": 3,
+                    "bytes_received": 3 << 20,
+                    "bytes_published": 1 << 20,
+                    "seconds": 1.5,
+                    "metrics": metrics(
+                        participants=10,
+                        loss=max(1, 20 - number) << 15,
+                        model__validation__users=100,
+                        model__validation__hits=2 * number,
+                        model__validation__gain=number << 20,
+                    ),
+                }
+            ),
+        )
+        for number in range(1, rounds + 1)
+    ]
+
+    async def write() -> None:
+        await engine.run.work.in_thread(engine.run.store.commit, [], entries)
+        engine.journal_version += 1
+        engine.watchers.wake_all()
+
+    found.do(write())
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Iterator[Serving]:
+    with serving(Bench.of(3, total=3), tmp_path, prepare=with_page()) as made:
+        yield made
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_run_from_nothing_to_curves(
+    browser: Browser, found: Serving, size: str, theme: str
+) -> None:
+    with look(browser, found.coordinator.page_url, size=size, theme=theme) as tab:
+        page = tab.page
+        tab.shows("#state", "Waiting")
+        tab.shows("#done", "0 of 5 rounds published")
+        expect(page.locator("#no-rounds")).to_be_visible()
+        assert page.locator("canvas").count() == 0
+        train(found)
+        tab.shows("#round-rows tr:first-child", "0.2400")
+        tab.shows("#round-rows tr:first-child", "0.1200")
+        tab.shows(".chart >> nth=1", "loss 0.800")
+        expect(page.locator("canvas")).to_have_count(4)
+        drawn = page.locator(".plot canvas").evaluate_all(
+            "all => all.map(one => one.getContext('2d')"
+            ".getImageData(0, 0, one.width, one.height).data.some(value => value > 0))"
+        )
+        assert drawn == [True] * 4
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide == SIZES[size][0], "nothing makes the page wider than the window"
+        cut_off = page.locator(".card, .tile").evaluate_all(
+            "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
+        )
+        assert cut_off == []
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        red = int(ground.removeprefix("rgb(").partition(",")[0])
+        assert (red < 64) == (theme == "dark")
+        ink = page.evaluate("getComputedStyle(document.querySelector('#story')).color")
+        assert ink != ground
+        assert tab.problems == []
+
+
+def test_a_round_that_is_published_shows_by_itself(browser: Browser, found: Serving) -> None:
+    with look(browser, found.coordinator.page_url) as tab:
+        tab.shows("#state", "Waiting")
+        found.come(range(3))
+        tab.shows("#state", "Running")
+        found.upload(0)
+        tab.shows("#arrived", "1 of 3 updates arrived")
+        publish_round(found, 1, range(1, 3))
+        tab.shows("#done", "1 of 5 rounds published")
+        tab.shows("#events", "Round 1 (count) published: 3 clients")
+        tab.shows("#announcement", "Round 1 (count) published")
+        assert tab.problems == []
+
+
+def test_a_restart_is_waited_for_and_nothing_is_missed(browser: Browser, tmp_path: Path) -> None:
+    bench = Bench.of(3, total=3)
+    with serving(bench, tmp_path, prepare=with_page()) as found:
+        url = found.coordinator.page_url
+        address = url.removeprefix("http://").rstrip("/")
+        publish_round(found, 1)
+        looking = look(browser, url)
+        tab = looking.__enter__()
+        tab.shows("#done", "1 of 5")
+    try:
+        tab.shows("#banner", "Connection lost, trying again.")
+        with serving(bench, tmp_path, prepare=with_page(address)) as found:
+            publish_round(found, 2)
+            tab.shows("#done", "2 of 5")
+            expect(tab.page.locator("#banner")).to_be_hidden()
+            expect(tab.page.locator("#round-rows tr")).to_have_count(2)
+            tab.shows("#connection", "live")
+        # The browser itself tells of connections that were refused, and nothing else is wrong.
+        assert [one for one in tab.problems if "ERR_" not in one] == []
+    finally:
+        looking.__exit__(None, None, None)
+
+
+def test_a_link_lets_one_browser_in(browser: Browser, tmp_path: Path) -> None:
+    prepare = with_page(page_link=True)
+    with serving(Bench.of(3, total=3), tmp_path, prepare=prepare) as found:
+        with closing(AdminLink(found.address, operator())) as link:
+            url = link.open_page().url("127.0.0.1")
+        with look(browser, url) as tab:
+            tab.shows("#state", "Waiting")
+            assert "#" not in tab.page.url
+            tab.page.reload()
+            tab.shows("#state", "Waiting")
+            assert tab.page.evaluate("document.cookie") == "", "scripts do not see the session"
+            assert tab.problems == []
+        with look(browser, url) as tab:
+            tab.shows("#locked", "The link was used before")
+            expect(tab.page.locator("#run")).to_be_hidden()
+            assert tab.problems == []
+
+
+def test_it_is_used_with_a_keyboard(browser: Browser, found: Serving) -> None:
+    with look(browser, found.coordinator.page_url) as tab:
+        train(found, ROUNDS + 2)
+        tab.shows("#all-rounds", "Show all 14")
+        tab.page.keyboard.press("Tab")
+        expect(tab.page.locator("#all-rounds")).to_be_focused()
+        tab.page.keyboard.press("Enter")
+        expect(tab.page.locator("#round-rows tr")).to_have_count(ROUNDS + 2)
+        assert tab.page.locator("[aria-live]").count() == 1
+        names = tab.page.locator(".plot").evaluate_all(
+            "all => all.map(one => one.getAttribute('aria-label'))"
+        )
+        assert names[0] == "Quality on validation items; round 14: HR@10 0.2800, NDCG@10 0.1400"
