@@ -73,6 +73,7 @@ def main() -> int:
     """Print the table; 1 where an event takes too long."""
     with TemporaryDirectory() as folder:
         looked_at = engine()
+        before = looked_at.run.state
         local = CoordinatorSettings(state=folder)
         coordinator = CoordinatorMetrics(looked_at, local, certificate_ends=0.0)
         client, authority = ClientMetrics(Path(folder)), AuthorityMetrics(Path(folder))
@@ -81,7 +82,7 @@ def main() -> int:
         trained = ClientEvent(name="trained", round=RoundId(7), seconds=0.5, bytes_up=1 << 20)
         opened = AuthorityEvent(name="sum revealed", round=7, seconds=0.2)
         events: dict[str, Callable[[], object]] = {
-            "coordinator, update counted": lambda: coordinator.heard(looked_at.run.state, counted),
+            "coordinator, update counted": lambda: coordinator.on_commit(before, counted),
             "coordinator, call refused": lambda: coordinator.refused("/x/SubmitUpdate", refused),
             "client, trained": lambda: client.take(trained),
             "authority, sum opened": lambda: authority.take(opened),

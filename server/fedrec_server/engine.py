@@ -19,7 +19,7 @@ from fedrec_server.membership.applications import Applications
 from fedrec_server.membership.key_rotation import KeyRotation, newest
 from fedrec_server.membership.missing_clients import MissingClients
 from fedrec_server.membership.rollback_detection import RollbackDetection
-from fedrec_server.opening.authority_word import AuthorityWord
+from fedrec_server.opening.reveals import Reveals
 from fedrec_server.polling.refusal_notices import log_unfit
 from fedrec_server.polling.task_polls import TaskPolls
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundAbandoned, RoundPublished
@@ -30,8 +30,8 @@ from fedrec_server.rounds.events import (
     StopRequested,
     Summed,
     Tick,
-    Unfit,
     Untrainable,
+    UpdatesUnfit,
 )
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.run.live_run import LiveRun
@@ -86,7 +86,7 @@ class Engine:
         self.collection = self._collection()
         self.updates = Updates(run, self.admission, UpdateCounting(run, self.collection), turns)
         self.masks = MaskSteps(run, self.collection, self.admission)
-        self.authority = AuthorityWord(run, self.admission, turns)
+        self.reveals = Reveals(run, self.admission, turns)
         self.snapshots = Snapshots(run)
         self.exchange = SnapshotExchange(run, self.snapshots, self.admission, turns)
         self.polls = TaskPolls(run, self.admission, self.snapshots, self.rollbacks)
@@ -98,12 +98,12 @@ class Engine:
         self._missing = MissingClients()
         run.advance = self.advance
         run.listeners += [
-            self.rollbacks.heard,
+            self.rollbacks.on_commit,
             lambda before, changes: self.quality.note(changes),
-            self.snapshots.heard,
-            self.polls.heard,
-            self._heard,
-            SuperfluousFiles(run).heard,
+            self.snapshots.on_commit,
+            self.polls.on_commit,
+            self._on_commit,
+            SuperfluousFiles(run).on_commit,
         ]
 
     def _collection(self) -> Collection:
@@ -201,7 +201,7 @@ class Engine:
             return False
         log_unfit(run.name, round_.number, run.federation.keys.roster, unfit)
         clients = frozenset(client_id for client_id, _ in unfit)
-        await run.apply(Unfit(now=run.clock.now(), round=round_.number, clients=clients))
+        await run.apply(UpdatesUnfit(now=run.clock.now(), round=round_.number, clients=clients))
         return True
 
     async def _end_untrainable(self) -> bool:
@@ -215,7 +215,7 @@ class Engine:
         await run.apply(Untrainable(now=run.clock.now(), reason=reason))
         return True
 
-    def _heard(self, before: State, changes: tuple[Change, ...]) -> None:
+    def _on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Tell those who watch the run, and begin the next round's collection empty."""
         if changes:
             self.journal_version += 1

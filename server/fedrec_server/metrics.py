@@ -78,7 +78,7 @@ class CoordinatorMetrics:
         self._since = self._looked = engine.run.clock.now()
         self._charged = -1
         self._look()
-        engine.run.listeners.append(self.heard)
+        engine.run.listeners.append(self.on_commit)
 
     def _gauges(self, numbers: Numbers, certificate_ends: float) -> None:
         gauge = numbers.gauge
@@ -110,7 +110,7 @@ class CoordinatorMetrics:
             certificate_ends
         )
 
-    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Count what was committed."""
         for change in changes:
             match change:

@@ -26,7 +26,7 @@ from fedrec.wire.recovery import MAX_BYTES, RecoveryPoint
 from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.membership.key_rotation import keep_epoch
 from fedrec_server.rounds.revealing import numbers_used
-from fedrec_server.store.former_folder import Found, look
+from fedrec_server.store.former_folder import FormerFolder, read_former_folder
 from fedrec_server.store.installed_epoch import installed_bundle
 from fedrec_server.store.lock import lock_state
 from fedrec_server.store.recovered_run import Recovered, RecoveredRun
@@ -74,7 +74,7 @@ def recover(
     state = Path(settings.coordinator.state)
     lock = lock_state(state) if state.is_dir() else None
     try:
-        found = look(state)
+        found = read_former_folder(state)
         said = point.statement
         if found.run == point.run and found.published > (0 if said is None else said.round):
             raise StateWentBack(
@@ -83,7 +83,7 @@ def recover(
                 "`fedrec keys export-recovery` again.",
             )
         if found.run != point.run:
-            found = Found()
+            found = FormerFolder()
         draft = state.parent / f".{state.name}-{secrets.token_hex(8)}"
         state.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -154,7 +154,7 @@ def _check(point: RecoveryPoint, federation: Federation) -> None:
 
 
 def _write(
-    draft: Path, federation: Federation, point: RecoveryPoint, found: Found, now: float
+    draft: Path, federation: Federation, point: RecoveryPoint, found: FormerFolder, now: float
 ) -> None:
     store = SqliteStore(draft, federation.identity)
     try:
@@ -164,7 +164,9 @@ def _write(
         store.close()
 
 
-def _rows(store: SqliteStore, point: RecoveryPoint, found: Found, now: float) -> RecoveredRun:
+def _rows(
+    store: SqliteStore, point: RecoveryPoint, found: FormerFolder, now: float
+) -> RecoveredRun:
     said, sealed, model = point.statement, None, None
     words: list[RevealStatement] = [one for one in (said, point.head) if one is not None]
     if said is not None and point.sealed:

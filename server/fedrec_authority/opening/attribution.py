@@ -32,7 +32,7 @@ from fedrec_client.membership.membership import Membership
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 
-__all__ = ["Attribution", "Parts", "fetch"]
+__all__ = ["Attribution", "CellFindings", "fetch"]
 
 MOST_CELLS = 64
 """A sum of more cells is not taken apart."""
@@ -41,7 +41,7 @@ Contributions = tuple[UploadHeader, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class CellFindings:
     """What the cells of a round turned out to be.
 
     Attributes:
@@ -119,7 +119,7 @@ class Attribution:
         """Tell whether so many may be paused in one epoch: each tells a little about the key."""
         return len(self._paused_with(task, cells)) <= MAX_PAUSED
 
-    def take_apart(self, task: Reveal) -> Parts:
+    def take_apart(self, task: Reveal) -> CellFindings:
         """Open the sum of each cell, each of them noted on disk before the key is used.
 
         Raises:
@@ -135,7 +135,7 @@ class Attribution:
             except (ProtocolError, RefusedError) as error:
                 unfit[cell] = error
         ordered = tuple(sorted(good, key=lambda header: header.client_id))
-        return Parts(good=ordered, vectors=tuple(vectors), unfit=unfit)
+        return CellFindings(good=ordered, vectors=tuple(vectors), unfit=unfit)
 
     def _opened(
         self, task: Reveal, cell: int, contributions: Contributions, payloads: list[bytes]

@@ -27,7 +27,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, Reveal
 from fedrec_authority.delivery import AuthorityEvent, EventName
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
-from fedrec_authority.opening.statement_chain import go_on_from
+from fedrec_authority.opening.statement_chain import continue_chain
 from fedrec_authority.opening.sum_opening import SumOpening
 from fedrec_client.events import ClientEvent
 from fedrec_client.link.backoff import Backoff
@@ -247,7 +247,7 @@ class _Session(PullLoop):
             return False
         if not self._goes_on:
             # Once a round is open the coordinator goes back to none, and forward to none.
-            go_on_from(self._link, self._membership, self._store, self._folder)
+            continue_chain(self._link, self._membership, self._store, self._folder)
             self._goes_on = True
         self._revealing.reveal(work)
         return True

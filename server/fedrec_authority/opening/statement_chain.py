@@ -11,10 +11,10 @@ from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.membership.membership import Membership
 from fedrec_client.state.private_store import PrivateStore
 
-__all__ = ["go_on_from"]
+__all__ = ["continue_chain"]
 
 
-def go_on_from(
+def continue_chain(
     link: Link, membership: Membership, store: PrivateStore, folder: AuthorityFolder
 ) -> None:
     """Learn what was said last, before the first statement of a process or an epoch.

@@ -39,7 +39,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
 from fedrec.wire.recovery import pack_headers
-from fedrec_authority.opening.attribution import Attribution, Parts, fetch
+from fedrec_authority.opening.attribution import Attribution, CellFindings, fetch
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
@@ -260,7 +260,7 @@ class SumOpening:
             raise self._unfit(task, error, _COUNTED_AGAIN, tells=False)
         return found
 
-    def _pause(self, task: Reveal, parts: Parts) -> None:
+    def _pause(self, task: Reveal, parts: CellFindings) -> None:
         """Pause the unfit cells: on disk first, then in the audit log and for people."""
         member = self._membership
         kept = manifest_digest(member.run, task.round, parts.good)

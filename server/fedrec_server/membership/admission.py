@@ -93,7 +93,7 @@ class Admission:
             raise RefusedError(f"The key authority alone opens round {statement.round}.")
         self._verify(revealer, statement.statement(), statement.signature)
 
-    def check_word(
+    def check_published_statement(
         self, statement: RevealStatement, former: tuple[PublicIdentity, ...] = ()
     ) -> bool:
         """Tell whether the key authority published a round of this run, in whatever key epoch.

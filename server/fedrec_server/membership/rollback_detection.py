@@ -16,7 +16,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import NOTHING, Latest, Remembered, RevealStatement, UploadHeader
 from fedrec_server.membership.admission import Admission
 from fedrec_server.rounds.changes import Change, UpdateCounted
-from fedrec_server.rounds.events import Shown
+from fedrec_server.rounds.events import StatementShown
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
 
@@ -36,7 +36,7 @@ class RollbackDetection:
         self._latest = run.store.latest()
         self.former = run.store.former_revealers()
 
-    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Remember what was just committed."""
         for change in changes:
             if isinstance(change, UpdateCounted):
@@ -102,13 +102,13 @@ class RollbackDetection:
         if statement.round <= state.published or in_progress:
             return False
         # Of a revealer that nobody here knows it is no evidence, and no lie either.
-        return self._admission.check_word(statement, self.former)
+        return self._admission.check_published_statement(statement, self.former)
 
     async def _learn(self, statement: RevealStatement) -> None:
         run = self._run
         async with run.lock:
             with suppress(RoundError):
-                await run.apply(Shown(now=run.clock.now(), statement=statement))
+                await run.apply(StatementShown(now=run.clock.now(), statement=statement))
 
     def halt(self, seen: RoundId) -> None:
         """End the process: this folder is older than the run."""

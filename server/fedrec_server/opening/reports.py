@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedrec.wire.messages import Report
 from fedrec_server.membership.admission import Admission
-from fedrec_server.rounds.events import Reported
+from fedrec_server.rounds.events import ReportReceived
 from fedrec_server.run.live_run import LiveRun
 
 __all__ = ["take_report"]
@@ -23,6 +23,6 @@ async def take_report(run: LiveRun, admission: Admission, report: Report) -> Non
 
 async def _keep(run: LiveRun, report: Report) -> None:
     async with run.lock:
-        await run.apply(Reported(now=run.clock.now(), report=report))
+        await run.apply(ReportReceived(now=run.clock.now(), report=report))
     run.failpoint("report.ack")
     run.advance_soon()

@@ -131,7 +131,7 @@ class TaskPolls:
             published = run.state.published
             self.waiters.wake(await run.work.in_thread(self._snapshots.ask, waiting, published))
 
-    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Wake those whom changes are news for."""
         state = self._run.state
         news = (before.published, before.ending, before.rules.epoch)

@@ -17,16 +17,16 @@ __all__ = [
     "MaskHeard",
     "MaskStepClosed",
     "Polled",
-    "Reported",
+    "ReportReceived",
     "Restarted",
     "Resumed",
-    "Shown",
-    "Spoke",
+    "StatementReceived",
+    "StatementShown",
     "StopRequested",
     "Summed",
     "Tick",
-    "Unfit",
     "Untrainable",
+    "UpdatesUnfit",
     "Uploaded",
 ]
 
@@ -77,7 +77,7 @@ class Summed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoke:
+class StatementReceived:
     """An admitted statement of the key authority, its sealed sum durable in the store."""
 
     now: float
@@ -86,7 +86,7 @@ class Spoke:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class StatementShown:
     """The key authority's word on a published round that is not known here, from a member."""
 
     now: float
@@ -94,7 +94,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class ReportReceived:
     """An admitted report of a client on a published ciphertext sum."""
 
     now: float
@@ -133,7 +133,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfit:
+class UpdatesUnfit:
     """Updates of a closed round, read here one by one, hold what no honest client sends."""
 
     now: float
@@ -185,13 +185,13 @@ Event = (
     | Polled
     | Uploaded
     | Summed
-    | Spoke
-    | Shown
-    | Reported
+    | StatementReceived
+    | StatementShown
+    | ReportReceived
     | MaskHeard
     | MaskStepClosed
     | Failed
-    | Unfit
+    | UpdatesUnfit
     | Untrainable
     | StopRequested
     | Restarted

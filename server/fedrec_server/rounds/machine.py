@@ -38,16 +38,16 @@ from fedrec_server.rounds.events import (
     MaskHeard,
     MaskStepClosed,
     Polled,
-    Reported,
+    ReportReceived,
     Restarted,
     Resumed,
-    Shown,
-    Spoke,
+    StatementReceived,
+    StatementShown,
     StopRequested,
     Summed,
     Tick,
-    Unfit,
     Untrainable,
+    UpdatesUnfit,
     Uploaded,
 )
 from fedrec_server.rounds.starting import open_round
@@ -73,19 +73,19 @@ def step(state: State, event: Event) -> Step:
             return collecting.uploaded(state, event)
         case Summed():
             return _summed(state, event)
-        case Spoke():
-            return revealing.heard(state, event)
-        case Shown():
-            return revealing.learnt(state, event)
-        case Reported():
-            return revealing.reported(state, event)
+        case StatementReceived():
+            return revealing.statement_received(state, event)
+        case StatementShown():
+            return revealing.statement_shown(state, event)
+        case ReportReceived():
+            return revealing.report_received(state, event)
         case MaskHeard():
-            return mask_messages.heard(state, event)
+            return mask_messages.received(state, event)
         case MaskStepClosed():
             return mask_messages.step_closed(state, event)
         case Failed():
             return _failed(state, event)
-        case Unfit():
+        case UpdatesUnfit():
             return _unfit(state, event)
         case Untrainable():
             return _untrainable(state, event)
@@ -157,7 +157,7 @@ def _failed(state: State, event: Failed) -> Step:
     return abandon(state, round_, event.reason, event.now)
 
 
-def _unfit(state: State, event: Unfit) -> Step:
+def _unfit(state: State, event: UpdatesUnfit) -> Step:
     """Go on without updates that were refused, if the others are enough."""
     round_ = state.current
     if round_ is None or round_.number != event.round or round_.phase != "summing":

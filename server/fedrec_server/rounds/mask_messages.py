@@ -12,10 +12,10 @@ from fedrec_server.rounds.endings import Step, lacks
 from fedrec_server.rounds.events import MaskHeard, MaskStepClosed
 from fedrec_server.rounds.state import State
 
-__all__ = ["heard", "step_closed"]
+__all__ = ["received", "step_closed"]
 
 
-def heard(state: State, event: MaskHeard) -> Step:
+def received(state: State, event: MaskHeard) -> Step:
     """Keep a client's message of the present step.
 
     Raises:

@@ -27,17 +27,17 @@ from fedrec_server.rounds.changes import (
     RoundMeasured,
 )
 from fedrec_server.rounds.endings import REFUSED, Step, abandon, finish, publish, then
-from fedrec_server.rounds.events import Reported, Shown, Spoke
+from fedrec_server.rounds.events import ReportReceived, StatementReceived, StatementShown
 from fedrec_server.rounds.state import Reporting, Round, State
 
 __all__ = [
     "AWAITED_REPORTS",
     "DISAGREE",
     "begun_again",
-    "heard",
-    "learnt",
     "numbers_used",
-    "reported",
+    "report_received",
+    "statement_received",
+    "statement_shown",
     "waited",
 ]
 
@@ -46,7 +46,7 @@ FEW = "fewer than two clients reported"
 AWAITED_REPORTS = "two clients that say alike what is in the last sum"
 
 
-def heard(state: State, event: Spoke) -> Step:
+def statement_received(state: State, event: StatementReceived) -> Step:
     """Publish a round on the key authority's word, or give it up where it refused the sum.
 
     Raises:
@@ -74,7 +74,9 @@ def heard(state: State, event: Spoke) -> Step:
     return state, (*paused, *changes)
 
 
-def _paused(state: State, round_: Round, event: Spoke) -> tuple[State, Round, tuple[Change, ...]]:
+def _paused(
+    state: State, round_: Round, event: StatementReceived
+) -> tuple[State, Round, tuple[Change, ...]]:
     """Leave the cells out that the key authority names, of this round and of later ones."""
     partition, said = state.rules.partition, event.statement
     if not {cell.id for cell in partition.in_use}.issuperset(said.paused):
@@ -102,7 +104,7 @@ def numbers_used(published: RoundId, epoch: int, present: int) -> RoundId:
     return RoundId(published + (present > epoch))
 
 
-def learnt(state: State, event: Shown) -> Step:
+def statement_shown(state: State, event: StatementShown) -> Step:
     """Go on from a later round, where none was opened since the folder was made anew.
 
     Raises:
@@ -152,7 +154,7 @@ def _learnt_paused(
     return replace(state, rules=state.rules.without(new)), (paused,)
 
 
-def reported(state: State, event: Reported) -> Step:
+def report_received(state: State, event: ReportReceived) -> Step:
     """Keep a client's word on the published sum; later ones are of no use.
 
     Raises:

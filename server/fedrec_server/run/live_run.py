@@ -66,7 +66,7 @@ class LiveRun:
         self.presence = Presence(clock)
         self.work = Work()
         self.lock = asyncio.Lock()
-        self.listeners: list[Listener] = [self.presence.note]
+        self.listeners: list[Listener] = [self.presence.on_commit]
         self.advance: Callable[[], Coroutine[Any, Any, None]] = _nothing
         self.stopping = False
         self.halted = asyncio.Event()

@@ -34,7 +34,7 @@ class Presence:
         self._seen[client_id] = self._clock.now()
         self._silent.discard(client_id)
 
-    def note(self, before: State, changes: tuple[Change, ...]) -> None:
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Count as away who was asked in a round that was given up and did not answer.
 
         Asked again at once, a client that was killed would cost round after round.

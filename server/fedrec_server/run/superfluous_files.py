@@ -32,7 +32,7 @@ class SuperfluousFiles:
     def __init__(self, run: LiveRun) -> None:
         self._run = run
 
-    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Begin to delete what nobody needs after some changes."""
         background = self._run.work.background
         for change in changes:

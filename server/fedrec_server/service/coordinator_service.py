@@ -107,7 +107,7 @@ class CoordinatorService(CoordinatorServicer):
 
     async def FetchContribution(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send one contribution to the key authority."""
-        data, blob = await self._engine.authority.contribution(
+        data, blob = await self._engine.reveals.contribution(
             self._member(request),
             check_round(request.round, "request.round"),
             check_client_id(request.contributor, "request.contributor"),
@@ -118,7 +118,7 @@ class CoordinatorService(CoordinatorServicer):
     async def FetchSum(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the coordinator's sum to the key authority."""
         caller, round_id = self._member(request), check_round(request.round, "request.round")
-        data = await self._engine.authority.total(caller, round_id)
+        data = await self._engine.reveals.total(caller, round_id)
         for part in _parts(coordinator_pb2.ContributionPart, data):
             yield part
 
@@ -126,7 +126,7 @@ class CoordinatorService(CoordinatorServicer):
         """Take in the key authority's word."""
         statement = reveal_statement_from_proto(await next_part(parts, "statement"))
         blob = blob_from_proto(await next_part(parts, "blob"), "blob")
-        await self._engine.authority.receive(statement, blob, chunks_of(parts))
+        await self._engine.reveals.receive(statement, blob, chunks_of(parts))
         return model_pb2.RoundReceipt(round=statement.round)
 
     async def SubmitReport(self, request: Message, context: Message) -> Message:

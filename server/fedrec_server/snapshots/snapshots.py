@@ -43,7 +43,7 @@ class Snapshots:
         self._store = run.store
         self._forget()
 
-    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Begin anew in another key epoch, and where rounds turn out to be missing here."""
         if any(isinstance(change, EpochBegan | RoundLearnt) for change in changes):
             self._forget()

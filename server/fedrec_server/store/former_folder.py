@@ -13,13 +13,13 @@ from fedrec_server.store import reading
 from fedrec_server.store.recovered_run import read_recovered
 from fedrec_server.store.tables import DATABASE, SCHEMA_VERSION, header_of
 
-__all__ = ["Found", "look"]
+__all__ = ["FormerFolder", "read_former_folder"]
 
 NO_ROUND = RoundId(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FormerFolder:
     """What can be read of it.
 
     Attributes:
@@ -34,22 +34,22 @@ class Found:
     latest: tuple[UploadHeader, ...] = ()
 
 
-def look(state: Path) -> Found:
+def read_former_folder(state: Path) -> FormerFolder:
     """Return what the folder knows that is there; nothing where it cannot be read."""
     if not (state / DATABASE).is_file():
-        return Found()
+        return FormerFolder()
     uri = f"{(state / DATABASE).absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as rows:
             rows.row_factory = sqlite3.Row
             if int(rows.execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
-                return Found()
+                return FormerFolder()
             return _read(rows)
     except (sqlite3.DatabaseError, ArithmeticError, LookupError, TypeError, ValueError):
-        return Found()
+        return FormerFolder()
 
 
-def _read(rows: sqlite3.Connection) -> Found:
+def _read(rows: sqlite3.Connection) -> FormerFolder:
     before = read_recovered(rows)
     run = rows.execute("SELECT value FROM meta WHERE name = 'run'").fetchone()["value"]
     query = "SELECT coalesce(max(round), 0) FROM rounds WHERE phase = 'published'"
@@ -58,7 +58,7 @@ def _read(rows: sqlite3.Connection) -> Found:
     last = reading.last_round(rows)
     if before is not None:
         last, charged = max(last, before.last_round), charged + before.charged
-    return Found(
+    return FormerFolder(
         run=run,
         published=published,
         last_round=last,

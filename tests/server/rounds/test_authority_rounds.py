@@ -22,7 +22,7 @@ from fedrec_server.rounds.events import (
     EpochInstalled,
     Polled,
     Restarted,
-    Spoke,
+    StatementReceived,
     StopRequested,
     Tick,
 )
@@ -105,7 +105,7 @@ def test_nobody_else_is_asked_or_heard() -> None:
         assert task_for(world.state, client(number), world.state.published, world.now) is None
         said = statement(world.state, client(number))
         with pytest.raises(RefusedError, match="key authority alone"):
-            world.apply(Spoke(now=world.now, statement=said, blob=blob("honest")))
+            world.apply(StatementReceived(now=world.now, statement=said, blob=blob("honest")))
 
 
 @pytest.mark.parametrize("sealed", [None, "another"])
@@ -114,7 +114,7 @@ def test_a_word_without_the_sealed_sum(sealed: str | None) -> None:
     said = statement(world.state, REVEALER)
     found = None if sealed is None else blob(sealed)
     with pytest.raises(ProtocolError, match="sealed sum"):
-        world.apply(Spoke(now=world.now, statement=said, blob=found))
+        world.apply(StatementReceived(now=world.now, statement=said, blob=found))
 
 
 def test_a_closed_round_waits_as_long_as_it_takes() -> None:
@@ -140,7 +140,7 @@ def test_a_sum_that_it_refuses_is_given_up() -> None:
     assert abandoned.reason == "the key authority refused the sum: too few clients"
     with pytest.raises(RoundClosed):
         world.apply(
-            Spoke(
+            StatementReceived(
                 now=world.now,
                 statement=replace(statement(revealing().state, REVEALER), refused="again"),
                 blob=None,

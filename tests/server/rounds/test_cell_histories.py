@@ -29,7 +29,7 @@ from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId
 from fedrec_authority.membership.cell_placement import place
 from fedrec_server.rounds import selection
-from fedrec_server.rounds.events import Polled, Spoke, Summed, Tick, Uploaded
+from fedrec_server.rounds.events import Polled, StatementReceived, Summed, Tick, Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
 
@@ -224,7 +224,7 @@ class History:
         now = time + 21.0
         state, _ = step(state, Summed(now=now, round=round_.number, total=blob("sum")))
         said = statement(state, REVEALER)
-        state, _ = step(state, Spoke(now=now, statement=said, blob=blob("honest")))
+        state, _ = step(state, StatementReceived(now=now, statement=said, blob=blob("honest")))
         return state, round_.kind, total
 
     def lie(self) -> None:

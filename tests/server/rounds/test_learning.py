@@ -12,7 +12,7 @@ from fedrec.errors import RoundError
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RevealStatement
 from fedrec_server.rounds.changes import CellsPaused, Change, RoundLearnt, RoundOpened
-from fedrec_server.rounds.events import Shown, Tick
+from fedrec_server.rounds.events import StatementShown, Tick
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
 
@@ -45,7 +45,7 @@ def word(state: State, round_id: int, **about: object) -> RevealStatement:
 
 
 def shown(state: State, said: RevealStatement) -> tuple[State, RoundLearnt]:
-    after, (change,) = step(state, Shown(now=9.0, statement=said))
+    after, (change,) = step(state, StatementShown(now=9.0, statement=said))
     assert isinstance(change, RoundLearnt)
     return after, change
 
@@ -88,15 +88,15 @@ def test_cells_that_the_word_pauses_are_left_out() -> None:
     partition = partition_of(map(client, range(6)))
     state = replace(state, rules=replace(state.rules, partition=partition))
     said = word(state, 9, paused=(2,))
-    after, (change, paused) = step(state, Shown(now=9.0, statement=said))
+    after, (change, paused) = step(state, StatementShown(now=9.0, statement=said))
     assert isinstance(change, RoundLearnt) and isinstance(paused, CellsPaused)
     assert (paused.cells, paused.epoch, paused.left_out) == ((2,), 1, frozenset())
     assert [cell.state for cell in after.rules.partition.cells] == ["active", "paused"]
     # Told again, it changes nothing.
-    _, changes = step(after, Shown(now=9.0, statement=replace(said, round=RoundId(11))))
+    _, changes = step(after, StatementShown(now=9.0, statement=replace(said, round=RoundId(11))))
     assert [type(one) for one in changes] == [RoundLearnt]
     later = replace(state, rules=replace(state.rules, epoch=2))
-    after, changes = step(later, Shown(now=9.0, statement=said))
+    after, changes = step(later, StatementShown(now=9.0, statement=said))
     assert [type(one) for one in changes] == [RoundLearnt]
     assert after.rules.partition == partition
 
@@ -111,11 +111,11 @@ def test_exact_sums_are_counted_again() -> None:
 def test_known_rounds_and_runs_that_went_on_are_left_alone() -> None:
     world = anew()
     with pytest.raises(RoundError, match="not what this run goes on from"):
-        step(world.state, Shown(now=9.0, statement=word(world.state, 4)))
+        step(world.state, StatementShown(now=9.0, statement=word(world.state, 4)))
     began, _ = opening(world.state)
     assert began.current is not None
     with pytest.raises(RoundError, match="not what this run goes on from"):
-        step(began, Shown(now=9.0, statement=word(began, 9)))
+        step(began, StatementShown(now=9.0, statement=word(began, 9)))
     given_up = replace(began, current=None)
     assert not given_up.may_learn
     never = World.new(world.state.rules, 3)

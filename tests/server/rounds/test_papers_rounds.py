@@ -20,10 +20,10 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.rounds.events import (
     EpochInstalled,
-    Reported,
+    ReportReceived,
     Restarted,
     Resumed,
-    Spoke,
+    StatementReceived,
     StopRequested,
 )
 from fedrec_server.rounds.starting import awaited
@@ -219,7 +219,7 @@ def test_whose_word_is_refused() -> None:
         world.report(99)
     ahead = replace(report(world.state, client(0)), round=RoundId(2))
     with pytest.raises(RoundError, match="not published"):
-        world.apply(Reported(now=world.now, report=ahead))
+        world.apply(ReportReceived(now=world.now, report=ahead))
     world.report(0)
     world.report(1)
     world.tick(*range(4))
@@ -227,10 +227,10 @@ def test_whose_word_is_refused() -> None:
         world.upload(number)
     world.sum()
     old = replace(report(world.state, client(0)), round=RoundId(1))
-    assert world.apply(Reported(now=world.now, report=old)) == ()
+    assert world.apply(ReportReceived(now=world.now, report=old)) == ()
     other = replace(report(world.state, client(0)), n_rows=7)
     with pytest.raises(ProtocolError, match="since the count"):
-        world.apply(Reported(now=world.now, report=other))
+        world.apply(ReportReceived(now=world.now, report=other))
 
 
 def test_nobody_opens_a_sum_for_others() -> None:
@@ -242,7 +242,7 @@ def test_nobody_opens_a_sum_for_others() -> None:
     from server.support.world import statement
 
     world.state = replace(world.state, current=replace(world.state.current, phase="revealing"))
-    event = Spoke(now=world.now, statement=statement(world.state, client(0)), blob=None)
+    event = StatementReceived(now=world.now, statement=statement(world.state, client(0)), blob=None)
     with pytest.raises(RefusedError, match="key authority alone"):
         world.apply(event)
 

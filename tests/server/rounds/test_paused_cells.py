@@ -13,7 +13,7 @@ from server.support.world import AUTHORITY, World, blob, client, rules, statemen
 from fedrec.errors import ProtocolError
 from fedrec.wire.messages import RevealStatement
 from fedrec_server.rounds.changes import CellsPaused, RoundAbandoned, RoundOpened, RoundPublished
-from fedrec_server.rounds.events import EpochInstalled, Polled, Spoke, Unfit
+from fedrec_server.rounds.events import EpochInstalled, Polled, StatementReceived, UpdatesUnfit
 from fedrec_server.rounds.state import Rules
 from fedrec_server.store.sqlite import SqliteStore
 
@@ -48,7 +48,7 @@ def said(world: World, *paused: int, refused: str = "") -> RevealStatement:
 def speak(world: World, *paused: int, refused: str = "") -> tuple[object, ...]:
     word = said(world, *paused, refused=refused)
     sealed = None if refused else blob("honest")
-    return world.apply(Spoke(now=world.now, statement=word, blob=sealed))
+    return world.apply(StatementReceived(now=world.now, statement=word, blob=sealed))
 
 
 def test_the_round_is_published_over_the_others() -> None:
@@ -143,7 +143,7 @@ def readable(**rounds: float) -> World:
 def unfit(world: World, *numbers: int) -> tuple[object, ...]:
     assert world.state.current is not None
     clients = frozenset(map(client, numbers))
-    event = Unfit(now=world.now, round=world.state.current.number, clients=clients)
+    event = UpdatesUnfit(now=world.now, round=world.state.current.number, clients=clients)
     return world.apply(event)
 
 

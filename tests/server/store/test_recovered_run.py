@@ -13,7 +13,7 @@ from server.support.world import AUTHORITY, World, client, header, rules, statem
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.rounds.changes import RoundLearnt
-from fedrec_server.store.former_folder import look
+from fedrec_server.store.former_folder import read_former_folder
 from fedrec_server.store.recovered_run import Recovered, RecoveredRun
 from fedrec_server.store.spool import sealed_name, snapshot_name
 from fedrec_server.store.sqlite import SqliteStore
@@ -169,14 +169,14 @@ def test_a_later_round_is_learnt(tmp_path: Path) -> None:
     record = store.published(RoundId(9))
     assert record is not None and not record.is_for(RoundId(5))
     store.close()
-    found = look(tmp_path)
+    found = read_former_folder(tmp_path)
     assert (found.run, found.published, found.last_round, found.charged) == ("the run", 9, 10, 8)
 
 
 def test_what_cannot_be_read_is_looked_at_without_a_word(tmp_path: Path) -> None:
-    assert look(tmp_path).run == ""
+    assert read_former_folder(tmp_path).run == ""
     (tmp_path / "coordinator.sqlite").write_bytes(b"no database" * 100)
-    assert look(tmp_path).run == ""
+    assert read_former_folder(tmp_path).run == ""
 
 
 def test_nothing_was_ever_opened(tmp_path: Path) -> None:

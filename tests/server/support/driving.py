@@ -146,7 +146,7 @@ async def speak(engine: Engine, bench: Bench, content: str = "honest", **changes
     assert isinstance(task, Reveal)
     statement = bench.statement(task, engine.run.name, content=content, **changes)
     sealed = b"" if statement.refused else SEALED_BYTES * content.encode()
-    await engine.authority.receive(statement, Blob.of(sealed), pieces(sealed))
+    await engine.reveals.receive(statement, Blob.of(sealed), pieces(sealed))
 
 
 async def report(engine: Engine, bench: Bench, number: int, content: str = "honest") -> None:

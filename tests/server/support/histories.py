@@ -34,9 +34,9 @@ from fedrec_server.rounds.events import (
     MaskHeard,
     MaskStepClosed,
     Polled,
-    Reported,
+    ReportReceived,
     Restarted,
-    Spoke,
+    StatementReceived,
     Summed,
     Uploaded,
 )
@@ -61,7 +61,7 @@ REPLAY = "FEDREC_HISTORY_SEED"
 HOUR = 3600.0
 JUMPS = (-24 * HOUR, -HOUR, -DEADLINE_SECONDS, HOUR, 24 * HOUR)
 CRASHES = ("rows.begin", "rows.commit", "rows.committed")
-Message = Uploaded | MaskHeard | Spoke | Reported | Polled
+Message = Uploaded | MaskHeard | StatementReceived | ReportReceived | Polled
 
 
 class Crash(BaseException):
@@ -396,7 +396,7 @@ def _epoch_of(message: Message) -> int | None:
     match message:
         case Uploaded(header=found) | MaskHeard(message=found):
             return found.epoch
-        case Spoke(statement=found) | Reported(report=found):
+        case StatementReceived(statement=found) | ReportReceived(report=found):
             return found.epoch
     return None
 

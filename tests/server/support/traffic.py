@@ -16,9 +16,9 @@ from fedrec_server.rounds.events import (
     Event,
     MaskHeard,
     Polled,
-    Reported,
+    ReportReceived,
     Resumed,
-    Spoke,
+    StatementReceived,
     StopRequested,
     Tick,
     Uploaded,
@@ -208,7 +208,7 @@ class Traffic:
         found = None if refused else blob(content)
         if troubled and choose.random() < 0.2:
             found = blob("something else")
-        return Spoke(now=self.world.now, statement=said, blob=found)
+        return StatementReceived(now=self.world.now, statement=said, blob=found)
 
     def _report(self, troubled: bool) -> Event:
         state, choose = self.world.state, self.random
@@ -216,7 +216,7 @@ class Traffic:
         said = report(state, choose.choice(sorted(state.roster)), content)
         if troubled and choose.random() < 0.2:
             said = replace(said, round=RoundId(said.round + choose.choice([-1, 1])))
-        return Reported(now=self.world.now, report=said)
+        return ReportReceived(now=self.world.now, report=said)
 
     def _operator(self) -> Event:
         now, choose, state = self.world.now, self.random, self.world.state

@@ -38,9 +38,9 @@ from fedrec_server.rounds.events import (
     MaskHeard,
     MaskStepClosed,
     Polled,
-    Reported,
+    ReportReceived,
     Restarted,
-    Spoke,
+    StatementReceived,
     StopRequested,
     Summed,
     Tick,
@@ -226,12 +226,12 @@ class World:
         """Answer as the key authority."""
         said = statement(self.state, client(AUTHORITY), content, refused=refused)
         sealed = None if refused else blob(content)
-        return self.apply(Spoke(now=self.now, statement=said, blob=sealed))
+        return self.apply(StatementReceived(now=self.now, statement=said, blob=sealed))
 
     def report(self, number: int, content: str = "honest") -> tuple[Change, ...]:
         """Say as a client what is in the published sum."""
         said = report(self.state, client(number), content)
-        return self.apply(Reported(now=self.now, report=said))
+        return self.apply(ReportReceived(now=self.now, report=said))
 
     def _check(self, change: Change, round_: Round | None) -> None:
         match change:
@@ -363,7 +363,7 @@ class Chaos:
             said = report(self.world.state, choose.choice(self.clients), content)
             if troubled and choose.random() < 0.2:
                 said = replace(said, round=RoundId(said.round + choose.choice([-1, 1])))
-            return Reported(now=now, report=said)
+            return ReportReceived(now=now, report=said)
         if round_ is None or choose.random() < 0.2:
             self.world.now += choose.choice([0.0, 1.0, 40.0] if troubled else [0.0, 0.1])
             share = choose.random() if troubled else 1.0
@@ -430,7 +430,7 @@ class Chaos:
         content = choose.choice(["honest", "other"]) if troubled else "honest"
         said = statement(state, author, refused=refused)
         sealed = None if refused else blob(content)
-        return Spoke(now=self.world.now, statement=said, blob=sealed)
+        return StatementReceived(now=self.world.now, statement=said, blob=sealed)
 
     def _rare(self) -> Event:
         now, round_ = self.world.now, self.world.state.current

@@ -9,7 +9,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, Chunk
 from fedrec.wire.messages import RevealStatement
 from fedrec_server.membership.admission import Admission
-from fedrec_server.rounds.events import Spoke
+from fedrec_server.rounds.events import StatementReceived
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
@@ -17,10 +17,10 @@ from fedrec_server.store.spool import Draft, sealed_name, sum_name
 from fedrec_server.uploads.incoming import Incoming
 from fedrec_server.uploads.stream_turns import StreamTurns
 
-__all__ = ["AuthorityWord"]
+__all__ = ["Reveals"]
 
 
-class AuthorityWord:
+class Reveals:
     """Hands out a round that is to be opened, and takes in what the key authority says of it."""
 
     def __init__(self, run: LiveRun, admission: Admission, turns: StreamTurns) -> None:
@@ -136,26 +136,26 @@ class IncomingStatement(Incoming):
     def __init__(
         self,
         run: LiveRun,
-        word: AuthorityWord,
+        reveals: Reveals,
         draft: Draft,
         blob: Blob,
         statement: RevealStatement,
     ) -> None:
         super().__init__(run, draft, blob)
-        self._word = word
+        self._reveals = reveals
         self._statement = statement
 
     async def _count(self) -> bool:
         run, statement = self._run, self._statement
         await self._synced()
         async with run.lock:
-            if await run.work.in_thread(self._word.was_published, statement):
+            if await run.work.in_thread(self._reveals.was_published, statement):
                 await run.work.in_thread(self._draft.discard)
                 return True
-            self._word.check(statement)
-            await run.work.in_thread(self._word.check_follows, statement)
+            self._reveals.check(statement)
+            await run.work.in_thread(self._reveals.check_follows, statement)
             blob = self._blob if self._blob.length else None
-            event = Spoke(now=run.clock.now(), statement=statement, blob=blob)
+            event = StatementReceived(now=run.clock.now(), statement=statement, blob=blob)
             # What the state machine refuses is not worth a file.
             step(run.state, event)
             if statement.refused:
