@@ -17,6 +17,7 @@ from fedrec.data import UserSplit
 from fedrec.data.source import check_one_party, read_source, read_users
 from fedrec.disk import DiskFull, require_writable
 from fedrec.errors import FedrecError, KeysError, NotInRoster, RosterBreaksCells
+from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import certificate_sha256
@@ -60,7 +61,10 @@ class ClientOutcome:
     Attributes:
         version: the last published round that the model contains.
         best_round: the version that measured best on validation, or None.
-        best_ndcg: its NDCG over all clients' users.
+        validation: its rates over all clients' users under `protocol`; None where nothing was
+            measured.
+        test: its rates on the test items, which chose nothing.
+        at: the K of the rates.
     """
 
     reason: str
@@ -68,7 +72,10 @@ class ClientOutcome:
     run: str
     version: RoundId
     best_round: RoundId | None
-    best_ndcg: float | None
+    validation: Rates | None
+    test: Rates | None
+    protocol: Protocol
+    at: int
     bytes_sent: int
     bytes_received: int
 
@@ -396,14 +403,17 @@ class ClientApp:
         self._new_run = False
 
     def _outcome(self, store: PrivateStore, ended: Finished) -> ClientOutcome:
-        state = store.state
+        state, measured = store.state, plan_from_json(store.state.pin.plan_json.encode()).evaluation
         return ClientOutcome(
             reason=ended.reason,
             failed=ended.failed,
             run=state.pin.run,
             version=state.version,
             best_round=None if state.best is None else state.best.round,
-            best_ndcg=None if state.best is None else state.best.score,
+            validation=None if state.best is None else state.best.validation,
+            test=None if state.best is None else state.best.test,
+            protocol=measured.protocol,
+            at=measured.at,
             bytes_sent=self._meter.sent,
             bytes_received=self._meter.received,
         )

@@ -23,6 +23,7 @@ from fedrec_client.serve.command import EPILOG as SERVE_EPILOG
 from fedrec_client.serve.command import serve
 
 if TYPE_CHECKING:
+    from fedrec_client.app import ClientOutcome
     from fedrec_client.events import ClientEvent
     from fedrec_client.state.held_model import Which
 
@@ -152,11 +153,26 @@ def run(
     if as_json:
         print_json(asdict(outcome))
     else:
-        best = "" if outcome.best_ndcg is None else f", best NDCG {outcome.best_ndcg:.4f}"
-        typer.echo(f"{outcome.reason}: version {outcome.version}{best}")
+        typer.echo(f"{outcome.reason}: version {outcome.version}{_best(outcome)}")
     if outcome.reason.startswith(BUDGET_SPENT):
         raise typer.Exit(PrivacyBudgetSpent.exit_code)
     raise typer.Exit(1 if outcome.failed else 0)
+
+
+def _best(outcome: ClientOutcome) -> str:
+    """Return the version that recommends from here on, and what it reached, by name."""
+    named = {"validation": outcome.validation, "test": outcome.test}
+    rates = [
+        f"{split} HR@{outcome.at} {found.hr:.4f} NDCG@{outcome.at} {found.ndcg:.4f}"
+        for split, found in named.items()
+        if found is not None
+    ]
+    if not rates:
+        return ""
+    return (
+        f"; best on validation is version {outcome.best_round}: {', '.join(rates)} "
+        f"(protocol {outcome.protocol})"
+    )
 
 
 @app.command()

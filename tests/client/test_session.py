@@ -61,7 +61,8 @@ def test_the_best_model_is_kept_with_its_private_state(tmp_path: Path) -> None:
     best = stored(world).state.best
     assert best is not None
     assert 1 <= best.round <= 4
-    assert outcome.best_ndcg == best.score
+    assert (outcome.validation, outcome.test) == (best.validation, best.test)
+    assert (outcome.protocol, outcome.at) == ("full", 10)
     stored(world).read(best.shared)
     stored(world).read(best.private)
 

@@ -193,13 +193,18 @@ class SharedModel:
         in is not kept: it knows nothing of them, however well it serves the others.
         """
         state = self._store.state
-        rates = MetricSums(metrics).rates("model", "validation")
+        sums = MetricSums(metrics)
+        rates = sums.rates("model", "validation")
         if rates is None or state.shared is None or state.private is None:
             return None
-        if state.best is not None and rates.ndcg <= state.best.score:
+        if state.best is not None and rates.ndcg <= state.best.validation.ndcg:
             return None
         return BestModel(
-            round=state.version, score=rates.ndcg, shared=state.shared, private=state.private
+            round=state.version,
+            validation=rates,
+            test=sums.rates("model", "test"),
+            shared=state.shared,
+            private=state.private,
         )
 
 

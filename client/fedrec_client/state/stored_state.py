@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedrec.data import UserSplit
 from fedrec.errors import StorageError
+from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId, digest
 from fedrec.provenance import Provenance
 from fedrec.wire.messages import MaskStep, RevealStatement, RoundKind, UploadHeader
@@ -122,10 +123,13 @@ class BestModel(_Record):
 
     Attributes:
         round: the version of the model, not the round that measured it.
+        validation: its rates over all clients' users, by which it was chosen.
+        test: on the test items, which choose nothing; None where they were not measured.
     """
 
     round: RoundId
-    score: float
+    validation: Rates
+    test: Rates | None
     shared: FileRef
     private: FileRef
 

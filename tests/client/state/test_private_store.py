@@ -13,6 +13,7 @@ import pytest
 
 from fedrec.disk import DiskFull
 from fedrec.errors import PlanMismatch, StorageError, VersionMismatch
+from fedrec.evaluation.metrics import Rates
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, room_in
@@ -166,7 +167,8 @@ def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
     shared, private = store.state.shared, store.state.private
     assert shared is not None
     assert private is not None
-    best = BestModel(round=RoundId(1), score=0.5, shared=shared, private=private)
+    rates = Rates(users=2, hr=0.5, recall=0.5, ndcg=1 / 3, mrr=0.25)
+    best = BestModel(round=RoundId(1), validation=rates, test=None, shared=shared, private=private)
     store.publish(RoundId(2), b"newer", metrics=b"\xff\x00", counted=False, best=best)
     store.publish(RoundId(3), b"newest", metrics=b"\xff\x00", counted=False)
     assert store.state.best == best

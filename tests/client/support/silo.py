@@ -11,6 +11,7 @@ from fedrec.config.loading import load_settings
 from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
+from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec_client.state.private_store import PrivateStore
@@ -92,7 +93,8 @@ class Silo:
             store.bind(self.pin, 1)
             best = BestModel(
                 round=RoundId(version),
-                score=0.1,
+                validation=Rates(users=3, hr=0.2, recall=0.2, ndcg=0.1, mrr=0.1),
+                test=None,
                 shared=store.keep_file("shared", shared),
                 private=store.keep_file("private", self.private[version].to_bytes()),
             )
