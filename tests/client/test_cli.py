@@ -1,6 +1,7 @@
 """The command: quick help, exit codes, one JSON object."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 from client.support.fake_federation import USERS, World, down
 
 from fedrec.cli.main import main
+from fedrec.config.schema import Settings
+from fedrec.data.settings import DataSettings
 from fedrec.wire.messages import Finished
 from fedrec_client.link.stopping import Stopped, StopSwitch
 
@@ -76,6 +79,36 @@ def test_a_run_to_its_end(world: World, call) -> None:  # type: ignore[no-untype
     shown = json.loads(found.out)
     assert (shown["version"], shown["reason"]) == (1, "done")
     assert "round 1  published  counted" in found.err
+
+
+def test_the_last_line_names_validation_and_test(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    world.whole_round(1, "count")
+    for number in range(2, 5):
+        world.whole_round(number)
+    found = call("run")
+    assert found.code == 0, found.err
+    last = found.out.splitlines()[-1]
+    rates = r"HR@10 [01]\.\d{4} NDCG@10 [01]\.\d{4}"
+    assert re.fullmatch(
+        r"done: version 4; best on validation is version [1-3]: "
+        rf"validation {rates}, test {rates} \(protocol full\)",
+        last,
+    )
+
+
+def test_serving_reads_the_data_as_its_flags_say(  # type: ignore[no-untyped-def]
+    world: World, call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[DataSettings] = []
+
+    class Holder:
+        def __init__(self, settings: Settings, *_: object, **__: object) -> None:
+            served.append(settings.data)
+
+    monkeypatch.setattr("fedrec_client.serve.holder.ModelHolder", Holder)
+    monkeypatch.setattr("fedrec_client.serve.server.serve", lambda *_: False)
+    assert call("serve", "--minimum-rating", "4", "--columns", "item,user,rating").code == 0
+    assert (served[0].minimum_rating, served[0].columns) == (4.0, "item,user,rating")
 
 
 def test_flags_go_before_the_file(world: World, call) -> None:  # type: ignore[no-untyped-def]

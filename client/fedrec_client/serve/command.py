@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from fedrec.cli.data_options import DataFlags, takes_data_flags
 from fedrec.cli.failures import INTERRUPTED
 
 __all__ = ["EPILOG", "serve"]
@@ -22,6 +23,7 @@ EPILOG = (
 )
 
 
+@takes_data_flags
 def serve(
     settings_file: Annotated[
         Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
@@ -57,6 +59,8 @@ def serve(
         list[str] | None,
         typer.Option(help="A host name that requests may be addressed to; repeat it."),
     ] = None,
+    *,
+    reading: DataFlags,
 ) -> None:
     """Answer questions for recommendations over HTTP, on this machine alone.
 
@@ -77,7 +81,8 @@ def serve(
     from fedrec_client.serve.server import serve as serve_until_stopped
 
     log_to_stderr()
-    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
+    given = {f"data.{name}": value for name, value in reading.items()}
+    settings = load_settings(settings_file, {"client.state": state, "data.path": data, **given})
     if settings.data.path is None:
         raise SettingsError(
             "data.path is missing: what users have already is in the data.",
