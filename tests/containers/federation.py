@@ -94,10 +94,12 @@ class Federation:
 
     def events(self, service: str) -> list[dict[str, Any]]:
         """Return the events of a service's log, over all its starts."""
-        lines = self.engine.logs(self.container(service)).splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{")]
         # The first line of a coordinator tells where it listens.
-        return [line for line in found if "event" in line]
+        return [
+            found
+            for found in objects(self.engine.logs(self.container(service)))
+            if "event" in found
+        ]
 
     def rounds(self, event: str) -> list[int]:
         """Return the rounds of which the coordinator's log tells an event."""
@@ -131,6 +133,19 @@ class Federation:
         """Wait until every client has seen the end of the run."""
         for client in CLIENTS:
             poll(lambda client=client: not self.state(client)["Running"], f"the end of {client}")
+
+
+def objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a log; whoever is killed leaves a line torn or without its end."""
+    decoder, place = json.JSONDecoder(), text.find("{")
+    while place >= 0:
+        try:
+            found, end = decoder.raw_decode(text, place)
+        except ValueError:
+            end = place + 1
+        else:
+            yield found
+        place = text.find("{", end)
 
 
 @contextmanager
