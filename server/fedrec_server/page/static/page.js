@@ -81,8 +81,9 @@ function best(points) {
 // What a stranger wants to know first: [state, headline, story].
 function situation(status) {
   if (status.finished) {
+    const why = words.asSentence(status.finish_reason);
     const failed = known.events.some((event) => event.kind === "run finished" && event.fields.failed);
-    return failed ? ["failed", "Failed", status.finish_reason] : ["finished", "Finished", status.finish_reason];
+    return failed ? ["failed", "Failed", why] : ["finished", "Finished", why];
   }
   const current = status.current;
   if (!current) {

@@ -52,6 +52,8 @@ export function clock(unixSeconds) {
     : `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time.slice(0, 5)}`;
 }
 
+export const asSentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
+
 // Commas between labels, and a number in place of most of a long list.
 export function listed(labels, most = 6) {
   const named = labels.slice(0, most).join(", ");
