@@ -10,7 +10,7 @@
     operators/NAME.pem       who else may look after the coordinator
 
 A client makes its keys itself at its first start, and applies with its kit's invitation. Nothing in
-a client's kit is of use to whoever steals it once the client has applied.
+a client's kit is of use to a thief once the client has applied.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def presence_words(settings: Settings) -> str:
         )
     who = f"the {core} others" if guests else f"all {core} clients"
     words = (
-        f"{named}In every round {who} must be there: a round waits for whoever is away, and goes "
-        "on by itself when it is back. "
+        f"{named}In every round {who} must be there: a round waits for a client that is away, and "
+        "goes on by itself when it is back. "
     )
     if core > fewest:
         return words + (

@@ -57,8 +57,8 @@ def restore(
         print_json({"folder": str(into), "epoch": epoch, "members": members})
         return
     typer.echo(f"Restored {into}: epoch {epoch}, {members} members.")
-    typer.echo("Compare `fedrec keys roster list` with who is a member now: whoever was removed")
-    typer.echo("after the backup is in it. Then run `fedrec keys rotate`.")
+    typer.echo("Compare `fedrec keys roster list` with who is a member now: a client that was")
+    typer.echo("removed after the backup is in it. Then run `fedrec keys rotate`.")
 
 
 def export_recovery(

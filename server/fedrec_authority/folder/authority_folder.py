@@ -11,7 +11,7 @@
     authority/authority.key      the private keys: of rosters and of certificates
     authority/membership.json    members that came and went, the plan, the last epoch's number
     authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
-    invitations/NAME.pem         an invitation, for whoever is to become a member
+    invitations/NAME.pem         an invitation, for a client that is to become a member
     authority/invitations.json   who was invited, and who used which invitation
     authority/applicants.json    who applied and waits for people's word
     authority/revealer/          where `protection.key_holder` is "authority": who opens sums

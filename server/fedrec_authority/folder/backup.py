@@ -61,7 +61,7 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
     no secret key of an epoch, and none of a revealer. It may run meanwhile.
 
     The newest epoch's bundle stays out of it: a backup lives long, and with a member's key that is
-    stolen later whoever opens it would have the secrets of an epoch that is over. A restored
+    stolen later its reader would have the secrets of an epoch that is over. A restored
     authority makes a new epoch anyway.
 
     Args:

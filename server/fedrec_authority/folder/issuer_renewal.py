@@ -26,7 +26,7 @@ class Renewed:
 def renew_issuer(folder: AuthorityFolder) -> Renewed:
     """Replace the key that issues certificates, and every certificate that came from it.
 
-    Whoever has the old key can stand in the coordinator's place on the line. The next epoch
+    The holder of the old key can stand in the coordinator's place on the line. The next epoch
     (`AuthorityFolder.rotate`) says that there is another, and brings members' certificates. Killed
     in between, the next call does all of it again.
 

@@ -90,7 +90,7 @@ class Revealer:
         self._backoff = Backoff(self._stop, sleep=sleep, jitter=jitter)
         meter = Meter()
         self._bare_link = link
-        # Whoever delivers epochs tells that the coordinator is away.
+        # The delivery of epochs tells that the coordinator is away.
         self._link = patient_link(link, meter, self._stop, self._backoff, lambda error: None)
         self._journal = RoundJournal(self._state, self._clock, meter, self._on_event)
         self._epoch = 0

@@ -130,8 +130,9 @@ class MaskCollection:
     def close(self, round_: Round) -> frozenset[ClientId]:
         """Close the present step; return who is left out of it.
 
-        Whoever starts from another model than most, and whoever is only summed with others that are
-        not here: of the list of keys, and of the sum. Of the sum only: these go on taking part.
+        A client that starts from another model than most, and one that is only summed with others
+        that are not here: of the list of keys, and of the sum. Of the sum only: these go on
+        taking part.
 
         Raises:
             RoundError: when too few are left to go on.

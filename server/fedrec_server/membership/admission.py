@@ -102,7 +102,7 @@ class Admission:
             former: its revealers before the present one.
 
         Returns:
-            False where whoever signed is not known here.
+            False where the signer is not known here.
 
         Raises:
             FedrecError: it is about something else, a refusal, or signed by somebody else.

@@ -164,6 +164,6 @@ def keep_epoch(
     )
     before = store.keep_epoch(record, [entry])
     log_entry(store.run, entry, published=published)
-    # Whoever keeps an old bundle can open it with a member's key that is stolen later.
+    # The holder of an old bundle can open it with a member's key that is stolen later.
     if before is not None and before != record:
         store.spool.delete(epoch_name(before.epoch, before.blob))

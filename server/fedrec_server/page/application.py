@@ -55,7 +55,7 @@ def application(feed: Feed, access: Access | None, *, hosts: Collection[str]) ->
 
     Args:
         feed: what browsers are told.
-        access: who may look; None for whoever reaches it.
+        access: who may look; None for everybody who reaches it.
         hosts: names that the server goes by, besides every address.
     """
     routes = [_file(path, name) for path, name in _files().items()]
@@ -171,7 +171,7 @@ def _names(folder: Traversable, before: str = "") -> list[str]:
 
 
 def _file(path: str, name: str) -> Route:
-    # Read once: whoever may change files later is not whoever was trusted at the start.
+    # Read once: who may change files later is not who was trusted at the start.
     body = (files("fedrec_server.page") / "static" / name).read_bytes()
     kind = _KINDS[name.rpartition(".")[2]]
 

@@ -1,7 +1,7 @@
 """The page's own port, in the coordinator's loop.
 
-On an address of this machine it is plain HTTP, for whoever has an account there. Any other address
-gets TLS 1.3, and nobody sees anything without a link that an operator asked for.
+On an address of this machine it is plain HTTP, for everybody with an account there. Any other
+address gets TLS 1.3, and nobody sees anything without a link that an operator asked for.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class TaskPolls:
         with run.presence.waiting(client_id):
             while True:
                 if run.state.rules.epoch != epoch:
-                    # Whoever was removed is told so; all others enrol again.
+                    # A client that was removed is told so; all others enrol again.
                     self._admission.check_member(client_id)
                     return self._wait(Wait(reason="the key epoch changed"))
                 await self._offer(client_id)

@@ -98,7 +98,7 @@ def _round_for(state: State, header: UploadHeader) -> Round:
     """Return the round in progress, if the header is about it."""
     round_ = round_of(state, header.client_id, header.round)
     if (header.kind, header.base_round) != (round_.kind, round_.base_round):
-        # Whoever reads the round would refuse all of it.
+        # A reader of the round would refuse all of it.
         raise ProtocolError(
             f"The update is of kind {header.kind} from version {header.base_round}; round "
             f"{round_.number} is of kind {round_.kind} from version {round_.base_round}.",

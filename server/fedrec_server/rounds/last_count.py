@@ -1,6 +1,6 @@
 """Who was counted last, where training rounds are divided by what that count found.
 
-Such rounds are over exactly those clients. Whoever of them stays away, and whoever comes, is a
+Such rounds are over exactly those clients. One of them that stays away, and one that comes, is a
 reason to count again over those who are here: which rows are trained stays as it is, what they are
 divided by does not.
 """

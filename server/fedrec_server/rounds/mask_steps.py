@@ -69,7 +69,7 @@ def invited(round_: Round) -> frozenset[ClientId]:
         case "masking":
             return frozenset(round_.messages["shares"])
         case "signing":
-            # Whoever was left out of the sum still helps to take the others' masks off.
+            # A client that was left out of the sum still helps to take the others' masks off.
             return frozenset(round_.accepted).union(round_.messages["vector"])
         case "unmasking":
             return frozenset(round_.messages["signature"])
@@ -141,7 +141,9 @@ def count(round_: Round, header: UploadHeader) -> Round:
 def close(
     rules: Rules, round_: Round, event: MaskStepClosed, *, charged: bool = False
 ) -> tuple[Round, tuple[Change, ...]]:
-    """Go on to the next phase, without whoever is left out; nothing for a phase that is over.
+    """Go on to the next phase, without the clients that are left out.
+
+    Nothing happens for a phase that is over.
 
     Args:
         charged: whether the privacy ledger counts the round from now on.

@@ -52,8 +52,8 @@ def has_more(
 ) -> bool:
     """Tell whether a round of those who are here would count more than an earlier one did.
 
-    Whoever is only asked in case that others fail does not count: asked and not needed, it would
-    be a reason for another round after every one.
+    A client that is only asked in case that others fail does not count: asked and not needed, it
+    would be a reason for another round after every one.
     """
     found = _chosen(rules, here, number, over=1.0)
     if not rules.rounds.cells_per_round:

@@ -163,7 +163,7 @@ class Round:
     def of_one_model(self) -> Mapping[ClientId, UploadHeader]:
         """Return the largest group of updates that name the same model as their start.
 
-        Whoever reads the round refuses it where they differ. Once the model is known here, only
+        A reader of the round refuses it where they differ. Once the model is known here, only
         one is accepted; in an epoch's first round, and without encryption, nobody said which.
         """
         sizes = Counter(header.base_state for header in self.accepted.values())

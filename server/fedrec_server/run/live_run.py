@@ -42,7 +42,7 @@ class LiveRun:
         federation: the constant part, in the key epoch of `state`.
         state: where the run stands.
         presence: which members are there.
-        lock: held by whoever changes the state.
+        lock: held by the caller that changes the state.
         work: threads for what blocks, and work that outlives its call.
         listeners: hear of every change once it is durable.
         advance: what follows by itself once something happened; the engine says what.

@@ -1,6 +1,6 @@
 """Who calls: the key of the certificate, looked up at every call, and what that one may ask for.
 
-The handshake let in whoever the key authority issued a certificate for. Who that is now follows
+The handshake let in every holder of a certificate of the key authority's. Who that is now follows
 from the roster in force, so that a removed member is refused at its next call, and never from what
 a message says.
 """

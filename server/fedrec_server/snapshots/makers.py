@@ -8,7 +8,7 @@ from fedrec.ids import ClientId, RoundId
 __all__ = ["ASK_SECONDS", "SnapshotMakers"]
 
 ASK_SECONDS = 30.0
-"""After this others are asked; whoever is late may send its copy all the same."""
+"""After this others are asked; a late one may send its copy all the same."""
 
 
 class SnapshotMakers:

@@ -4,7 +4,7 @@ Under encryption a snapshot counts when its state tag is the one that the key au
 the round, or two clients reported. Where nobody did under the present epoch's key, two clients have
 to send the same bytes with the same tag.
 
-In the papers' protocol old sums are not kept, so that whoever is far behind needs one, too.
+In the papers' protocol old sums are not kept, so that a client far behind needs one, too.
 
 The coordinator cannot open what is sealed. A joiner that can, and finds that it is not what was
 signed, says so when it asks again; then others are asked for another copy.
@@ -85,7 +85,7 @@ class Snapshots:
             following = self._store.next_published(stored.round)
             return not self._is_served(following, stored.round)
         if version or self._store.next_published(first.round) is None:
-            # Whoever misses one round fetches it, as all do.
+            # A client that misses one round fetches it, as all do.
             return False
         since = RoundId(0) if stored is None else stored.round
         price = self._estimate if stored is None else stored.blob.length

@@ -17,7 +17,8 @@ __all__ = ["installed_bundle"]
 def installed_bundle(folder: Path) -> bytes | None:
     """Return the public bundle of the epoch that was installed last, or None where none was.
 
-    The folder is only looked at. What is wrong with a database is said by whoever opens it.
+    The folder is only looked at. What is wrong with a database is said by the process that opens
+    it.
 
     Raises:
         DamagedFile: the bundle is missing or is not what its row says.

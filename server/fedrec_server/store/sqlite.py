@@ -317,7 +317,7 @@ class SqliteStore(Store):
             rows.row_factory = sqlite3.Row
             version = int(rows.execute("PRAGMA user_version").fetchone()[0])
             if version not in (0, SCHEMA_VERSION):
-                # Said by whoever looks at versions.
+                # Said by the reader of versions.
                 return
             self._highwater.check(reading.commits(rows) if version else 0)
             if not version:

@@ -72,7 +72,7 @@ class GroupCommit(ABC, Generic[What]):
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._arrived.append(_Arrival(what=what, answer=answer))
         async with self._run.lock:
-            # Whoever had the lock before may have taken this one along.
+            # The holder of the lock before may have taken this one along.
             if not answer.done():
                 group, self._arrived = self._arrived, []
                 await self._decide(group)

@@ -124,7 +124,7 @@ class Incoming(ABC):
             await self._run.work.uninterrupted(self._close_later())
 
     async def _close_later(self) -> None:
-        # Closed under the feet of whoever still uses it, its number would name another file.
+        # Closed while a thread still uses it, its number would name another file.
         if self._busy is not None:
             await asyncio.wait((self._busy,))
         self._draft.close()

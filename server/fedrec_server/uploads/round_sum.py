@@ -54,7 +54,7 @@ class RoundSum:
         if not run.federation.protection.needs_reveal:
             metrics, rows = self._read(round_, total, round_.accepted.keys())
         if run.state.rules.shares_key:
-            # Whoever did not add the updates up cannot try which ones are in the sum.
+            # A party that did not add the updates up cannot try which ones are in the sum.
             protection = run.protection_of(round_.kind)
             total = protection.refreshed(run.federation.keys.server_context, total)
         return run.store.spool.write(sum_name(round_.number), total), metrics, rows
