@@ -156,6 +156,18 @@ def test_scenario_18_expired_or_of_another_authority_is_told_before_the_call(
             assert told.value.message == REFUSED_UNHEARD
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_scenario_18_a_clock_off_by_an_hour_keeps_nobody_out(tmp_path: Path, hours: int) -> None:
+    issuer, public = authority().issuer, identity(0).public
+    then = datetime.now(UTC) + timedelta(hours=hours)
+    own = identity(0).credentials(
+        issuer.issue("client", "c", public.tls_key, now=then), issuer.certificate
+    )
+    own.check("client.certificate")
+    with serving(Bench.of(3), tmp_path) as found, found.link(own) as link:
+        assert link.federation(public.client_id).run == found.run
+
+
 def test_scenario_18_a_refused_handshake_is_told_once_and_counted(
     found: Found, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,18 @@ def test_a_late_joiner_takes_every_round(world: World) -> None:
     assert store.read(store.state.shared) == world.stored(4)
 
 
+def test_a_client_behind_by_fifty_rounds_takes_them_all(tmp_path: Path) -> None:
+    world = World(tmp_path, protection="none")
+    world.play(1)
+    assert follow(world) == 1
+    for number in range(2, 52):
+        world.play(number)
+    assert follow(world) == 51
+    store = PrivateStore(world.state, read_only=True)
+    assert store.state.shared is not None
+    assert store.read(store.state.shared) == world.stored(51)
+
+
 def resigned(world: AuthorityWorld, found: PublishedRound, **changes: Any) -> PublishedRound:
     """Return the round with a statement that the authority signed over false content."""
     assert found.statement is not None

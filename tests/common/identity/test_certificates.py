@@ -85,6 +85,7 @@ def test_the_issuer_signs_certificates_of_parties_only_and_lasts_ten_years() -> 
     ("now", "fits"),
     [
         (NOW - timedelta(days=2), False),
+        (NOW - timedelta(hours=1), True),
         (NOW, True),
         (NOW + timedelta(days=3651), True),
         (NOW + timedelta(days=3653), False),

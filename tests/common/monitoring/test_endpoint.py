@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import struct
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,26 @@ def test_over_tls(token: str, tmp_path: Path) -> None:
         host, _, port = endpoint.address.rpartition(":")
         with socket.create_connection((host, int(port))):
             assert get(endpoint.address, token=f"Bearer {TOKEN}", context=context)[0] == 200
+
+
+def test_readers_that_break_off_take_no_place() -> None:
+    """Prometheus killed in mid-scrape: the connection is reset before the answer is read."""
+    reset, answered = struct.pack("ii", 1, 0), 0
+    with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
+        host, _, port = endpoint.address.rpartition(":")
+        # More than there are places. One that finds none yet, as threads have to notice, is hung
+        # up on.
+        for _ in range(1000):
+            with socket.create_connection((host, int(port)), timeout=10) as broken:
+                broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                try:
+                    broken.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                    answered += len(broken.recv(1))
+                except ConnectionError:
+                    continue
+            if answered == 12:
+                break
+    assert answered == 12
 
 
 def test_readers_beyond_the_places_are_hung_up_on() -> None:
