@@ -20,6 +20,7 @@ from prometheus_client.exposition import generate_latest
 from fedrec.config.schema import CoordinatorSettings
 from fedrec.errors import TooLarge
 from fedrec.ids import ClientId, RoundId
+from fedrec.protection.round_protocol import ONE_STEP
 from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.metrics import AuthorityMetrics
 from fedrec_client.events import ClientEvent
@@ -42,7 +43,7 @@ def engine() -> Any:
         number=RoundId(7), phase="collecting", asked=clients, accepted=accepted
     )
     rules = SimpleNamespace(
-        epoch=1, revealer=None, masked=False, most_sums=None, rounds=SimpleNamespace(total=60)
+        epoch=1, revealer=None, steps=ONE_STEP, most_sums=None, rounds=SimpleNamespace(total=60)
     )
     state = SimpleNamespace(
         current=round_, roster=clients, rules=rules, ending=None, abandoned_in_row=0,

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from fedrec.clock import Clock
 from fedrec.errors import RevealRefused, RoundError
 from fedrec.ids import RoundId
-from fedrec.wire.messages import Finished, MakeSnapshot, MaskTask, Reveal, Task, Train, Wait
+from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Task, Train, Wait
 from fedrec_client.link.backoff import Backoff
 from fedrec_client.link.stopping import StopSwitch
 from fedrec_client.round.catching_up import CatchingUp
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel, SharedModel
-from fedrec_client.round.masking import Masking
 from fedrec_client.round.participation import Participation
 from fedrec_client.round.rollback_detection import RollbackDetection
+from fedrec_client.round.round_steps import RoundSteps
 
 __all__ = ["EpochChanged", "PullLoop", "Session"]
 
-Work = Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished
+Work = Wait | Train | StepTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
 BRISK_SECONDS = 0.5
 """An answer without work that came faster than this is not asked for again at once."""
@@ -166,7 +166,9 @@ class Session(PullLoop):
     ) -> None:
         super().__init__(context, stop, backoff, clock)
         self._participation = Participation(context)
-        self._masking = Masking(context, self._participation)
+        self._taking_part: Participation | RoundSteps = self._participation
+        if context.membership.protection.steps.are_several:
+            self._taking_part = RoundSteps(context, self._participation)
 
     def _answer(self, work: Work) -> bool:
         match work:
@@ -177,15 +179,13 @@ class Session(PullLoop):
             case Reveal():
                 # Sums are opened by the key authority alone.
                 return False
-            case Train() | MaskTask() if self._paused:
+            case Train() | StepTask() if self._paused:
                 # No sum is opened that it is in.
                 return False
-            case Train() if self._membership.is_masked:
-                return self._masking.take_part(work)
-            case MaskTask():
-                return self._masking.advance(work)
             case Train():
-                return self._participation.take_part(work)
+                return self._taking_part.take_part(work)
+            case StepTask():
+                return self._taking_part.advance(work)
             case MakeSnapshot():
                 self._send_snapshot(work)
             case Finished():
@@ -228,6 +228,6 @@ def _round_of(task: Task) -> RoundId | None:
 
 def _newer_epoch(task: Task, epoch: int) -> EpochChanged | None:
     found = task.epoch
-    if isinstance(task.task, Train | MaskTask | Reveal):
+    if isinstance(task.task, Train | StepTask | Reveal):
         found = max(found, task.task.epoch)
     return EpochChanged(epoch=found) if found > epoch else None

@@ -12,8 +12,6 @@ import structlog
 from fedrec.clock import Clock
 from fedrec.errors import DamagedFile, FedrecError, StorageError, SumOutOfBounds
 from fedrec_server.federation import Federation
-from fedrec_server.masks.collection import MaskCollection
-from fedrec_server.masks.steps import MaskSteps
 from fedrec_server.membership.admission import Admission
 from fedrec_server.membership.applications import Applications
 from fedrec_server.membership.key_rotation import KeyRotation, newest
@@ -40,9 +38,11 @@ from fedrec_server.run.superfluous_files import SuperfluousFiles
 from fedrec_server.run.waiters import Waiters
 from fedrec_server.snapshots.exchange import SnapshotExchange
 from fedrec_server.snapshots.snapshots import Snapshots
+from fedrec_server.steps.collection import StepCollection
+from fedrec_server.steps.running import RunningSteps
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
-from fedrec_server.uploads.group_commit import Collection
+from fedrec_server.uploads.collection import Collection
 from fedrec_server.uploads.round_sum import RoundSum, accumulator_of
 from fedrec_server.uploads.running_sum import RunningSum
 from fedrec_server.uploads.stream_turns import StreamTurns
@@ -85,7 +85,7 @@ class Engine:
         self.applications = Applications(store, run.work)
         self.collection = self._collection()
         self.updates = Updates(run, self.admission, UpdateCounting(run, self.collection), turns)
-        self.masks = MaskSteps(run, self.collection, self.admission)
+        self.steps = RunningSteps(run, self.collection, self.admission)
         self.reveals = Reveals(run, self.admission, turns)
         self.snapshots = Snapshots(run)
         self.exchange = SnapshotExchange(run, self.snapshots, self.admission, turns)
@@ -107,10 +107,10 @@ class Engine:
         ]
 
     def _collection(self) -> Collection:
-        """Return what adds updates up, empty; under masks it asks more of them."""
+        """Return what adds a round up, empty."""
         run = self.run
-        if run.federation.protection.is_interactive:
-            return MaskCollection(run)
+        if run.federation.protection.steps.are_several:
+            return StepCollection(run)
         return RunningSum(lambda: accumulator_of(run), run.read_update)
 
     async def start(self, *, resume: bool = False) -> None:
@@ -171,7 +171,7 @@ class Engine:
         if await self.rotation.begin():
             return True
         round_ = run.state.current
-        if round_ is not None and await self.masks.close_due(round_):
+        if round_ is not None and await self.steps.close_due(round_):
             return True
         if round_ is None and await self._end_untrainable():
             return True

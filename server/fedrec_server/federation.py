@@ -25,7 +25,6 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.training.bounds import SumTerms, check_sum, most_users
 from fedrec.training.round_vectors import COUNTS, RoundVectors
-from fedrec.wire.mask_terms import tolerance_of
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Rules
@@ -39,7 +38,7 @@ METRICS = "metrics"
 
 STREAM_SECONDS = 30.0
 SLOWEST_BYTES_PER_SECOND = 100_000.0
-"""A client on a line slower than this does not upload a masked vector in time."""
+"""A client on a line slower than this does not upload a protected vector in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +188,7 @@ class Federation:
     def rules(self, run: str) -> Rules:
         """Return what the state machine has to know."""
         mechanism, revealer = mechanism_of(self.plan), self.keys.roster.revealer
-        return Rules(
+        rules = Rules(
             run=run,
             epoch=self.keys.roster.epoch,
             seed=self.plan.federation.seed,
@@ -197,24 +196,25 @@ class Federation:
             rounds=self.plan.rounds,
             fewest_revealed=self.keys.roster.minimum_summands,
             most_summands=self.protection.chosen.max_summands,
-            masked=self.protection.is_interactive,
+            hides_updates=self.protection.hides_updates,
+            steps=self.protection.steps,
             vector_seconds=STREAM_SECONDS
             + self.protection.chosen.message_bytes / SLOWEST_BYTES_PER_SECOND,
             most_sums=None if mechanism is None else mechanism.most_sums,
             budget="" if mechanism is None else mechanism.budget,
             charges_updates=mechanism is not None
             and mechanism.kind == "laplace"
-            and not self.protection.is_interactive,
+            and not self.protection.shows_sums_alone(),
             exact=divides_by_count(self.plan),
             revealer=None if revealer is None else revealer.client_id,
             n_items=self.vectors.n_items,
             entries=self.protection.chosen if self.protection.chosen.entries else None,
             partition=self.keys.roster.partition,
-            n_members=len(self.keys.roster.members),
-            tolerance=tolerance_of(self.plan.protection)
-            if self.protection.is_interactive
-            else None,
         )
+        fewest = self.protection.fewest_clients(
+            self.plan.protection.tolerance, rules.needed, len(self.keys.roster.members)
+        )
+        return replace(rules, fewest_clients=fewest)
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
         """Return what a client learns first."""
@@ -242,7 +242,7 @@ class Federation:
         self, kind: RoundKind, rows: StatedRows, total: bytes, n_summands: int
     ) -> NDArray[np.int64]:
         """Return a sum that the coordinator can read."""
-        # What masks were taken off is packed as it would be without any.
+        # What clients helped to read is packed as it would be without protection.
         spec = self.protection_of(kind, rows).spec
         plain = NoProtection(spec, NoProtection.plan(spec))
         context, _ = plain.generate()

@@ -19,9 +19,9 @@ from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.changes import (
     Change,
     CollectingEnded,
-    MaskStepEnded,
     RoundAbandoned,
     RoundPublished,
+    StepEnded,
     UpdateCounted,
 )
 from fedrec_server.rounds.state import Phase, State
@@ -117,7 +117,7 @@ class CoordinatorMetrics:
                 case UpdateCounted(header=header):
                     self._updates["counted"].inc()
                     self._size.observe(header.length)
-                case CollectingEnded() | MaskStepEnded():
+                case CollectingEnded() | StepEnded():
                     self._updates["left_out"].inc(len(change.left_out))
                 case RoundPublished():
                     self._published.inc()

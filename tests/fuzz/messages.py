@@ -8,8 +8,15 @@ from common.wire.conftest import Values
 from fuzz.target import Target, from_proto
 
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection.masks import GivenShares, Inbox, KeyAdvertisement, KeyList, ShareBundle
-from fedrec.wire import admin_link, convert, mask_bodies
+from fedrec.protection.masks import (
+    GivenShares,
+    Inbox,
+    KeyAdvertisement,
+    KeyList,
+    ShareBundle,
+    bodies,
+)
+from fedrec.wire import admin_link, convert, convert_task
 from fedrec.wire.chunks import Assembler, Blob
 from fedrec.wire.convert_task import (
     remembered_from_proto,
@@ -22,10 +29,10 @@ from fedrec.wire.messages import (
     Finished,
     Latest,
     MakeSnapshot,
-    MaskMessage,
-    MaskTask,
     Remembered,
     Reveal,
+    StepMessage,
+    StepTask,
     Task,
     Train,
     UploadStatus,
@@ -58,7 +65,7 @@ def _tasks() -> tuple[bytes, ...]:
     kinds = (
         Wait(reason="nothing"),
         train,
-        MaskTask(round=one, step="shares", epoch=2),
+        StepTask(round=one, step="shares", epoch=2),
         reveal,
         MakeSnapshot(round=one),
         Finished(reason="over", failed=True),
@@ -127,14 +134,14 @@ BUNDLE = ShareBundle(holders=(0, 2, 5), sealed=(b"s" * 82,) * 3, self_commitment
 GIVEN = GivenShares(
     self_owners=(0, 3), self_shares=(b"s" * 33,) * 2, key_owners=(4,), key_shares=(b"k" * 33,)
 )
-MASKED = MaskMessage(
+MASKED = StepMessage(
     federation="movies",
     run="run-1",
     round=RoundId(3),
     epoch=2,
     client_id=VALUES.client,
     step="keys",
-    body=mask_bodies.keys_to_bytes(FIRST, b"b" * 32),
+    body=bodies.keys_to_bytes(FIRST, b"b" * 32),
     signature=b"s" * 64,
 )
 MESSAGES = {
@@ -186,33 +193,27 @@ MESSAGES = {
     ),
     "chunks": Target(read=_assembled, seeds=_chunks()),
     "message under masks": Target(
-        read=from_proto(masks_pb2.MaskMessage, mask_bodies.mask_message_from_proto),
-        seeds=_written(mask_bodies.mask_message_to_proto(MASKED)),
+        read=from_proto(masks_pb2.MaskMessage, convert_task.step_message_from_proto),
+        seeds=_written(convert_task.step_message_to_proto(MASKED)),
     ),
     "mask keys": Target(
-        read=lambda data: mask_bodies.keys_from_bytes(VALUES.client, data), seeds=(MASKED.body,)
+        read=lambda data: bodies.keys_from_bytes(VALUES.client, data), seeds=(MASKED.body,)
     ),
-    "mask shares": Target(
-        read=mask_bodies.shares_from_bytes, seeds=(mask_bodies.shares_to_bytes(BUNDLE),)
-    ),
-    "mask answer": Target(
-        read=mask_bodies.answer_from_bytes, seeds=(mask_bodies.answer_to_bytes(GIVEN),)
-    ),
+    "mask shares": Target(read=bodies.shares_from_bytes, seeds=(bodies.shares_to_bytes(BUNDLE),)),
+    "mask answer": Target(read=bodies.answer_from_bytes, seeds=(bodies.answer_to_bytes(GIVEN),)),
     "mask key list": Target(
-        read=mask_bodies.key_list_from_bytes,
-        seeds=(mask_bodies.key_list_to_bytes(KeyList.of([FIRST, SECOND])),),
+        read=bodies.key_list_from_bytes,
+        seeds=(bodies.key_list_to_bytes(KeyList.of([FIRST, SECOND])),),
     ),
     "mask inbox": Target(
-        read=mask_bodies.inbox_from_bytes,
+        read=bodies.inbox_from_bytes,
         seeds=(
-            mask_bodies.inbox_to_bytes(
-                Inbox(shared=b"\x07", owners=(0, 2), sealed=(b"s" * 82,) * 2)
-            ),
+            bodies.inbox_to_bytes(Inbox(shared=b"\x07", owners=(0, 2), sealed=(b"s" * 82,) * 2)),
         ),
     ),
     "mask signatures": Target(
-        read=mask_bodies.signatures_from_bytes,
-        seeds=(mask_bodies.signatures_to_bytes({0: b"a" * 64, 7: b"b" * 64}),),
+        read=bodies.signatures_from_bytes,
+        seeds=(bodies.signatures_to_bytes({0: b"a" * 64, 7: b"b" * 64}),),
     ),
 }
 """By name, each parser of a message."""

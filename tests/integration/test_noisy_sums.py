@@ -14,7 +14,6 @@ from integration.support.masked import N_CLIENTS, Gate, everybody, let_it_drop_o
 from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
-from fedrec.wire.messages import MaskStep
 from fedrec_client.state.privacy_ledger import PrivacyLedger
 from fedrec_client.state.private_store import PrivateStore
 
@@ -80,7 +79,7 @@ def check_ledger(bench: Bench, number: int, n_rounds: int) -> None:
 
 @pytest.mark.parametrize(("step", "charged"), [("shares", 1), ("vector", 2), ("signature", 3)])
 def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
-    found: Found, step: MaskStep, charged: int
+    found: Found, step: str, charged: int
 ) -> None:
     """The rounds of the others go on, with the noise of six, where three are enough; who did not
     do what was asked is left out of the next one, too.

@@ -79,7 +79,7 @@ def secrets_of(workspace: Workspace) -> dict[str, list[bytes]]:
     protection = protection_of(workspace.plan, N_ITEMS)
     if workspace.plan.protection.name == "paillier":
         found["secret key of the scheme"] = forms_of_paillier(content, modulus_of(epoch))
-    elif not protection.is_interactive:
+    elif protection.needs_reveal:
         cipher = BlockCipher(protection.chosen, content)
         key = cipher._context.secret_key().data.data()
         words = b"".join(key[place].to_bytes(8, "little") for place in range(64))

@@ -178,7 +178,7 @@ def told_apart(party: Party, seed: int, count: int = N_MESSAGES) -> float:
 @pytest.mark.parametrize(
     "protection",
     # A masked vector is a one-time pad by AES-CTR, whose words scenario 8 compares with vectors.
-    [name for name, kind in PROTECTIONS.items() if name != "none" and not kind.is_interactive],
+    [name for name, kind in PROTECTIONS.items() if kind.needs_reveal],
 )
 def test_scenario_09_one_item_more_or_less_is_not_told_apart(protection: str) -> None:
     """Two clients differ in one item: protected messages do not say which is which."""

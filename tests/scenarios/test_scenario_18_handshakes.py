@@ -25,7 +25,7 @@ from fedrec.identity.certificates import Credentials
 from fedrec.identity.issuer import Issuer
 from fedrec.ids import RoundId
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import MaskMessage
+from fedrec.wire.messages import StepMessage
 from fedrec.wire.status import REFUSED_UNHEARD, from_rpc_error
 
 FIRST = RoundId(1)
@@ -34,7 +34,7 @@ Call = Callable[[Serving, GrpcLink], object]
 
 def masks(found: Serving, link: GrpcLink) -> object:
     return link.submit_masks(
-        MaskMessage(
+        StepMessage(
             federation="movies",
             run=found.run,
             round=FIRST,

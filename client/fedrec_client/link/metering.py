@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from fedrec.wire.messages import (
     FederationInfo,
-    MaskMessage,
     PublishedRound,
     Report,
     Reveal,
     RevealStatement,
     Snapshot,
+    StepMessage,
     Task,
     UploadHeader,
 )
@@ -36,7 +36,7 @@ def _bytes_of(value: object) -> int:
     match value:
         case bytes():
             return len(value)
-        case UploadHeader() | RevealStatement() | Report() | MaskMessage():
+        case UploadHeader() | RevealStatement() | Report() | StepMessage():
             return len(value.statement()) + len(value.signature)
         case FederationInfo():
             blobs = value.plan_json, value.roster_json, value.server_context, value.wrapped_secrets

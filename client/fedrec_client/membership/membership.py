@@ -131,18 +131,13 @@ class Membership:
         return self.is_encrypted and self.roster.revealer is None
 
     @property
-    def is_masked(self) -> bool:
-        """Whether a round is a protocol of several steps among its clients."""
-        return self.protection.is_interactive
-
-    @property
     def minimum_summands(self) -> int:
         """The fewest distinct clients of a sum that may be opened or believed.
 
         The plan counts, too: its minima are what this client agreed to when it enrolled.
         """
         rounds = self.plan.rounds
-        if not (self.is_encrypted or self.is_masked):
+        if not self.protection.hides_updates:
             return rounds.minimum_clients
         return max(
             FEWEST_SUMMANDS,
@@ -320,8 +315,8 @@ class Membership:
             )
         if len({header.client_id for header in contributions}) < found:
             raise RefusedError(f"Round {terms.round} lists a client twice.")
-        if self.is_masked:
-            terms = replace(terms, key_list=_key_list_of(contributions))
+        if self.protection.steps.are_several:
+            terms = replace(terms, key_list=_agreement_of(contributions))
         for header in contributions:
             self._check_header(terms, header)
         check_whole(
@@ -412,9 +407,11 @@ class Membership:
         return self.federation, self.run, round_id, self.epoch
 
 
-def _key_list_of(contributions: tuple[UploadHeader, ...]) -> bytes:
-    """Return the digest of the list of keys, which all masked vectors must name alike."""
+def _agreement_of(contributions: tuple[UploadHeader, ...]) -> bytes:
+    """Return what the clients agreed on before their vectors, which all of these name alike."""
     found = contributions[0].key_list
     if len(found) != DIGEST_BYTES:
-        raise RefusedError("A contribution to a round under masks names no list of keys.")
+        raise RefusedError(
+            "A contribution to a round of several steps names nothing that its clients agreed on."
+        )
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.wire.limits import NONCE_BYTES
-from fedrec.wire.messages import Train, UploadHeader
+from fedrec.wire.messages import StepTask, Train, UploadHeader
 from fedrec_client.membership.round_terms import RoundTerms
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
@@ -66,6 +66,14 @@ class Participation:
                 f"Round {task.round} was answered as one of another kind, model or key epoch."
             )
         return self.send(made)
+
+    def advance(self, task: StepTask) -> bool:
+        """Refuse: a round has one step, which `take_part` takes.
+
+        Raises:
+            RoundError: always.
+        """
+        raise RoundError(f"This client takes no part in steps of round {task.round}.")
 
     def send(self, made: bytes | None = None) -> bool:
         """Deliver the staged update, the same bytes as every time before.

@@ -30,11 +30,11 @@ from fedrec_client.state.files import (
 )
 from fedrec_client.state.stored_state import (
     BestModel,
-    MaskedRound,
     PausedCell,
     RunPin,
     SentUpdate,
     StagedRound,
+    SteppedRound,
     StoredState,
 )
 
@@ -302,7 +302,7 @@ class PrivateStore:
 
     def keep_masking(
         self,
-        masking: MaskedRound,
+        masking: SteppedRound,
         staged: StagedRound | None = None,
         *,
         spent: FileRef | None = None,

@@ -11,13 +11,12 @@ from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId, digest
 from fedrec.provenance import Provenance
-from fedrec.wire.messages import MaskStep, RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec_client.state.database import Records
 from fedrec_client.state.files import FileRef
 
 __all__ = [
     "BestModel",
-    "MaskedRound",
     "OpenedCell",
     "OpenedRound",
     "PausedCell",
@@ -25,6 +24,7 @@ __all__ = [
     "RunPin",
     "SentUpdate",
     "StagedRound",
+    "SteppedRound",
     "StoredState",
     "users_digest",
 ]
@@ -86,18 +86,18 @@ class SentUpdate(_Record):
     digest: bytes
 
 
-class MaskedRound(_Record):
-    """A round under masks: the last step that was taken, and what the next ones need.
+class SteppedRound(_Record):
+    """A round of several steps: the last one that was taken, and what the next ones need.
 
     Attributes:
         base_state: digest of the model that was trained.
         step: the last one whose message was made.
-        participant: `Participant.to_bytes` after it.
+        participant: `ClientSide.to_bytes` after it.
         message: what is sent for it; None for the vector, which is the staged update.
-        vector: the vector before it is masked, little-endian int64; None afterwards.
+        vector: the vector before it is protected, little-endian int64; None afterwards.
         private: the private state after this round's training.
         spent: the ledger of spent privacy with this round in it, which becomes the state's own with
-            the masked vector; None afterwards, and where sums carry no noise.
+            the protected vector; None afterwards, and where sums carry no noise.
         refused: whether this client refused to go on.
     """
 
@@ -105,7 +105,7 @@ class MaskedRound(_Record):
     kind: RoundKind
     base_round: RoundId
     base_state: bytes
-    step: MaskStep
+    step: str
     participant: FileRef
     message: FileRef | None
     vector: FileRef | None
@@ -250,7 +250,7 @@ class StoredState(_Record):
     spent: FileRef | None = None
     counted: FileRef | None = None
     left_runs: tuple[str, ...] = ()
-    masking: MaskedRound | None = None
+    masking: SteppedRound | None = None
 
     def revealed_as(self, round_id: RoundId) -> RevealedRound | None:
         """Return as what this party opened a round above the present version, or None."""

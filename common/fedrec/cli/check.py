@@ -22,13 +22,13 @@ from fedrec.cli.terminal import (
 from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
-    from fedrec.cli.mask_pricing import MaskPrice
     from fedrec.cli.opening_price import OpeningPrice
     from fedrec.cli.pricing import ExpectedPrice, ParameterSet, Price
     from fedrec.config.loading import LoadedSettings
     from fedrec.config.schema import Plan, Settings
     from fedrec.data import Catalogue, UserSplit
     from fedrec.errors import FedrecError
+    from fedrec.protection.asked_round import StepsPrice
 
 __all__ = ["EPILOG", "check"]
 
@@ -127,7 +127,7 @@ def check(
             "settings": loaded.settings.model_dump(),
             "sources": {key: asdict(origin) for key, origin in loaded.origins.items()},
             "users": None if users is None else n_users,
-            "price": None if found is None else asdict(found),
+            "price": None if found is None else _priced(found),
             "private": None if private is None else asdict(private),
             "sets": [asdict(entry) for entry in sets],
             "privacy": None if privacy is None else asdict(privacy),
@@ -271,14 +271,18 @@ def _print_settings(loaded: LoadedSettings) -> None:
     print_table(rows, title=f"{loaded.path} resolves to", headers=("setting", "value", "from"))
 
 
-def _mask_rows(masks: MaskPrice) -> list[tuple[str, str]]:
-    steps = f"{human_bytes(masks.up_bytes)} up and {human_bytes(masks.down_bytes)} down"
+def _priced(found: Price) -> dict[str, object]:
+    """Return the price as JSON; scripts know that of a round's steps by the name of masks."""
+    content = asdict(found)
+    content["masks"] = content.pop("steps")
+    return content
+
+
+def _step_rows(steps: StepsPrice) -> list[tuple[str, str]]:
+    size = f"{human_bytes(steps.up_bytes)} up and {human_bytes(steps.down_bytes)} down"
     return [
-        ("neighbours", f"{masks.n_neighbours} hold shares of a client's secrets"),
-        ("shares", f"{masks.threshold} of them put a secret together again"),
-        ("quorum", f"{masks.quorum} clients sign the same survivors before anybody answers"),
-        ("drop-outs", f"{masks.may_drop_out} clients of a round at most"),
-        ("keys and shares", f"{steps} per client and round, as part of upload and download"),
+        *steps.rows(),
+        (steps.travels, f"{size} per client and round, as part of upload and download"),
     ]
 
 
@@ -299,8 +303,8 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
     ]
     if found.expected is not None:
         rows += _expected_rows(found.expected)
-    if found.masks is not None:
-        rows += _mask_rows(found.masks)
+    if found.steps is not None:
+        rows += _step_rows(found.steps)
     if found.is_encrypted:
         opened = "by every client, of the ciphertext sum that it downloads"
         if found.authority_download_bytes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fedrec.cli.mask_pricing import MaskPrice, mask_price, mask_warnings
 from fedrec.cli.opening_price import OpeningPrice
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
 from fedrec.config.exposure import exposure_of
@@ -17,6 +16,7 @@ from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.planning.statements import honesty_statements
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
+from fedrec.protection.asked_round import AskedRound, StepsPrice
 from fedrec.protection.opening import DECRYPTION_SECONDS
 from fedrec.protection.planner import security_bits
 from fedrec.updates import UPDATES, PaperNumbers
@@ -57,7 +57,7 @@ class Price:
         dense_plain_bytes: an upload of the full item table in float32.
         dense_paper_bytes: an upload of the same under the papers' CKKS set; 0 where it cannot.
         paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
-        masks: what the steps of a round under masks cost each client; None without them.
+        steps: what the steps of a round cost each client besides its vector; None for one step.
         paper_link_minutes: how long the paper's link takes for all training rounds.
         opening: what it takes to open a sum of entries; None where sums are as long as uploads.
     """
@@ -78,7 +78,7 @@ class Price:
     dense_paper_bytes: int
     paper_numbers: PaperNumbers | None
     paper_link_minutes: float | None
-    masks: MaskPrice | None = None
+    steps: StepsPrice | None = None
     expected: ExpectedPrice | None = None
     opening: OpeningPrice | None = None
 
@@ -120,10 +120,10 @@ class _RoundPrice:
             download += SEAL_OVERHEAD_BYTES
             adds_up = n_clients <= plan.rounds.recompute_limit
             authority = n_clients * upload if adds_up else total
-        masks = mask_price(plan, n_clients) if planned.is_interactive else None
-        if masks is not None:
-            upload += masks.up_bytes
-            download += masks.down_bytes
+        steps = planned.steps_price(_asked_round(plan, n_clients))
+        if steps is not None:
+            upload += steps.up_bytes
+            download += steps.down_bytes
         return cls(upload=upload, download=download, authority=authority)
 
     def total(self, n_clients: int) -> int:
@@ -189,7 +189,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         dense_paper_bytes=_dense_paper_bytes(plan, n_items),
         paper_numbers=paper,
         paper_link_minutes=paper.link_minutes(plan.rounds.total) if paper else None,
-        masks=mask_price(plan, n_clients) if planned.is_interactive else None,
+        steps=planned.steps_price(_asked_round(plan, n_clients)),
         opening=OpeningPrice.of(plan, planned.chosen, n_clients),
     )
 
@@ -198,6 +198,31 @@ def _asked(plan: Plan) -> int:
     """Return how many clients a round of the plan has, as far as the plan says it."""
     cells = plan.rounds.cells_per_round * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
     return plan.rounds.clients_per_round or max(cells, plan.rounds.minimum_clients)
+
+
+def _asked_round(plan: Plan, n_clients: int) -> AskedRound:
+    """Return what a protection has to know of a round of so many clients."""
+
+    def changes(maximum_users: int, fraction_bits: int) -> VectorSpec:
+        changed = plan.model_copy(
+            update={
+                "federation": plan.federation.model_copy(update={"maximum_users": maximum_users}),
+                "update": plan.update.model_copy(update={"fraction_bits": fraction_bits}),
+            }
+        )
+        layout = Layout.of(changed, 1)
+        whole = layout.vector_spec
+        return replace(whole, segments=whole.segments[: len(layout.tensors)])
+
+    return AskedRound(
+        n_clients=n_clients,
+        minimum_clients=plan.rounds.minimum_clients,
+        minimum_summands=plan.rounds.minimum_summands,
+        tolerance=plan.protection.tolerance,
+        maximum_users=plan.federation.maximum_users,
+        fraction_bits=plan.update.fraction_bits,
+        changes=changes,
+    )
 
 
 def _dense_plain_bytes(plan: Plan, n_items: int) -> int:
@@ -316,21 +341,10 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             f"{n_users} users: neither a simulation nor a client with this data can start. Set "
             f"it to {users_with_room(n_users)}."
         )
-    if PROTECTIONS[plan.protection.name].needs_reveal:
-        found += [
-            "All clients of a round but one can compute the last one's update, by taking their "
-            f"own from the sum: with {plan.rounds.minimum_clients} clients, "
-            f"{plan.rounds.minimum_clients - 1} must collude.",
-            *_key_holder_warnings(plan),
-        ]
-    elif PROTECTIONS[plan.protection.name].is_interactive:
-        n_clients = n_clients or _asked(plan)
-        found += mask_warnings(plan, n_clients)
-    else:
-        found.append(
-            'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '
-            "for anything but trials."
-        )
+    kind = PROTECTIONS[plan.protection.name]
+    found += kind.warnings(_asked_round(plan, n_clients or _asked(plan)))
+    if kind.needs_reveal:
+        found += _key_holder_warnings(plan)
     found += _key_warnings(plan, n_items)
     found += _row_warnings(plan, n_items)
     if exposed:

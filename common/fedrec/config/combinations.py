@@ -20,21 +20,12 @@ from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.masks import Tolerance, parameters_for
 from fedrec.updates import UPDATES
 
 __all__ = ["COMBINATIONS", "Combination", "Conflict", "check_plan", "find_conflicts"]
 
 FEWEST_SUMMANDS = 3
 NEGATIVES_RANKED = 99
-_MASK_SETTINGS = (
-    ("protection", "corrupt_share"),
-    ("protection", "dropout_share"),
-    ("protection", "coordinator"),
-    ("rounds", "mask_step_seconds"),
-)
-_EVERY_SIZE_TO = 128
-"""Above, what a graph withstands no longer depends on how shares of its size are rounded."""
 _CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation.protocol")
 
 
@@ -255,35 +246,36 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
         )
 
 
-def _masks(plan: Plan) -> Iterator[Conflict]:
-    """Settings of masks: used by nothing else, and withstood by rounds of every size."""
-    if not PROTECTIONS[plan.protection.name].is_interactive:
-        for section, name in _MASK_SETTINGS:
-            part = getattr(plan, section)
-            if getattr(part, name) != type(part).model_fields[name].default:
-                yield Conflict(
-                    keys=(f"{section}.{name}", "protection.name"),
-                    sentence=f"{section}.{name} is set, but {plan.protection.name} has no use "
-                    'for it, only masks. Leave it out, or set protection.name = "masks".',
-                )
-        return
-    rounds, settings = plan.rounds, plan.protection
-    tolerance = Tolerance(
-        corrupt_share=settings.corrupt_share,
-        dropout_share=settings.dropout_share,
-        malicious=settings.coordinator == "malicious",
-    )
+def _protection_settings(plan: Plan) -> Iterator[Conflict]:
+    """Refuse settings of other protections: they would be ignored."""
+    own = PROTECTIONS[plan.protection.name].own_settings
+    every = [key for kind in PROTECTIONS.values() for key in kind.own_settings]
+    for key in dict.fromkeys(every):
+        section, name = key.split(".")
+        part = getattr(plan, section)
+        if key in own or getattr(part, name) == type(part).model_fields[name].default:
+            continue
+        having = [name for name, kind in PROTECTIONS.items() if key in kind.own_settings]
+        yield Conflict(
+            keys=(key, "protection.name"),
+            sentence=f"{key} is set, but {plan.protection.name} has no use for it, only "
+            f"{' and '.join(having)}. Leave it out, or set protection.name = "
+            f'"{having[0]}".',
+        )
+
+
+def _sizes(plan: Plan) -> Iterator[Conflict]:
+    """Refuse rounds of a size that does not withstand what the protection should."""
+    rounds = plan.rounds
     least = max(FEWEST_SUMMANDS, rounds.minimum_clients, rounds.minimum_summands)
     most = max(least, plan.most_in_cells)
-    for count in (*range(least, min(most, _EVERY_SIZE_TO) + 1), most):
-        try:
-            parameters_for(count, tolerance)
-        except SettingsError as error:
-            yield Conflict(
-                keys=("protection.dropout_share", "protection.corrupt_share"),
-                sentence=f"Rounds of {least} to {most} clients are possible, but: {error}",
-            )
-            return
+    try:
+        PROTECTIONS[plan.protection.name].check_sizes(least, most, plan.protection.tolerance)
+    except SettingsError as error:
+        yield Conflict(
+            keys=("protection.dropout_share", "protection.corrupt_share"),
+            sentence=f"Rounds of {least} to {most} clients are possible, but: {error}",
+        )
 
 
 def _clients(plan: Plan) -> Iterator[Conflict]:
@@ -369,7 +361,8 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _unclipped,
     _preset,
     _summands,
-    _masks,
+    _protection_settings,
+    _sizes,
     _clients,
     _protocol,
     _privacy,

@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedrec.config.schema import Plan
+from fedrec.protection import PROTECTIONS
 from fedrec.updates import UPDATES
 
 __all__ = ["index_problems"]
 
 Problem = tuple[tuple[str, ...], str]
-
-_SHARED = (
-    "under {} values share ciphertexts: clients' indices differ, and nobody can move a slot inside "
-    "a ciphertext to where another client has it"
-)
-_WITHOUT_ENTRIES = {
-    "none": "under none the coordinator reads every value at its place, so that indices say "
-    "nothing more and save nothing that has to be protected",
-    "bfv": _SHARED.format("bfv"),
-    "ckks": _SHARED.format("ckks"),
-    "masks": "masks only cancel where all clients of a round add values at the same places",
-}
 
 
 def index_problems(plan: Plan) -> Iterator[Problem]:
@@ -30,10 +19,10 @@ def index_problems(plan: Plan) -> Iterator[Problem]:
     if update.indices == "hidden" or "indices" not in UPDATES[update.structure].own_settings:
         return
     advice = "or leave update.indices out, which sends zeros along."
-    if name != "paillier":
+    if PROTECTIONS[name].without_entries:
         yield (
             ("update.indices", "protection.name"),
-            f'update.indices is "clear", but {_WITHOUT_ENTRIES[name]}. Set '
+            f'update.indices is "clear", but under {name} {PROTECTIONS[name].without_entries}. Set '
             f'protection.name = "paillier" with protection.preset = "single-3072", {advice}',
         )
     elif plan.protection.preset.startswith(("packed", "default")):

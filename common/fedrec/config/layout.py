@@ -22,7 +22,6 @@ from fedrec.errors import InternalError, SettingsError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.privacy import Mechanism
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
-from fedrec.protection.masks import MAX_CLIENTS
 
 __all__ = [
     "METRICS_SLICE",
@@ -283,11 +282,10 @@ class Layout:
 def _most_messages(plan: Plan) -> tuple[int, bool]:
     """Return the most messages in one sum, and whether it takes tags to open so many."""
     rounds, protection = plan.rounds, PROTECTIONS[plan.protection.name]
-    if protection.is_interactive:
-        return min(plan.federation.maximum_users, MAX_CLIENTS), False
     if not protection.needs_reveal:
-        # A plain sum may have one client for each user.
-        return plan.federation.maximum_users, False
+        # A sum may have one client for each user.
+        most, users = protection.most_clients, plan.federation.maximum_users
+        return users if most is None else min(users, most), False
     asked = max(rounds.clients_per_round, plan.most_in_cells)
     most = max(rounds.recompute_limit, asked, rounds.minimum_clients)
     if not plan.authority_opens:

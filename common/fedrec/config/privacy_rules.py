@@ -97,7 +97,7 @@ def _protection(plan: Plan) -> Iterator[Problem]:
             "each client alone.",
         )
     shares = (plan.privacy.colluding_share, plan.protection.corrupt_share)
-    if PROTECTIONS[name].is_interactive and shares[0] > shares[1]:
+    if "protection.corrupt_share" in PROTECTIONS[name].own_settings and shares[0] > shares[1]:
         yield (
             ("privacy.colluding_share", "protection.corrupt_share"),
             f"privacy.colluding_share is {shares[0]:g}, but protection.corrupt_share is "

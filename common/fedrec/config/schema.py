@@ -22,7 +22,7 @@ from fedrec.config.local_sections import (
     PartiesSettings,
 )
 from fedrec.identity.cells import FEWEST_IN_CELL
-from fedrec.protection import PROTECTIONS
+from fedrec.protection import PROTECTIONS, Tolerance
 from fedrec.section import Section
 from fedrec.updates.settings import UpdateSettings
 
@@ -118,6 +118,15 @@ class ProtectionSettings(Section):
         description="Whether the coordinator may lie about who dropped out, or only looks at "
         "what it gets (masks); the latter needs fewer neighbours.",
     )
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Which clients and which coordinator rounds withstand."""
+        return Tolerance(
+            corrupt_share=self.corrupt_share,
+            dropout_share=self.dropout_share,
+            malicious=self.coordinator == "malicious",
+        )
 
     @field_validator("name")
     @classmethod
@@ -301,7 +310,7 @@ class Plan(Section):
     @property
     def has_cells(self) -> bool:
         """Whether sums are over whole cells of the roster: nobody who reads sums reads updates."""
-        return self.authority_opens or PROTECTIONS[self.protection.name].is_interactive
+        return self.authority_opens or PROTECTIONS[self.protection.name].shows_sums_alone()
 
     @property
     def most_in_cells(self) -> int:

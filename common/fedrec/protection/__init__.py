@@ -7,7 +7,9 @@ from fedrec.protection.none import NoProtection
 from fedrec.protection.paillier import Paillier
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
+from fedrec.protection.round_protocol import RoundTerms, Steps
 from fedrec.protection.secret import SecretKey
+from fedrec.protection.tolerance import Tolerance
 from fedrec.protection.vector import SegmentSpec, VectorSpec
 
 __all__ = [
@@ -21,8 +23,11 @@ __all__ = [
     "Paillier",
     "Protection",
     "ProtectionPlan",
+    "RoundTerms",
     "SecretKey",
     "SegmentSpec",
+    "Steps",
+    "Tolerance",
     "VectorSpec",
 ]
 

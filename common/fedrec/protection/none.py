@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import KeysError, MalformedUpdate, RoundError
+from fedrec.protection.asked_round import AskedRound
 from fedrec.protection.envelope import HEADER_BYTES, Envelope
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection, check_count
@@ -30,12 +31,26 @@ class NoProtection(Protection):
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "the coordinator reads every update"
     needs_reveal: ClassVar[bool] = False
+    hides_updates: ClassVar[bool] = False
+    views: ClassVar[tuple[str, str]] = ("every update, the model", "interactions")
+    without_entries: ClassVar[str] = (
+        "the coordinator reads every value at its place, so that indices say nothing more and save "
+        "nothing that has to be protected"
+    )
     presets: ClassVar[tuple[str, ...]] = ("default",)
 
     @classmethod
     def statement(cls) -> str:
         """Return that nothing is hidden."""
         return "Without protection the coordinator can read each client's message."
+
+    @classmethod
+    def warnings(cls, asked: AskedRound) -> list[str]:
+        """Return that nothing is hidden."""
+        return [
+            'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '
+            "for anything but trials."
+        ]
 
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:

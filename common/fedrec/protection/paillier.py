@@ -58,6 +58,7 @@ class Paillier(Protection):
     summary: ClassVar[str] = "few bytes and slow, or one value to a ciphertext as the papers do"
     needs_reveal: ClassVar[bool] = True
     can_tag: ClassVar[bool] = True
+    without_entries: ClassVar[str] = ""
     presets: ClassVar[tuple[str, ...]] = tuple(
         [*(f"{form}-{bits}" for form in _FORMS for bits in _SECURITY), _PAPER]
     )

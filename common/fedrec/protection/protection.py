@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar, NoReturn, Self
 
-from fedrec.errors import KeysError, PlanMismatch, RevealRefused, SettingsError
+from fedrec.errors import KeysError, PlanMismatch, RevealRefused, RoundError, SettingsError
+from fedrec.protection.asked_round import AskedRound, StepsPrice
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.round_protocol import ONE_STEP, RoundProtocol, Steps
 from fedrec.protection.secret import SecretKey
-from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
+from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["Accumulator", "Member", "Protection"]
 
@@ -109,7 +111,9 @@ class Protection(ABC):
         name: its name in settings.
         summary: what it is, in words that follow the name.
         needs_reveal: whether only key holders can read a sum.
+        hides_updates: whether the coordinator cannot read a single update.
         presets: names of its parameter sets, the default first.
+        views: what a coordinator holds, and what it never sees; both in words.
 
     Args:
         spec: the vector to protect.
@@ -123,8 +127,22 @@ class Protection(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     needs_reveal: ClassVar[bool]
-    is_interactive: ClassVar[bool] = False
-    """Whether messages come about by a protocol among the clients of one round."""
+    hides_updates: ClassVar[bool] = True
+    views: ClassVar[tuple[str, str]] = (
+        "ciphertexts and metric sums",
+        "interactions, any update or sum, the model",
+    )
+    steps: ClassVar[Steps] = ONE_STEP
+    """What every client of a round sends; with more than one step there is a `round_protocol`."""
+    own_settings: ClassVar[tuple[str, ...]] = ()
+    """Dotted keys of settings that only some protections have a use for, and this one has."""
+    most_clients: ClassVar[int | None] = None
+    """The most messages of a sum that are possible at all; None for any number."""
+    without_entries: ClassVar[str] = (
+        "values share ciphertexts: clients' indices differ, and nobody can move a slot inside a "
+        "ciphertext to where another client has it"
+    )
+    """Why clients cannot add values at indices of their own; empty where they can."""
     can_tag: ClassVar[bool] = False
     """Whether sums can carry tags, so that they need not be recomputed to be opened."""
     presets: ClassVar[tuple[str, ...]]
@@ -166,7 +184,7 @@ class Protection(ABC):
 
     def plan_over(self, spec: VectorSpec) -> ProtectionPlan:
         """Return the plan of a vector under this one's parameters; see `over`."""
-        _check_fits(spec, self.spec)
+        spec.check_part_of(self.spec)
         return self._plan_over(spec)
 
     def _plan_over(self, spec: VectorSpec) -> ProtectionPlan:
@@ -212,6 +230,60 @@ class Protection(ABC):
             "metric sums that clients report; all clients share one secret key and are taken to be "
             "honest but curious, so that one who colludes with the coordinator opens every message."
         )
+
+    @classmethod
+    def shows_sums_alone(cls) -> bool:
+        """Tell whether the coordinator reads sums, and no single update."""
+        return cls.hides_updates and not cls.needs_reveal
+
+    @classmethod
+    def fewest_clients(cls, tolerance: Tolerance, minimum_summands: int, n_members: int) -> int:
+        """Return with how many clients at least a round begins, if more than its sum needs.
+
+        Args:
+            minimum_summands: what the sum needs.
+            n_members: of the roster.
+        """
+        return 0
+
+    @classmethod
+    def check_sizes(cls, least: int, most: int, tolerance: Tolerance) -> None:
+        """Check that rounds of any number of clients between two withstand what they should.
+
+        Raises:
+            SettingsError: naming a size that does not.
+        """
+        return
+
+    @classmethod
+    def steps_price(cls, asked: AskedRound) -> StepsPrice | None:
+        """Return what the steps of a round cost besides the vectors; None for one step.
+
+        Raises:
+            SettingsError: such a round is not possible.
+        """
+        return None
+
+    @classmethod
+    def warnings(cls, asked: AskedRound) -> list[str]:
+        """Return what somebody who relies on this protection should know of such a round."""
+        return [
+            "All clients of a round but one can compute the last one's update, by taking their "
+            f"own from the sum: with {asked.minimum_clients} clients, "
+            f"{asked.minimum_clients - 1} must collude."
+        ]
+
+    def round_protocol(self, tolerance: Tolerance) -> RoundProtocol:
+        """Return both sides of this protection's rounds, where they take several steps.
+
+        Args:
+            tolerance: which clients and which coordinator they withstand.
+
+        Raises:
+            RoundError: a round has one step, in which every client sends what `Member.protect`
+                returns.
+        """
+        raise RoundError(f"Under {self.name} the clients of a round take no steps together.")
 
     @abstractmethod
     def generate(self) -> tuple[bytes, SecretKey]:
@@ -273,34 +345,6 @@ class Protection(ABC):
             MalformedUpdate: for bytes that are no sum of this plan and key.
         """
         return total
-
-
-def _check_fits(spec: VectorSpec, largest: VectorSpec) -> None:
-    """Refuse a vector that is not a part of the largest one."""
-    known = {segment.name: segment for segment in largest.segments}
-    problems = [
-        f"segment {segment.name!r} has {segment.length} values"
-        for segment in spec.segments
-        if segment.name not in known
-        or segment.length > known[segment.name].length
-        or segment.entries > known[segment.name].entries
-        or bool(segment.entries) != bool(known[segment.name].entries)
-        or _kind(segment) != _kind(known[segment.name])
-    ]
-    if (spec.max_summands, spec.tagged) != (largest.max_summands, largest.tagged):
-        problems.append(f"{spec.max_summands} messages in a sum, tagged: {spec.tagged}")
-    if problems:
-        raise SettingsError(
-            f"The vector does not fit into the one that keys were planned for: "
-            f"{'; '.join(problems)}.",
-            remedy="Make the epoch's keys for the federation's present settings and catalogue.",
-            problems=tuple(problems),
-        )
-
-
-def _kind(segment: SegmentSpec) -> SegmentSpec:
-    """Return what two segments have in common that differ in their lengths alone."""
-    return replace(segment, length=1, entries=0)
 
 
 def encrypts_only() -> KeysError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,6 +137,32 @@ class VectorSpec:
             parts.append("tagged")
         return digest("fedrec.protection.vector.v1", *parts).hex()
 
+    def check_part_of(self, largest: VectorSpec) -> None:
+        """Refuse a vector that is not a part of the largest one, for which keys were planned.
+
+        Raises:
+            SettingsError: naming every segment that does not fit.
+        """
+        known = {segment.name: segment for segment in largest.segments}
+        problems = [
+            f"segment {segment.name!r} has {segment.length} values"
+            for segment in self.segments
+            if segment.name not in known
+            or segment.length > known[segment.name].length
+            or segment.entries > known[segment.name].entries
+            or bool(segment.entries) != bool(known[segment.name].entries)
+            or _kind(segment) != _kind(known[segment.name])
+        ]
+        if (self.max_summands, self.tagged) != (largest.max_summands, largest.tagged):
+            problems.append(f"{self.max_summands} messages in a sum, tagged: {self.tagged}")
+        if problems:
+            raise SettingsError(
+                f"The vector does not fit into the one that keys were planned for: "
+                f"{'; '.join(problems)}.",
+                remedy="Make the epoch's keys for the federation's present settings and catalogue.",
+                problems=tuple(problems),
+            )
+
     def pieces(self, vector: Integers) -> Iterator[tuple[SegmentSpec, Integers]]:
         """Yield each segment with its part of ``vector``, a view of shape (length,)."""
         start = 0
@@ -159,3 +185,8 @@ class VectorSpec:
         for segment, values in self.pieces(vector):
             segment.check(values.min(), values.max())
         return vector
+
+
+def _kind(segment: SegmentSpec) -> SegmentSpec:
+    """Return what two segments have in common that differ in their lengths alone."""
+    return replace(segment, length=1, entries=0)

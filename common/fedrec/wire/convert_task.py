@@ -1,4 +1,4 @@
-"""A task, the answer to a long poll, to protocol buffers and back."""
+"""A task, the answer to a long poll, and a round's steps, to protocol buffers and back."""
 
 from __future__ import annotations
 
@@ -13,28 +13,69 @@ from fedrec.wire.convert import (
 )
 from fedrec.wire.limits import (
     MAX_REASON_CHARS,
+    MAX_STEP_BYTES,
+    check_bytes,
+    check_client_id,
     check_exact,
     check_kind,
-    check_mask_step,
     check_number,
     check_round,
     check_seconds,
+    check_step,
     check_text,
 )
 from fedrec.wire.messages import (
     Finished,
     Latest,
     MakeSnapshot,
-    MaskTask,
     Remembered,
     Reveal,
+    StepMessage,
+    StepTask,
     Task,
     Train,
     Wait,
 )
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, update_pb2
 
-__all__ = ["remembered_from_proto", "remembered_to_proto", "task_from_proto", "task_to_proto"]
+__all__ = [
+    "remembered_from_proto",
+    "remembered_to_proto",
+    "step_message_from_proto",
+    "step_message_to_proto",
+    "task_from_proto",
+    "task_to_proto",
+]
+
+SIGNATURE_BYTES = 64
+
+
+def step_message_to_proto(message: StepMessage) -> masks_pb2.MaskMessage:
+    """Write a client's message of one step."""
+    return masks_pb2.MaskMessage(
+        federation=message.federation,
+        run=message.run,
+        round=message.round,
+        epoch=message.epoch,
+        client_id=message.client_id,
+        step=message.step,
+        body=message.body,
+        signature=message.signature,
+    )
+
+
+def step_message_from_proto(message: masks_pb2.MaskMessage) -> StepMessage:
+    """Read a client's message of one step; the signature is not verified."""
+    return StepMessage(
+        federation=check_text(message.federation, "masks.federation"),
+        run=check_text(message.run, "masks.run"),
+        round=check_round(message.round, "masks.round"),
+        epoch=check_number(message.epoch, "masks.epoch"),
+        client_id=check_client_id(message.client_id, "masks.client_id"),
+        step=check_step(message.step, "masks.step"),
+        body=check_bytes(message.body, "masks.body", max_bytes=MAX_STEP_BYTES),
+        signature=check_exact(message.signature, "masks.signature", SIGNATURE_BYTES),
+    )
 
 
 def remembered_to_proto(
@@ -86,7 +127,7 @@ def task_to_proto(task: Task) -> coordinator_pb2.Task:
                     epoch=train.epoch,
                 )
             )
-        case MaskTask(round=round_id, step=step, epoch=epoch):
+        case StepTask(round=round_id, step=step, epoch=epoch):
             message.masks.CopyFrom(masks_pb2.MaskTask(round=round_id, step=step, epoch=epoch))
         case Reveal() as reveal:
             message.reveal.CopyFrom(
@@ -125,7 +166,7 @@ def _latest(message: coordinator_pb2.Latest) -> Latest:
 
 def _task(
     message: coordinator_pb2.Task,
-) -> Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished:
+) -> Wait | Train | StepTask | Reveal | MakeSnapshot | Finished:
     match message.WhichOneof("task"):
         case "wait":
             return Wait(
@@ -142,9 +183,9 @@ def _task(
                 epoch=check_number(train.epoch, "train.epoch"),
             )
         case "masks":
-            return MaskTask(
+            return StepTask(
                 round=check_round(message.masks.round, "masks.round"),
-                step=check_mask_step(message.masks.step, "masks.step"),
+                step=check_step(message.masks.step, "masks.step"),
                 epoch=check_number(message.masks.epoch, "masks.epoch"),
             )
         case "reveal":

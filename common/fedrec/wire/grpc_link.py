@@ -23,23 +23,25 @@ from fedrec.wire.convert import (
     upload_header_to_proto,
     upload_status_from_proto,
 )
-from fedrec.wire.convert_task import remembered_to_proto, task_from_proto
+from fedrec.wire.convert_task import (
+    remembered_to_proto,
+    step_message_to_proto,
+    task_from_proto,
+)
 from fedrec.wire.grpc_calls import Calls, Deadlines, Message
 from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.link import Link
-from fedrec.wire.mask_bodies import mask_message_to_proto
 from fedrec.wire.messages import (
     NOTHING,
     PROTOCOL_VERSION,
     Application,
     FederationInfo,
-    MaskMessage,
-    MaskStep,
     PublishedRound,
     Remembered,
     Report,
     RevealStatement,
     Snapshot,
+    StepMessage,
     Task,
     UploadHeader,
     UploadStatus,
@@ -229,15 +231,15 @@ class GrpcLink(Link):
         request = coordinator_pb2.ApplyRequest(application=application)
         return application_from_proto(self._calls.ask(self._stub.Apply, request))
 
-    def submit_masks(self, message: MaskMessage) -> bool:
-        """Send a step of a round under masks; True when it was a duplicate."""
-        request = mask_message_to_proto(message)
+    def submit_masks(self, message: StepMessage) -> bool:
+        """Send the message of a step; True when it was a duplicate."""
+        request = step_message_to_proto(message)
         seconds = self._calls.deadlines.stream(len(message.body))
         receipt = self._calls.ask(self._stub.SubmitMasks, request, seconds)
         return bool(receipt.duplicate)
 
-    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
-        """Return what is needed for a step of a round under masks."""
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
+        """Return what is needed for a step of a round."""
         request = masks_pb2.FetchMasksRequest(
             run=run, round=round_id, client_id=client_id, step=step
         )

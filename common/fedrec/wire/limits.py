@@ -9,17 +9,17 @@ from typing import get_args
 
 from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import PROTOCOL_VERSION, MaskStep, RoundKind
+from fedrec.wire.messages import PROTOCOL_VERSION, RoundKind
 
 __all__ = [
     "MAX_CONTRIBUTIONS",
-    "MAX_MASK_BODY_BYTES",
     "MAX_METRICS_BYTES",
     "MAX_PAUSED",
     "MAX_REASON_CHARS",
     "MAX_REFUSED",
     "MAX_REPORTS",
     "MAX_ROWS",
+    "MAX_STEP_BYTES",
     "MAX_TEXT_CHARS",
     "NONCE_BYTES",
     "check_bytes",
@@ -27,7 +27,6 @@ __all__ = [
     "check_count",
     "check_exact",
     "check_kind",
-    "check_mask_step",
     "check_number",
     "check_paused",
     "check_refused",
@@ -46,7 +45,7 @@ MAX_REFUSED = 8
 MAX_METRICS_BYTES = 64 * 1024
 MAX_PAUSED = 16
 """Cells that are paused in one key epoch: each time the key authority tells a little of its key."""
-MAX_MASK_BODY_BYTES = 2 * 1024 * 1024
+MAX_STEP_BYTES = 2 * 1024 * 1024
 """More than the shares of a client with 10,000 neighbours."""
 MAX_NUMBER = 2**53
 NONCE_BYTES = 16
@@ -55,6 +54,7 @@ MAX_ROWS = 2**31 - 1
 MAX_SECONDS = 1e9
 
 CLIENT_ID = re.compile(r"[0-9a-f]{64}")
+STEP = re.compile(r"[a-z_]{1,32}")
 VERSION = re.compile(r"([0-9]{1,9})\.[0-9]{1,9}")
 
 
@@ -148,13 +148,11 @@ def check_kind(value: str, field: str) -> RoundKind:
     raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(kinds)}.")
 
 
-def check_mask_step(value: str, field: str) -> MaskStep:
-    """Return a step of a round under masks."""
-    steps: tuple[MaskStep, ...] = get_args(MaskStep)
-    for step in steps:
-        if step == value:
-            return step
-    raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(steps)}.")
+def check_step(value: str, field: str) -> str:
+    """Return the name of a step; whether a round has it, its protection knows."""
+    if not STEP.fullmatch(value):
+        raise ProtocolError(f"{field} is {value[:20]!r}, expected the name of a step.")
+    return value
 
 
 def check_version(value: str, field: str) -> str:

@@ -9,13 +9,12 @@ from fedrec.wire.messages import (
     NOTHING,
     Application,
     FederationInfo,
-    MaskMessage,
-    MaskStep,
     PublishedRound,
     Remembered,
     Report,
     RevealStatement,
     Snapshot,
+    StepMessage,
     Task,
     UploadHeader,
 )
@@ -85,11 +84,11 @@ class Link(Protocol):
     def apply(self, application: bytes) -> Application:
         """Hand in a signed application, or ask again what became of it."""
 
-    def submit_masks(self, message: MaskMessage) -> bool:
-        """Send a step of a round under masks; True when it was a duplicate."""
+    def submit_masks(self, message: StepMessage) -> bool:
+        """Send the message of a step; True when it was a duplicate."""
 
-    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
-        """Return what is needed for a step of a round under masks (`fedrec.wire.mask_bodies`)."""
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
+        """Return what is needed for a step of a round, as bytes for the protection."""
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -18,9 +18,6 @@ __all__ = [
     "Finished",
     "Latest",
     "MakeSnapshot",
-    "MaskMessage",
-    "MaskStep",
-    "MaskTask",
     "PublishedRound",
     "Remembered",
     "Report",
@@ -28,6 +25,8 @@ __all__ = [
     "RevealStatement",
     "RoundKind",
     "Snapshot",
+    "StepMessage",
+    "StepTask",
     "Task",
     "Train",
     "UploadHeader",
@@ -42,8 +41,6 @@ PROTOCOL_VERSION = "8.0"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]
-MaskStep = Literal["keys", "shares", "vector", "signature", "answer"]
-"""What a client sends in a round under masks, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +55,8 @@ class UploadHeader:
         base_round: the published round whose model the update starts from.
         base_state: digest of that model as this client has it, 32 bytes; keyed by the group key
             where the coordinator must not know the model.
-        key_list: under masks the digest of the list of keys, whose owners open the round together;
-            else empty.
+        key_list: digest of what the round's clients agreed on before, under masks the list of their
+            keys; empty where they agree on nothing.
         nonce: 16 random bytes that enter the names of the sum's tags; empty where it has none.
         n_rows, rows_digest: the item rows that the vector covers; see `StatedRows`.
         length: bytes of the protected vector.
@@ -325,21 +322,21 @@ class Reveal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskTask:
-    """Take the next step of a round under masks; the keys were sent as the answer to `Train`."""
+class StepTask:
+    """Take the next step of a round; the first one's message was the answer to `Train`."""
 
     round: RoundId
-    step: MaskStep
+    step: str
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskMessage:
-    """What a client sends in one step of a round under masks; vectors travel as updates.
+class StepMessage:
+    """What a client sends in one step of a round; vectors travel as updates.
 
     Attributes:
-        step: never "vector".
-        body: what `fedrec.wire.mask_bodies` wrote.
+        step: its name; never that of the step that brings the vector.
+        body: what the protection's `ClientSide` returned.
         signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
     """
 
@@ -348,7 +345,7 @@ class MaskMessage:
     round: RoundId
     epoch: int
     client_id: ClientId
-    step: MaskStep
+    step: str
     body: bytes
     signature: bytes = b""
 
@@ -421,7 +418,7 @@ class Task:
     """
 
     published_round: RoundId
-    task: Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished
+    task: Wait | Train | StepTask | Reveal | MakeSnapshot | Finished
     epoch: int = 0
     latest: Latest | None = None
 

@@ -21,7 +21,7 @@ def cast_table(plan: Plan, users: Sequence[int]) -> Table:
     table = Table(title="Who is who", title_justify="left")
     for column in ("process", "who would run it", "holds", "never sees"):
         table.add_column(column)
-    table.add_row("coordinator", "a service provider", *_coordinators(plan))
+    table.add_row("coordinator", "a service provider", *PROTECTIONS[plan.protection.name].views)
     opens = PROTECTIONS[plan.protection.name].needs_reveal
     alone = opens and plan.authority_opens
     holds = "the list of members, their certificates"
@@ -39,13 +39,3 @@ def cast_table(plan: Plan, users: Sequence[int]) -> Table:
             "another client's interactions or update",
         )
     return table
-
-
-def _coordinators(plan: Plan) -> tuple[str, str]:
-    """Return what the coordinator holds, and what it never sees."""
-    kind = PROTECTIONS[plan.protection.name]
-    if kind.needs_reveal:
-        return "ciphertexts and metric sums", "interactions, any update or sum, the model"
-    if kind.is_interactive:
-        return "masked updates, their sums, the model", "interactions, any update"
-    return "every update, the model", "interactions"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from secrets import token_bytes
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +11,11 @@ from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
+from fedrec.protection.rehearsal import FEWEST_SUMMANDS, Rehearsal, rehearse
 from fedrec.training.evaluator import Segments
 from fedrec_lab.simulation.adder import Adder
-from fedrec_lab.simulation.masking import MaskedAdder
 
 __all__ = ["Adder", "PlainAdder", "ProtectedAdder", "add_segments", "make_adder"]
-
-_FEWEST_UNDER_ENCRYPTION = 3
-_TAG_KEY_BYTES = 32
 
 
 class PlainAdder(Adder):
@@ -34,23 +30,14 @@ class PlainAdder(Adder):
 
 
 class ProtectedAdder(Adder):
-    """Does what clients, coordinator and revealing client do, in one process with one key."""
+    """Does what clients, coordinator and key holders do, in one process."""
 
-    def __init__(self, protection: Protection) -> None:
-        self._protection = protection
-        self._context, secret = protection.generate()
-        with secret:
-            # One process plays everybody, so nobody checks the tags that some sums carry.
-            tag_key = token_bytes(_TAG_KEY_BYTES)
-            self._member = protection.member(self._context, secret, tag_key=tag_key)
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._rehearsal = rehearsal
 
     def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
         """Protect every vector, add the messages and reveal the sum."""
-        protection = self._protection.over(spec)
-        accumulator, member = protection.accumulator(self._context), self._member.over(protection)
-        for vector in vectors:
-            accumulator.add(member.protect(vector, token_bytes(_TAG_KEY_BYTES)))
-        return member.reveal(accumulator.finish(), len(vectors))
+        return self._rehearsal.add_up(vectors, spec)
 
 
 def make_adder(
@@ -71,16 +58,15 @@ def make_adder(
     protection = kind(largest, chosen)
     if not protect:
         return PlainAdder(), protection
-    fewest = 1 if name == "none" else _FEWEST_UNDER_ENCRYPTION
+    fewest = FEWEST_SUMMANDS if kind.hides_updates else 1
     if not fewest <= n_clients <= chosen.max_summands:
         raise SettingsError(
             f"{n_clients} clients cannot be summed under {name}; expected {fewest} to "
             f"{chosen.max_summands}.",
             remedy="Simulate another number of clients, or without really protecting.",
         )
-    if kind.is_interactive:
-        return MaskedAdder(plan, protection, n_clients), protection
-    return ProtectedAdder(protection), protection
+    rehearsal = rehearse(protection, plan.protection.tolerance, n_clients)
+    return ProtectedAdder(rehearsal), protection
 
 
 def add_segments(segments: Sequence[Segments]) -> dict[Protocol, MetricSums]:

@@ -18,9 +18,9 @@ from fedrec.identity.public import PublicIdentity, verify
 from fedrec.ids import ClientId
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
-    MaskMessage,
     Report,
     RevealStatement,
+    StepMessage,
     UploadHeader,
 )
 from fedrec_server.run.live_run import LiveRun
@@ -148,8 +148,8 @@ class Admission:
         if len(metrics) != wanted:
             raise ProtocolError(f"The metrics have {len(metrics)} bytes, expected {wanted}.")
 
-    def check_mask_message(self, message: MaskMessage) -> None:
-        """Check who sends a step of a round under masks, and that it is about this run."""
+    def check_step_message(self, message: StepMessage) -> None:
+        """Check who sends the message of a step, and that it is about this run."""
         self._check_origin(message.federation, message.run, message.epoch)
         self._check_signature(message.client_id, message.statement(), message.signature)
 

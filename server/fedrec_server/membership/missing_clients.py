@@ -10,7 +10,7 @@ import structlog
 from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
-from fedrec_server.rounds import mask_steps
+from fedrec_server.rounds import steps
 from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.starting import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.state import State
@@ -71,9 +71,7 @@ def missing(state: State, presence: Presence) -> frozenset[ClientId]:
     if round_ is not None:
         if round_.phase in ("summing", "revealing"):
             return frozenset()
-        if state.rules.masked:
-            return mask_steps.invited(round_) - mask_steps.arrived(round_)
-        return round_.asked - round_.accepted.keys()
+        return steps.invited(state.rules, round_) - steps.arrived(state.rules, round_)
     if is_stalled(state) and state.ending is None:
         return state.unanswered & state.roster
     return absent(state, presence.live())

@@ -13,7 +13,7 @@ from fedrec.wire.messages import NOTHING, Remembered, Task, Wait
 from fedrec_server.membership.admission import Admission
 from fedrec_server.membership.rollback_detection import RollbackDetection
 from fedrec_server.polling.refusal_notices import RefusalNotices
-from fedrec_server.rounds.changes import Change, ClientJoined, MaskStepEnded, SumKept
+from fedrec_server.rounds.changes import Change, ClientJoined, StepEnded, SumKept
 from fedrec_server.rounds.events import Polled
 from fedrec_server.rounds.selection import has_room
 from fedrec_server.rounds.state import State
@@ -146,6 +146,6 @@ class TaskPolls:
             if isinstance(change, ClientJoined):
                 self.waiters.wake((change.client_id,))
         was = None if before.current is None else before.current.number
-        moved_on = any(isinstance(change, MaskStepEnded) for change in changes)
+        moved_on = any(isinstance(change, StepEnded) for change in changes)
         if state.current is not None and (moved_on or was != state.current.number):
             self.waiters.wake(state.current.asked)

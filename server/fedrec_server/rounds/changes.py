@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MaskStep, Report, RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Phase
 
@@ -18,8 +18,6 @@ __all__ = [
     "ClientJoined",
     "CollectingEnded",
     "EpochBegan",
-    "MaskKept",
-    "MaskStepEnded",
     "ReportKept",
     "RoundAbandoned",
     "RoundLearnt",
@@ -28,6 +26,8 @@ __all__ = [
     "RoundPublished",
     "RunFinished",
     "RunResumed",
+    "StepEnded",
+    "StepKept",
     "StopNoted",
     "SumKept",
     "UpdateCounted",
@@ -133,30 +133,32 @@ class CellsPaused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskKept:
-    """A client's message of one step of a round under masks is durable."""
+class StepKept:
+    """A client's message of one step of a round is durable."""
 
     round: RoundId
     client_id: ClientId
-    step: MaskStep
+    step: str
     body: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskStepEnded:
-    """What a step of a round under masks collected is final.
+class StepEnded:
+    """What a step of a round collected is final.
 
     Attributes:
         phase: the one that begins.
+        brought_vectors: whether it was the step of the vectors.
         left_out: clients that the round goes on without, though their message is here.
         counted: clients that it goes on with.
         charged: whether the privacy ledger counts the round from this commit on, before anybody
-            can be asked for a share that helps to unmask the sum.
+            can be asked for what opens the sum.
     """
 
     round: RoundId
-    step: MaskStep
+    step: str
     phase: Phase
+    brought_vectors: bool
     left_out: frozenset[ClientId]
     counted: int
     deadline_at: float
@@ -288,8 +290,8 @@ Change = (
     | UpdatesRefused
     | SumKept
     | CellsPaused
-    | MaskKept
-    | MaskStepEnded
+    | StepKept
+    | StepEnded
     | RoundPublished
     | RoundLearnt
     | ReportKept

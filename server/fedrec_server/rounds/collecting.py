@@ -15,7 +15,7 @@ from fedrec.errors import (
 from fedrec.identity.whole_cells import missing_from
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
-from fedrec_server.rounds import mask_steps
+from fedrec_server.rounds import steps
 from fedrec_server.rounds.backoff import after_silence, is_left_out
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
@@ -72,8 +72,8 @@ def uploaded(state: State, event: Uploaded) -> Step:
                 f"Another update of this client is already counted in round {round_.number}."
             )
         return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
-    if state.rules.masked:
-        round_ = mask_steps.count(round_, header)
+    if state.rules.steps.are_several:
+        round_ = steps.count(state.rules, round_, header)
         return replace(state, current=round_), (UpdateCounted(header=header, at=event.now),)
     if round_.phase != "collecting":
         raise RoundClosed(f"Round {round_.number} no longer collects updates.")
@@ -104,9 +104,12 @@ def _round_for(state: State, header: UploadHeader) -> Round:
             f"{round_.number} is of kind {round_.kind} from version {round_.base_round}.",
             remedy="Ask for a task again.",
         )
-    # The collection of masks compares what the list is.
-    if bool(header.key_list) != state.rules.masked:
-        raise ProtocolError("A list of keys belongs to updates under masks, and to no others.")
+    # What it is, the collection of steps compares.
+    if bool(header.key_list) != state.rules.steps.are_several:
+        raise ProtocolError(
+            "An update names what clients agreed on where a round has several steps, and nowhere "
+            "else."
+        )
     if not state.covers(round_.kind, header.rows):
         raise ProtocolError(
             f"The update covers {header.n_rows} item rows, or others than round "

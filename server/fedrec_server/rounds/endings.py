@@ -20,8 +20,8 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.backoff import after_silence, pause_seconds
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
 from fedrec_server.rounds.last_count import LastCount
-from fedrec_server.rounds.mask_steps import arrived
-from fedrec_server.rounds.state import Ending, Phase, Reporting, Round, State
+from fedrec_server.rounds.state import Ending, Reporting, Round, State
+from fedrec_server.rounds.steps import arrived
 
 __all__ = [
     "EPOCH_CHANGED",
@@ -43,12 +43,6 @@ EPOCH_CHANGED = "the key epoch changed"
 OUT_OF_BOUNDS = "the sum is out of bounds; one of these clients sent it"
 REFUSED = "the key authority refused the sum"
 """How the reason begins."""
-
-_OPENING: frozenset[Phase] = frozenset({"signing", "unmasking", "summing"})
-"""Phases of a masked round in which its sum is about to be known."""
-
-_ANSWERING: frozenset[Phase] = frozenset({"collecting", "sharing", "masking"})
-"""Phases in which clients have something to send."""
 
 Step = tuple[State, tuple[Change, ...]]
 
@@ -125,8 +119,9 @@ def publish(
 
 def is_opening(state: State, round_: Round) -> bool:
     """Tell whether somebody may have opened the round's sum, or is about to."""
-    if state.rules.masked:
-        return round_.phase in _OPENING
+    rules = state.rules
+    if rules.steps.are_several:
+        return not rules.steps.is_until_vectors(round_.phase)
     return state.rules.revealer is not None and round_.phase == "revealing"
 
 
@@ -137,8 +132,8 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
     pause = pause_seconds(state.rules, in_row) if blamed else 0.0
     # Where nobody's time was over, everybody did what was asked for.
     answered = round_.asked
-    if blamed and round_.phase in _ANSWERING:
-        answered = frozenset(arrived(round_) if state.rules.masked else round_.accepted)
+    if blamed and state.rules.steps.is_until_vectors(round_.phase):
+        answered = arrived(state.rules, round_)
         state = after_silence(state, round_, answered)
     abandoned = RoundAbandoned(
         round=round_.number,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MaskMessage, Report, RevealStatement, UploadHeader
+from fedrec.wire.messages import Report, RevealStatement, StepMessage, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Phase, Rules
 
@@ -14,14 +14,14 @@ __all__ = [
     "EpochInstalled",
     "Event",
     "Failed",
-    "MaskHeard",
-    "MaskStepClosed",
     "Polled",
     "ReportReceived",
     "Restarted",
     "Resumed",
     "StatementReceived",
     "StatementShown",
+    "StepClosed",
+    "StepHeard",
     "StopRequested",
     "Summed",
     "Tick",
@@ -102,19 +102,20 @@ class ReportReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskHeard:
-    """An admitted message of a round under masks, which fits what was sent before it."""
+class StepHeard:
+    """An admitted message of a step, which fits what was sent before it."""
 
     now: float
-    message: MaskMessage
+    message: StepMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskStepClosed:
-    """A phase of a round under masks is over, and enough arrived to go on.
+class StepClosed:
+    """A step of a round is over, and enough arrived to go on.
 
     Attributes:
-        left_out: clients whose keys are not in the list: they start from another model.
+        left_out: clients that the round goes on without: they start from another model, or their
+            cells are not whole.
     """
 
     now: float
@@ -188,8 +189,8 @@ Event = (
     | StatementReceived
     | StatementShown
     | ReportReceived
-    | MaskHeard
-    | MaskStepClosed
+    | StepHeard
+    | StepClosed
     | Failed
     | UpdatesUnfit
     | Untrainable

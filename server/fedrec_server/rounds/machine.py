@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrec_server.rounds import collecting, mask_messages, mask_steps, revealing
+from fedrec_server.rounds import collecting, revealing, step_messages, steps
 from fedrec_server.rounds.backoff import (
     after_spoiling,
 )
@@ -35,14 +35,14 @@ from fedrec_server.rounds.events import (
     EpochInstalled,
     Event,
     Failed,
-    MaskHeard,
-    MaskStepClosed,
     Polled,
     ReportReceived,
     Restarted,
     Resumed,
     StatementReceived,
     StatementShown,
+    StepClosed,
+    StepHeard,
     StopRequested,
     Summed,
     Tick,
@@ -79,10 +79,10 @@ def step(state: State, event: Event) -> Step:
             return revealing.statement_shown(state, event)
         case ReportReceived():
             return revealing.report_received(state, event)
-        case MaskHeard():
-            return mask_messages.received(state, event)
-        case MaskStepClosed():
-            return mask_messages.step_closed(state, event)
+        case StepHeard():
+            return step_messages.received(state, event)
+        case StepClosed():
+            return step_messages.step_closed(state, event)
         case Failed():
             return _failed(state, event)
         case UpdatesUnfit():
@@ -109,8 +109,8 @@ def _tick(state: State, tick: Tick) -> Step:
         return open_round(state, tick)
     if round_.phase in ("summing", "revealing"):
         return state, ()
-    if state.rules.masked:
-        return replace(state, current=mask_steps.shortened(state.rules, round_, tick.now)), ()
+    if state.rules.steps.are_several:
+        return replace(state, current=steps.shortened(state.rules, round_, tick.now)), ()
     # A clock that was set back must not lengthen the round.
     latest = tick.now + state.rules.rounds.deadline_seconds
     if round_.deadline_at > latest:
@@ -125,7 +125,7 @@ def _summed(state: State, event: Summed) -> Step:
     round_ = state.current
     if round_ is None or round_.number != event.round or round_.phase != "summing":
         return state, ()
-    seen = state.rules.charges_updates or state.rules.masked
+    seen = state.rules.charges_updates or state.rules.steps.open_sum
     charged = collecting.is_noisy(state, round_) and not seen
     kept = SumKept(round=round_.number, total=event.total, at=event.now, charged=charged)
     round_ = replace(round_, total=event.total)
@@ -149,9 +149,9 @@ def _failed(state: State, event: Failed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
     round_ = state.current
-    if state.rules.masked and round_.phase in mask_steps.STEP_OF:
-        # Too few are left for the secrets to be put together again.
-        ended = lacks(state, round_, mask_steps.arrived(round_), event.now)
+    if state.rules.steps.are_several and state.rules.steps.in_phase(round_.phase):
+        # Too few are left to bring the round to its end.
+        ended = lacks(state, round_, steps.arrived(state.rules, round_), event.now)
         if ended is not None:
             return ended
     return abandon(state, round_, event.reason, event.now)
@@ -201,9 +201,7 @@ def _restarted(state: State, now: float) -> Step:
         return replace(state, retry_at=0.0), ()
     if round_.epoch != state.rules.epoch:
         return abandon(state, round_, EPOCH_CHANGED, now)
-    seconds = state.rules.rounds.deadline_seconds
-    if state.rules.masked:
-        seconds = mask_steps.seconds_of(state.rules, round_.phase)
+    seconds = steps.seconds_of(state.rules, round_.phase)
     return replace(state, current=replace(round_, deadline_at=now + seconds)), ()
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
 
 from fedrec.config.schema import RoundSettings
 from fedrec.identity.cells import Partition
 from fedrec.identity.whole_cells import core_among, whole_among
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection import ProtectionPlan
-from fedrec.protection.masks import Tolerance
+from fedrec.protection import ProtectionPlan, Steps
 from fedrec.protection.opening import opening_seconds
+from fedrec.protection.round_protocol import ONE_STEP
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
-    MaskStep,
     Report,
     RoundKind,
     UploadHeader,
@@ -27,7 +25,8 @@ from fedrec_server.rounds.last_count import LastCount
 
 __all__ = ["Ending", "Phase", "Reporting", "Round", "Rules", "Silence", "State"]
 
-Phase = Literal["collecting", "sharing", "masking", "signing", "unmasking", "summing", "revealing"]
+Phase = str
+"""Where a round is: in one of its steps' phases, "summing" or "revealing"."""
 
 NO_ROUND = RoundId(0)
 
@@ -44,8 +43,9 @@ class Rules:
         seed: the federation's public seed; selection depends on it.
         fewest_revealed: the roster's own minimum of summands.
         most_summands: the largest number of updates for which the protection is proven.
-        masked: whether a round is a protocol of several steps among its clients.
-        vector_seconds: how long a slow line takes for a masked vector.
+        hides_updates: whether the coordinator cannot read a single update.
+        steps: what every client of a round sends.
+        vector_seconds: how long a slow line takes for a vector.
         most_sums: how many noisy sums the privacy budget allows; None for any number.
         revealer: who alone opens sums; None where each member decrypts the published sum.
         budget: what the budget is, for people; empty where sums are exact.
@@ -53,12 +53,11 @@ class Rules:
         entries: the plan of the largest vector where its sums grow with the round's clients; else
             None.
         charges_updates: whether a noisy update is a release by itself, which the coordinator may
-            read; else the sum is, under masks once clients are asked for what unmasks it.
+            read; else the sum is, once clients are asked for what opens it where they are.
         exact: whether training rounds are divided by what the last count round found, and so are
             over exactly the clients that it counted.
         partition: who is always summed together.
-        n_members: of the roster.
-        tolerance: under masks, who may be corrupt among them.
+        fewest_clients: with fewer no client would take part, where their sum needs no more.
     """
 
     run: str
@@ -68,7 +67,8 @@ class Rules:
     rounds: RoundSettings
     fewest_revealed: int = 1
     most_summands: int | None = None
-    masked: bool = False
+    hides_updates: bool = False
+    steps: Steps = ONE_STEP
     vector_seconds: float = 0.0
     most_sums: int | None = None
     budget: str = ""
@@ -78,8 +78,7 @@ class Rules:
     n_items: int = 0
     entries: ProtectionPlan | None = None
     partition: Partition = field(default_factory=Partition)
-    n_members: int = 0
-    tolerance: Tolerance | None = None
+    fewest_clients: int = 0
 
     def summable(self, clients: Collection[ClientId]) -> frozenset[ClientId]:
         """Return those of some clients whose updates may be added up; see `whole_cells`."""
@@ -91,10 +90,7 @@ class Rules:
 
     def may_begin(self, clients: Collection[ClientId]) -> bool:
         """Tell whether a round of these clients is one that they would take part in."""
-        fewest = 0
-        if self.tolerance is not None:
-            fewest = self.tolerance.fewest_listed(self.needed, self.n_members)
-        return self.suffices(clients) and len(clients) >= fewest
+        return self.suffices(clients) and len(clients) >= self.fewest_clients
 
     def report_seconds(self, kind: RoundKind, n_summands: int) -> float:
         """Return how long clients may take to tell what is in a sum of so many updates."""
@@ -115,7 +111,7 @@ class Rules:
     @property
     def needed(self) -> int:
         """Return the fewest clients, guests left out, with which a round opens and is published."""
-        if not (self.needs_reveal or self.masked):
+        if not (self.needs_reveal or self.hides_updates):
             return self.rounds.minimum_clients
         floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands, self.fewest_revealed)
         return max(self.rounds.minimum_clients, floor)
@@ -141,8 +137,8 @@ class Round:
         asked: the clients to which the round is offered.
         accepted: the durable updates, by client.
         total: the coordinator's sum, once made.
-        messages: under masks, what clients sent, by step and client; vectors are `accepted`, and
-            those that came but are left out of the sum are here, without content.
+        messages: what clients sent besides vectors, by step and client; vectors are `accepted`,
+            and those that came but are left out of the sum are here, without content.
     """
 
     number: RoundId
@@ -155,9 +151,15 @@ class Round:
     asked: frozenset[ClientId]
     accepted: Mapping[ClientId, UploadHeader] = field(default_factory=dict)
     total: Blob | None = None
-    messages: Mapping[MaskStep, Mapping[ClientId, bytes]] = field(
-        default_factory=lambda: {step: {} for step in get_args(MaskStep)}
-    )
+    messages: Mapping[str, Mapping[ClientId, bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sent = {step: found for step, found in self.messages.items() if found}
+        object.__setattr__(self, "messages", sent)
+
+    def sent(self, step: str) -> Mapping[ClientId, bytes]:
+        """Return what clients sent in a step."""
+        return self.messages.get(step, {})
 
     @property
     def of_one_model(self) -> Mapping[ClientId, UploadHeader]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import Finished, MaskTask, Reveal, Task, Train, Wait
-from fedrec_server.rounds.mask_steps import task_of
-from fedrec_server.rounds.state import Round, State
+from fedrec.wire.messages import Finished, Reveal, StepTask, Task, Train, Wait
+from fedrec_server.rounds.state import Round, Rules, State
+from fedrec_server.rounds.steps import arrived, task_of
 
 __all__ = ["task_for"]
 
@@ -27,21 +27,20 @@ def task_for(state: State, client_id: ClientId, version: RoundId, now: float) ->
         return _task(state, Finished(reason=state.ending.reason, failed=state.ending.failed))
     if state.current is None:
         return None
-    masked = task_of(state.current, client_id) if state.rules.masked else None
-    task = masked or _in_round(state.current, client_id, state.rules.revealer, now)
+    rules, round_ = state.rules, state.current
+    task = task_of(rules, round_, client_id) or _in_round(rules, round_, client_id, now)
     return None if task is None else _task(state, task)
 
 
-def _task(state: State, task: Wait | Train | MaskTask | Reveal | Finished) -> Task:
+def _task(state: State, task: Wait | Train | StepTask | Reveal | Finished) -> Task:
     return Task(published_round=state.published, task=task, epoch=state.rules.epoch)
 
 
 def _in_round(
-    round_: Round, client_id: ClientId, revealer: ClientId | None, now: float
+    rules: Rules, round_: Round, client_id: ClientId, now: float
 ) -> Train | Reveal | None:
     if round_.phase == "collecting":
-        answered = client_id in round_.accepted or client_id in round_.messages["keys"]
-        if client_id not in round_.asked or answered:
+        if client_id not in round_.asked or client_id in arrived(rules, round_):
             return None
         return Train(
             round=round_.number,
@@ -50,7 +49,7 @@ def _in_round(
             seconds_left=max(0.0, round_.deadline_at - now),
             epoch=round_.epoch,
         )
-    if round_.phase != "revealing" or client_id != revealer or round_.total is None:
+    if round_.phase != "revealing" or client_id != rules.revealer or round_.total is None:
         return None
     ordered = sorted(round_.accepted.values(), key=lambda header: header.client_id)
     return Reveal(

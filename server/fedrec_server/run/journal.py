@@ -16,8 +16,6 @@ from fedrec_server.rounds.changes import (
     ClientJoined,
     CollectingEnded,
     EpochBegan,
-    MaskKept,
-    MaskStepEnded,
     ReportKept,
     RoundAbandoned,
     RoundLearnt,
@@ -26,6 +24,8 @@ from fedrec_server.rounds.changes import (
     RoundPublished,
     RunFinished,
     RunResumed,
+    StepEnded,
+    StepKept,
     StopNoted,
     SumKept,
     UpdateCounted,
@@ -77,7 +77,7 @@ def _measured(values: list[int]) -> dict[str, float]:
 
 def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
     match change:
-        case ClientJoined() | AlreadyCounted() | ReportKept() | MaskKept():
+        case ClientJoined() | AlreadyCounted() | ReportKept() | StepKept():
             return None
         case RoundOpened():
             fields: Fields = {"kind": change.kind, "asked": len(change.asked)}
@@ -96,7 +96,7 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
         case CellsPaused():
             fields = {"cells": list(change.cells), "left_out": len(change.left_out)}
             return "cells paused", change.round, fields
-        case MaskStepEnded():
+        case StepEnded():
             fields = {"step": change.step, "clients": change.counted}
             return "step ended", change.round, _charged(change, fields)
         case RoundPublished():
@@ -126,7 +126,7 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "run resumed", RoundId(0), {"after_round": change.after_round}
 
 
-def _charged(change: SumKept | UpdateCounted | MaskStepEnded, fields: Fields) -> Fields:
+def _charged(change: SumKept | UpdateCounted | StepEnded, fields: Fields) -> Fields:
     """Return the fields, and that the privacy ledger counts the round where it begins to."""
     return {**fields, "charged": True} if change.charged else fields
 

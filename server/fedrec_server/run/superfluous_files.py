@@ -10,9 +10,9 @@ from fedrec.ids import ClientId, RoundId
 from fedrec_server.rounds.changes import (
     Change,
     CollectingEnded,
-    MaskStepEnded,
     RoundAbandoned,
     RoundPublished,
+    StepEnded,
     UpdatesRefused,
 )
 from fedrec_server.rounds.state import Round, State
@@ -39,7 +39,7 @@ class SuperfluousFiles:
             match change:
                 case RoundPublished() if change.reports_until is not None:
                     background(self._forget_sums())
-                case CollectingEnded() | MaskStepEnded() | UpdatesRefused() if change.left_out:
+                case CollectingEnded() | StepEnded() | UpdatesRefused() if change.left_out:
                     background(self._delete_updates(change.round, change.left_out))
         ended = any(isinstance(change, RoundPublished | RoundAbandoned) for change in changes)
         if ended and before.current is not None:

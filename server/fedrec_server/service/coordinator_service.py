@@ -23,17 +23,16 @@ from fedrec.wire.convert import (
     upload_header_from_proto,
     upload_status_to_proto,
 )
-from fedrec.wire.convert_task import remembered_from_proto, task_to_proto
+from fedrec.wire.convert_task import remembered_from_proto, step_message_from_proto, task_to_proto
 from fedrec.wire.limits import (
     check_client_id,
     check_exact,
-    check_mask_step,
     check_refused,
     check_round,
     check_seconds,
+    check_step,
     check_version,
 )
-from fedrec.wire.mask_bodies import mask_message_from_proto
 from fedrec.wire.messages import Application, PublishedRound
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
@@ -160,17 +159,17 @@ class CoordinatorService(CoordinatorServicer):
         )
 
     async def SubmitMasks(self, request: Message, context: Message) -> Message:
-        """Take in a client's step of a round under masks; answered when it is durable."""
-        message = mask_message_from_proto(request)
-        duplicate = await self._engine.masks.hear(message)
+        """Take in a client's message of a step; answered when it is durable."""
+        message = step_message_from_proto(request)
+        duplicate = await self._engine.steps.hear(message)
         return masks_pb2.MaskReceipt(round=message.round, duplicate=duplicate)
 
     async def FetchMasks(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send what a participant needs for its next step."""
-        data = await self._engine.masks.material(
+        data = await self._engine.steps.material(
             self._member(request),
             check_round(request.round, "request.round"),
-            check_mask_step(request.step, "request.step"),
+            check_step(request.step, "request.step"),
         )
         for part in _parts(coordinator_pb2.ContributionPart, data):
             yield part

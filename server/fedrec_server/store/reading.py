@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import get_args
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MaskStep, UploadHeader
+from fedrec.wire.messages import UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.last_count import LastCount
@@ -241,7 +240,7 @@ def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | Non
     names.update(update_name(round_.number, client_id) for client_id in round_.accepted)
     if round_.total is not None:
         names.add(sum_name(round_.number))
-    uploading = round_.phase in ("collecting", "masking")
+    uploading = round_.phase not in ("summing", "revealing")
     return frozenset(names), round_.number if uploading else None
 
 
@@ -252,7 +251,7 @@ def _current(rows: sqlite3.Connection) -> Round | None:
     number = RoundId(row["round"])
     asked = rows.execute("SELECT client_id FROM asked WHERE round = ?", (number,))
     accepted = {header.client_id: header for header in _contributions(rows, number)}
-    messages = _mask_messages(rows, number)
+    messages = _messages(rows, number)
     return Round(
         number=number,
         kind=row["kind"],
@@ -263,20 +262,18 @@ def _current(rows: sqlite3.Connection) -> Round | None:
         deadline_at=row["deadline_at"],
         asked=frozenset(client["client_id"] for client in asked)
         | set(accepted)
-        | set(messages["keys"]),
+        | {client_id for of_step in messages.values() for client_id in of_step},
         accepted=accepted,
         total=blob_of(row["sum_length"], row["sum_digest"]),
         messages=messages,
     )
 
 
-def _mask_messages(
-    rows: sqlite3.Connection, round_id: RoundId
-) -> dict[MaskStep, dict[ClientId, bytes]]:
-    found: dict[MaskStep, dict[ClientId, bytes]] = {step: {} for step in get_args(MaskStep)}
+def _messages(rows: sqlite3.Connection, round_id: RoundId) -> dict[str, dict[ClientId, bytes]]:
+    found: dict[str, dict[ClientId, bytes]] = {}
     query = "SELECT * FROM mask_messages WHERE round = ? ORDER BY client_id"
     for row in rows.execute(query, (round_id,)):
-        found[row["step"]][row["client_id"]] = row["body"]
+        found.setdefault(row["step"], {})[row["client_id"]] = row["body"]
     return found
 
 

@@ -13,8 +13,6 @@ from fedrec_server.rounds.changes import (
     ClientJoined,
     CollectingEnded,
     EpochBegan,
-    MaskKept,
-    MaskStepEnded,
     ReportKept,
     RoundAbandoned,
     RoundLearnt,
@@ -23,6 +21,8 @@ from fedrec_server.rounds.changes import (
     RoundPublished,
     RunFinished,
     RunResumed,
+    StepEnded,
+    StepKept,
     StopNoted,
     SumKept,
     UpdateCounted,
@@ -67,10 +67,10 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             known = [(change.epoch, cell, change.round) for cell in change.cells]
             rows.executemany("INSERT INTO paused (epoch, cell, round) VALUES (?, ?, ?)", known)
             _leave_out(rows, change.round, change.left_out)
-        case MaskKept():
+        case StepKept():
             row: Row = {"round": change.round, "client_id": change.client_id}
             insert(rows, "mask_messages", {**row, "step": change.step, "body": change.body})
-        case MaskStepEnded():
+        case StepEnded():
             _end_step(rows, change)
         case RoundPublished():
             _publish(rows, change)
@@ -124,7 +124,7 @@ def _open(rows: sqlite3.Connection, change: RoundOpened) -> None:
     rows.executemany("INSERT INTO asked (round, client_id) VALUES (?, ?)", asked)
 
 
-def _end_step(rows: sqlite3.Connection, change: MaskStepEnded) -> None:
+def _end_step(rows: sqlite3.Connection, change: StepEnded) -> None:
     _set_phase(rows, change.round, change.phase)
     rows.execute(
         "UPDATE rounds SET deadline_at = ? WHERE round = ?", (change.deadline_at, change.round)
@@ -132,12 +132,12 @@ def _end_step(rows: sqlite3.Connection, change: MaskStepEnded) -> None:
     if change.charged:
         insert(rows, "ledger", {"round": change.round, "at": change.at})
     gone = [(change.round, client_id) for client_id in sorted(change.left_out)]
-    if change.step != "vector":
+    if not change.brought_vectors:
         rows.executemany("DELETE FROM mask_messages WHERE round = ? AND client_id = ?", gone)
         return
     _leave_out(rows, change.round, change.left_out)
     for client_id in sorted(change.left_out):
-        row: Row = {"round": change.round, "client_id": client_id, "step": "vector", "body": b""}
+        row: Row = {"round": change.round, "client_id": client_id, "step": change.step, "body": b""}
         insert(rows, "mask_messages", row)
 
 

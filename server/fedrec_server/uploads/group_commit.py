@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from fedrec.errors import FedrecError, StorageError
-from fedrec.ids import ClientId
-from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.spool import DurabilityLost
+from fedrec_server.uploads.collection import Collection
 
-__all__ = ["Collection", "GroupCommit"]
+__all__ = ["GroupCommit"]
 
 What = TypeVar("What")
 
@@ -33,21 +31,6 @@ class _Arrival(Generic[What]):
     answer: asyncio.Future[bool]
     duplicate: bool = False
     refusal: Exception | None = None
-
-
-class Collection(Protocol):
-    """What was collected of the round in progress, in memory; it follows the store."""
-
-    def forget(self) -> None:
-        """Start anew with what the store has."""
-
-    def add(
-        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
-    ) -> None:
-        """Add an update to the sum of those counted so far."""
-
-    def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
-        """Return the sum of exactly the counted updates."""
 
 
 class GroupCommit(ABC, Generic[What]):

@@ -12,7 +12,7 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.spool import sum_name
-from fedrec_server.uploads.group_commit import Collection
+from fedrec_server.uploads.collection import Collection
 from fedrec_server.uploads.item_holders import ItemHolders
 
 __all__ = ["RoundSum", "accumulator_of"]
@@ -65,7 +65,7 @@ class RoundSum:
         Nobody's, where single updates cannot be read.
         """
         found: list[tuple[ClientId, FedrecError]] = []
-        if self._run.federation.protection.is_interactive:
+        if self._run.federation.protection.hides_updates:
             return found
         for client_id, header in sorted(round_.accepted.items()):
             total = accumulator_of(self._run)

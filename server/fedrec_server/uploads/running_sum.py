@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from fedrec.ids import ClientId
 from fedrec.protection import Accumulator
 from fedrec.wire.messages import UploadHeader
+from fedrec_server.uploads.collection import Collection
 
 __all__ = ["RunningSum"]
 
 
-class RunningSum:
+class RunningSum(Collection):
     """An accumulator that remembers whose updates are in it and rebuilds itself from the spool.
 
     Adding is not idempotent, so that what is in the sum has to follow the store, never the

@@ -9,9 +9,9 @@ import pytest
 from client.support.masked_federation import MaskedWorld
 
 from fedrec.protection.masks import KeyList
+from fedrec.protection.masks.bodies import key_list_from_bytes, key_list_to_bytes
 from fedrec.protection.masks.positions import pack, unpack
-from fedrec.wire.mask_bodies import key_list_from_bytes, key_list_to_bytes
-from fedrec.wire.messages import MaskStep, RoundKind
+from fedrec.wire.messages import RoundKind
 from fedrec_client.state.audit import AUDIT_FILE
 
 pytestmark = pytest.mark.slow
@@ -25,11 +25,11 @@ class Lied(MaskedWorld):
 
     tested_is_guest = False
 
-    def lie(self, at: MaskStep) -> None:
+    def lie(self, at: str) -> None:
         """Leave a puppet out of what the client is given for a step."""
         honest, out = self.link.masks, self.puppets[0].client_id
 
-        def masks(client_id: str, run: str, round_id: int, step: MaskStep) -> bytes:
+        def masks(client_id: str, run: str, round_id: int, step: str) -> bytes:
             raw = honest(client_id, run, round_id, step)
             if (round_id, step) != (LIE, at):
                 return raw

@@ -12,7 +12,6 @@ from client.support.masked_federation import STEPS, MaskedWorld
 
 from fedrec.config.noise import mechanism_of
 from fedrec.privacy import Mechanism
-from fedrec.wire.messages import MaskStep
 from fedrec_client.state.privacy_ledger import PrivacyLedger
 from fedrec_client.state.private_store import PrivateStore
 
@@ -144,9 +143,7 @@ def test_killed_at_every_write_a_round_is_charged_once(
 
 
 @pytest.mark.parametrize("until", STEPS[:-1])
-def test_only_a_vector_that_may_have_been_sent_costs_anything(
-    tmp_path: Path, until: MaskStep
-) -> None:
+def test_only_a_vector_that_may_have_been_sent_costs_anything(tmp_path: Path, until: str) -> None:
     """Keys and shares say nothing about users; a vector does, also where its round is abandoned."""
     world = noisy(tmp_path, rounds_per_user=1)
     world.then(1, until=until)

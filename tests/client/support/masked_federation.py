@@ -13,9 +13,9 @@ from client.support.fake_federation import FakeLink, FakeRound, World
 from fedrec.config.plan import plan_fingerprint
 from fedrec.errors import RoundClosed
 from fedrec.identity.identity import Identity
-from fedrec.protection import NoProtection
+from fedrec.protection import NoProtection, RoundTerms
 from fedrec.protection.masks import Collector, MaskTerms, MaskWords, Participant
-from fedrec.wire.mask_bodies import (
+from fedrec.protection.masks.bodies import (
     answer_from_bytes,
     inbox_to_bytes,
     key_list_to_bytes,
@@ -23,26 +23,25 @@ from fedrec.wire.mask_bodies import (
     shares_from_bytes,
     signatures_to_bytes,
 )
-from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
+from fedrec.protection.masks.terms import ring_seed
 from fedrec.wire.messages import (
     NOTHING,
     Finished,
-    MaskMessage,
-    MaskStep,
-    MaskTask,
     PublishedRound,
     Remembered,
+    StepMessage,
+    StepTask,
     Task,
     Train,
     UploadHeader,
 )
 
-STEPS: tuple[MaskStep, ...] = get_args(MaskStep)
+STEPS: tuple[str, ...] = get_args(str)
 PATIENCE = 4
 
 
 @dataclass
-class MaskedRound:
+class SteppedRound:
     """One round at the coordinator, with the puppets in it.
 
     Attributes:
@@ -53,17 +52,17 @@ class MaskedRound:
     """
 
     round: FakeRound
-    until: MaskStep
+    until: str
     collector: Collector
     participants: list[tuple[Identity, Participant]]
     given_up: bool = False
-    sent: dict[MaskStep, list[bytes]] = field(default_factory=dict)
-    asked: Counter[MaskStep] = field(default_factory=Counter)
-    material: dict[MaskStep, bytes] = field(default_factory=dict)
+    sent: dict[str, list[bytes]] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+    material: dict[str, bytes] = field(default_factory=dict)
     puppets_sum: Any = 0
 
     @property
-    def next_step(self) -> MaskStep | None:
+    def next_step(self) -> str | None:
         """What the client has to do next; None when the round is over."""
         left = [step for step in STEPS[: STEPS.index(self.until) + 1] if step not in self.sent]
         return left[0] if left else None
@@ -75,23 +74,23 @@ class MaskedWorld(World):
     def __init__(self, folder: Path, **plan: Any) -> None:
         super().__init__(folder, protection="masks", **plan)
         self.link: MaskedLink = MaskedLink(self)
-        self.coming: deque[tuple[int, str, MaskStep, bool, int]] = deque()
-        self.current: MaskedRound | None = None
-        self.played: dict[int, MaskedRound] = {}
+        self.coming: deque[tuple[int, str, str, bool, int]] = deque()
+        self.current: SteppedRound | None = None
+        self.played: dict[int, SteppedRound] = {}
 
     def then(
         self,
         number: int,
         kind: str = "train",
         *,
-        until: MaskStep = "answer",
+        until: str = "answer",
         given_up: bool = False,
         without: int = 0,
     ) -> None:
         """Play a round after those that are played already, without so many of the puppets."""
         self.coming.append((number, kind, until, given_up, without))
 
-    def next_task(self) -> Train | MaskTask | Finished:
+    def next_task(self) -> Train | StepTask | Finished:
         """Return what the client has to do."""
         while True:
             if self.current is None:
@@ -108,21 +107,21 @@ class MaskedWorld(World):
                     self.current = None
                     continue
                 epoch = self.epoch.roster.epoch
-                return MaskTask(round=self.current.round.number, step=step, epoch=epoch)
+                return StepTask(round=self.current.round.number, step=step, epoch=epoch)
             self._end(self.current)
 
-    def _begin(self, number: int, kind: str, until: MaskStep, given_up: bool, without: int) -> None:
+    def _begin(self, number: int, kind: str, until: str, given_up: bool, without: int) -> None:
         round_ = self.open(number, kind)
         terms = self._terms(round_)
         roster = self.epoch.roster
-        seed = mask_graph_seed(self.plan, self.run, round_.number)
+        seed = ring_seed(self._round_terms(round_))
         collector = Collector(terms, roster, self.mask_words(round_), graph_seed=seed)
         participants = []
         for puppet in self.puppets[without:]:
             participant, keys = Participant.begin(terms, puppet)
             collector.add_keys(keys)
             participants.append((puppet, participant))
-        self.current = MaskedRound(round_, until, collector, participants, given_up)
+        self.current = SteppedRound(round_, until, collector, participants, given_up)
         self.played[number] = self.current
 
     def mask_words(self, round_: FakeRound) -> MaskWords:
@@ -131,21 +130,24 @@ class MaskedWorld(World):
         return MaskWords(vector.layout.vector_spec, vector.protection.chosen)
 
     def _terms(self, round_: FakeRound) -> MaskTerms:
-        return mask_terms(
-            self.plan,
-            plan_fingerprint=plan_fingerprint(self.plan),
-            catalogue_fingerprint=self.catalogue.fingerprint(),
+        return MaskTerms.of(self._round_terms(round_), self.plan.protection.tolerance)
+
+    def _round_terms(self, round_: FakeRound) -> RoundTerms:
+        return RoundTerms(
+            federation=self.plan.federation.name,
             run=self.run,
-            epoch=self.epoch.roster.epoch,
-            round_id=round_.number,
-            kind=round_.kind,  # type: ignore[arg-type]
+            round=round_.number,
+            seed=self.plan.federation.seed,
+            kind=round_.kind,
             base_round=round_.base,
             base_state=self.base_state(round_.base),
+            catalogue_fingerprint=self.catalogue.fingerprint(),
+            plan_fingerprint=plan_fingerprint(self.plan),
+            roster=self.epoch.roster,
             minimum_summands=self.membership(self.puppets[0]).minimum_summands,
-            n_members=len(self.epoch.roster.members),
         )
 
-    def material(self, step: MaskStep) -> bytes:
+    def material(self, step: str) -> bytes:
         """Return what the client needs for a step; the puppets take theirs the first time."""
         current = self.current
         assert current is not None and step == current.next_step
@@ -153,12 +155,12 @@ class MaskedWorld(World):
             current.material[step] = self._prepared(current, step)
         return current.material[step]
 
-    def _prepared(self, current: MaskedRound, step: MaskStep) -> bytes:
+    def _prepared(self, current: SteppedRound, step: str) -> bytes:
         collector, roster = current.collector, self.epoch.roster
         client_id = self.identity.client_id
         if step == "shares":
             key_list = collector.close_keys()
-            seed = mask_graph_seed(self.plan, self.run, current.round.number)
+            seed = ring_seed(self._round_terms(current.round))
             for puppet, participant in current.participants:
                 bundle = participant.share(key_list, roster, seed)
                 collector.add_shares(puppet.client_id, bundle)
@@ -182,7 +184,7 @@ class MaskedWorld(World):
         return signatures_to_bytes(collector.signatures_for(client_id))
 
     def _mask(
-        self, current: MaskedRound, number: int, puppet: Identity, participant: Participant
+        self, current: SteppedRound, number: int, puppet: Identity, participant: Participant
     ) -> None:
         vector, words = self.vector(number, current.round), self.mask_words(current.round)
         current.puppets_sum = current.puppets_sum + vector
@@ -192,7 +194,7 @@ class MaskedWorld(World):
         self.put(current.round, puppet, payload, key_list=participant.round_digest)
         current.collector.add_vector(puppet.client_id, payload)
 
-    def _end(self, current: MaskedRound) -> None:
+    def _end(self, current: SteppedRound) -> None:
         self.current = None
         if current.until != "answer" or current.given_up:
             return
@@ -241,11 +243,11 @@ class MaskedLink(FakeLink):
         task = self.world.next_task()
         return Task(published_round=self.world.published_round, task=task, epoch=0)
 
-    def masks(self, client_id: str, run: str, round_id: int, step: MaskStep) -> bytes:
+    def masks(self, client_id: str, run: str, round_id: int, step: str) -> bytes:
         self._called("masks", client_id)
         return self.world.material(step)
 
-    def submit_masks(self, message: MaskMessage) -> bool:
+    def submit_masks(self, message: StepMessage) -> bool:
         self._called("submit_masks", message.statement(), message.signature)
         current = self._of(message.round)
         sent = current.sent.setdefault(message.step, [])
@@ -255,7 +257,7 @@ class MaskedLink(FakeLink):
         self.after("submit_masks")
         return len(sent) > 1
 
-    def _take(self, current: MaskedRound, message: MaskMessage) -> None:
+    def _take(self, current: SteppedRound, message: StepMessage) -> None:
         collector, client_id, body = current.collector, message.client_id, message.body
         match message.step:
             case "keys":
@@ -273,7 +275,7 @@ class MaskedLink(FakeLink):
         current.collector.add_vector(header.client_id, payload)
         return super().submit_update(header, payload)
 
-    def _of(self, number: int) -> MaskedRound:
+    def _of(self, number: int) -> SteppedRound:
         current = self.world.current
         if current is None or current.round.number != number:
             raise RoundClosed(f"Round {number} is over.")

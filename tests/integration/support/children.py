@@ -29,7 +29,7 @@ from fedrec.telemetry import log_to_stderr
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.chunks import Chunk
 from fedrec.wire.link import Link
-from fedrec.wire.messages import MaskMessage, UploadHeader
+from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.rounds.state import State
 
 __all__ = ["ClientProcess", "CoordinatorProcess", "DidNotStart", "KillClient", "KillCoordinator"]
@@ -270,7 +270,7 @@ class _DyingLink(Passing):
         self._strike("before the upload", header.round)
         return super().submit_update(header, payload)
 
-    def submit_masks(self, message: MaskMessage) -> bool:
+    def submit_masks(self, message: StepMessage) -> bool:
         self._strike(f"before {message.step}", message.round)
         duplicate: bool = self.link.submit_masks(message)
         self._strike(f"after {message.step}", message.round)

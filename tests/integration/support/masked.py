@@ -13,7 +13,7 @@ from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
-from fedrec.wire.messages import MaskMessage, MaskStep, UploadHeader
+from fedrec.wire.messages import StepMessage, UploadHeader
 
 __all__ = [
     "N_CLIENTS",
@@ -43,7 +43,7 @@ PHASES = {
 class Gate:
     """Holds one client's message of one step until it is opened."""
 
-    def __init__(self, step: MaskStep, round_id: int) -> None:
+    def __init__(self, step: str, round_id: int) -> None:
         self._what = (step, round_id)
         self.reached, self.opened = threading.Event(), threading.Event()
 
@@ -51,7 +51,7 @@ class Gate:
         gate = self
 
         class Held(Passing):
-            def submit_masks(self, message: MaskMessage) -> bool:
+            def submit_masks(self, message: StepMessage) -> bool:
                 gate.pass_(message.step, message.round)
                 return self.link.submit_masks(message)
 
@@ -61,7 +61,7 @@ class Gate:
 
         return Held(link)
 
-    def pass_(self, step: MaskStep, round_id: RoundId) -> None:
+    def pass_(self, step: str, round_id: RoundId) -> None:
         """Let everything through at once but what is held."""
         if (step, round_id) == self._what:
             self.reached.set()
@@ -77,7 +77,7 @@ def phase_of(federation: Federation) -> str:
 def keys_of(federation: Federation, round_id: int) -> int:
     """Return how many keys a round has."""
     round_ = federation.coordinator.engine.run.state.current
-    return len(round_.messages["keys"]) if round_ and round_.number == round_id else 0
+    return len(round_.sent("keys")) if round_ and round_.number == round_id else 0
 
 
 def everybody(
@@ -110,13 +110,13 @@ def without_cell_of(federation: Federation, number: int) -> set[int]:
     return {each for each, client_id in enumerate(ids) if client_id not in cell.core}
 
 
-def let_it_drop_out(federation: Federation, gate: Gate, step: MaskStep) -> None:
+def let_it_drop_out(federation: Federation, gate: Gate, step: str) -> None:
     """Wait until all but the client at the gate have done a step, and let its time pass."""
     until_others_are_done(federation, gate, step)
     federation.clock.jump(61)
 
 
-def until_others_are_done(federation: Federation, gate: Gate, step: MaskStep) -> None:
+def until_others_are_done(federation: Federation, gate: Gate, step: str) -> None:
     """Wait until all but the client at the gate have done a step."""
     assert gate.reached.wait(DEADLINE_SECONDS)
     engine = federation.coordinator.engine
@@ -125,7 +125,7 @@ def until_others_are_done(federation: Federation, gate: Gate, step: MaskStep) ->
         round_ = engine.run.state.current
         if round_ is None or round_.phase != PHASES[step]:
             return False
-        here = round_.accepted if step == "vector" else round_.messages[step]
+        here = round_.accepted if step == "vector" else round_.sent(step)
         return len(here) == federation.bench.n_clients - 1
 
     poll(others_are_done)

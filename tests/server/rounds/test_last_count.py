@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from server.support.steps import STEP_OF, stepwise
 from server.support.world import RUN, World, client, rules
 
 from fedrec.errors import RoundClosed
 from fedrec.identity.cells import Cell, Partition
-from fedrec.wire.messages import MaskMessage
+from fedrec.wire.messages import StepMessage
 from fedrec_server.rounds.changes import (
     Change,
-    MaskStepEnded,
     RoundAbandoned,
     RoundOpened,
     RoundPublished,
+    StepEnded,
 )
 from fedrec_server.rounds.endings import EPOCH_CHANGED
-from fedrec_server.rounds.events import EpochInstalled, Failed, MaskHeard, MaskStepClosed, Polled
-from fedrec_server.rounds.mask_steps import STEP_OF
+from fedrec_server.rounds.events import EpochInstalled, Failed, Polled, StepClosed, StepHeard
 from fedrec_server.rounds.starting import awaited
 from fedrec_server.rounds.state import State
 
@@ -199,24 +199,24 @@ def masked(world: World, *numbers: int) -> None:
         if phase == "masking":
             world.upload(who_)
             continue
-        message = MaskMessage(
+        message = StepMessage(
             federation="movies", run=RUN, round=number, epoch=1, client_id=client(who_),
             step=STEP_OF[phase], body=b"honest",
         )  # fmt: skip
-        world.apply(MaskHeard(now=world.now, message=message))
+        world.apply(StepHeard(now=world.now, message=message))
 
 
 def closed(world: World) -> Change:
     """Close the present step; return what came of it."""
     assert world.state.current is not None
     number, phase = world.state.current.number, world.state.current.phase
-    return world.apply(MaskStepClosed(now=world.now, round=number, phase=phase))[0]
+    return world.apply(StepClosed(now=world.now, round=number, phase=phase))[0]
 
 
 @pytest.mark.parametrize("at", ["collecting", "sharing", "masking", "unmasking"])
 @pytest.mark.parametrize("closes", [True, False])
 def test_who_vanishes_in_a_step_under_masks_is_counted_without(at: str, closes: bool) -> None:
-    world = World.new(replace(rules(needs_reveal=False, exact=True), masked=True), 5)
+    world = World.new(stepwise(rules(needs_reveal=False, exact=True)), 5)
     everybody = range(4)
     world.tick(*everybody)
     for _ in range(5):
@@ -231,7 +231,7 @@ def test_who_vanishes_in_a_step_under_masks_is_counted_without(at: str, closes: 
     assert world.state.current is not None
     if at == "unmasking" and closes:
         # The sum is over all of them: it is there.
-        assert isinstance(closed(world), MaskStepEnded)
+        assert isinstance(closed(world), StepEnded)
         return
     number = world.state.current.number
     failed = Failed(now=world.now, round=number, reason="too few are left")

@@ -18,7 +18,6 @@ from fedrec.identity.key_files import write_secret
 from fedrec.ids import RoundId
 from fedrec.protection import NoProtection
 from fedrec.protection.masks import parameters_for
-from fedrec.wire.mask_terms import tolerance_of
 
 CLIENTS = 50
 VALUES = 100
@@ -32,7 +31,7 @@ def test_fifty_processes(tmp_path: Path) -> None:
         CLIENTS, values=VALUES, minimum_clients=CLIENTS, deadline_seconds=600,
         mask_step_seconds=200.0,
     )  # fmt: skip
-    graph = parameters_for(CLIENTS, tolerance_of(federation.plan.protection))
+    graph = parameters_for(CLIENTS, federation.plan.protection.tolerance)
     assert (graph.degree, graph.threshold, graph.quorum) == (16, 11, 28)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     with serving(Bench(federation=federation), tmp_path) as served:

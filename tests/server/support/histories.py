@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from server.support.invariants import Invariants, payload_of
+from server.support.steps import STEP_OF
 from server.support.traffic import DEADLINE_SECONDS, Traffic, random_history
 from server.support.world import World, volatile_free
 
@@ -31,19 +32,19 @@ from fedrec_server.rounds.changes import VOLATILE, Change, UpdateCounted
 from fedrec_server.rounds.events import (
     Event,
     Failed,
-    MaskHeard,
-    MaskStepClosed,
     Polled,
     ReportReceived,
     Restarted,
     StatementReceived,
+    StepClosed,
+    StepHeard,
     Summed,
     Uploaded,
 )
 from fedrec_server.rounds.machine import step
-from fedrec_server.rounds.mask_steps import STEP_OF, arrived, invited, is_enough
 from fedrec_server.rounds.selection import counted_of, has_all
 from fedrec_server.rounds.state import Round, State
+from fedrec_server.rounds.steps import arrived, invited, is_enough
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import RunIdentity
 from fedrec_server.uploads.running_sum import RunningSum
@@ -61,7 +62,7 @@ REPLAY = "FEDREC_HISTORY_SEED"
 HOUR = 3600.0
 JUMPS = (-24 * HOUR, -HOUR, -DEADLINE_SECONDS, HOUR, 24 * HOUR)
 CRASHES = ("rows.begin", "rows.commit", "rows.committed")
-Message = Uploaded | MaskHeard | StatementReceived | ReportReceived | Polled
+Message = Uploaded | StepHeard | StatementReceived | ReportReceived | Polled
 
 
 class Crash(BaseException):
@@ -299,7 +300,7 @@ class History:
         before = self.world.state
         counted = {} if before.current is None else before.current.accepted
         for change in changes:
-            if isinstance(change, UpdateCounted) and not before.rules.masked:
+            if isinstance(change, UpdateCounted) and not before.rules.steps.are_several:
                 self._sums.add(counted, change.header, payload_of(change.header))
         durable = [change for change in changes if not isinstance(change, VOLATILE)]
         if durable:
@@ -346,23 +347,24 @@ class History:
             return None
         if round_.phase == "summing":
             return Summed(now=self.world.now, round=round_.number, total=self._total(round_))
-        if not rules.masked or round_.phase not in STEP_OF:
+        if not rules.steps.are_several or round_.phase not in STEP_OF:
             return None
         return self._closing(round_)
 
     def _total(self, round_: Round) -> Blob:
-        if self.world.state.rules.masked:
+        if self.world.state.rules.steps.are_several:
             # Vectors under masks are added by their own collection.
             return Blob.of(self.invariants.sum_of(round_.accepted.values()))
         return Blob.of(self._sums.finish(round_.accepted))
 
     def _closing(self, round_: Round) -> Event | None:
         """Close a step under masks, when everybody is heard or the time is over."""
-        rules, now, here = self.world.state.rules, self.world.now, arrived(round_)
+        rules, now = self.world.state.rules, self.world.now
+        here = arrived(rules, round_)
         if round_.phase == "collecting":
             over, left_out = has_all(rules, round_, here), here - counted_of(rules, round_, here)
         else:
-            over = here >= invited(round_)
+            over = here >= invited(rules, round_)
             left_out = here - rules.summable(here) if round_.phase == "masking" else frozenset()
         if now < round_.deadline_at and not over:
             return None
@@ -372,7 +374,7 @@ class History:
         )
         if not enough:
             return Failed(now=now, round=round_.number, reason="too few clients are left")
-        return MaskStepClosed(now=now, round=round_.number, phase=round_.phase, left_out=left_out)
+        return StepClosed(now=now, round=round_.number, phase=round_.phase, left_out=left_out)
 
     def _calm_down(self) -> None:
         """Let everybody be there and honest; whatever happened before, the run comes to its end."""
@@ -394,7 +396,7 @@ class History:
 def _epoch_of(message: Message) -> int | None:
     """Return the epoch that a message names; one of another epoch is turned away at the door."""
     match message:
-        case Uploaded(header=found) | MaskHeard(message=found):
+        case Uploaded(header=found) | StepHeard(message=found):
             return found.epoch
         case StatementReceived(statement=found) | ReportReceived(report=found):
             return found.epoch

@@ -17,15 +17,15 @@ from fedrec_server.rounds.changes import (
     AlreadyCounted,
     Change,
     CollectingEnded,
-    MaskStepEnded,
     RoundPublished,
     RunFinished,
+    StepEnded,
     SumKept,
     UpdateCounted,
 )
-from fedrec_server.rounds.events import Event, MaskHeard, Tick, Uploaded
-from fedrec_server.rounds.mask_steps import seconds_of
+from fedrec_server.rounds.events import Event, StepHeard, Tick, Uploaded
 from fedrec_server.rounds.revealing import DISAGREE
+from fedrec_server.rounds.steps import seconds_of
 from fedrec_server.store.store import Store
 
 __all__ = ["Invariants", "payload_of", "whole"]
@@ -73,7 +73,7 @@ class Invariants:
             header = event.header
             assert any(isinstance(one, UpdateCounted | AlreadyCounted) for one in changes)
             self.acknowledged[header.round, header.client_id, "vector"] = header.digest
-        elif isinstance(event, MaskHeard):
+        elif isinstance(event, StepHeard):
             said = event.message
             self.acknowledged[said.round, said.client_id, said.step] = said.body
 
@@ -109,7 +109,7 @@ class Invariants:
         state, now = self.world.state, event.now
         if state.current is not None and state.current.phase not in ("summing", "revealing"):
             seconds = state.rules.rounds.deadline_seconds
-            if state.rules.masked:
+            if state.rules.steps.are_several:
                 seconds = seconds_of(state.rules, state.current.phase)
             assert state.current.deadline_at <= now + seconds
         if state.current is None and state.reporting is None and state.ending is None:
@@ -121,7 +121,7 @@ class Invariants:
             of = change.header if isinstance(change, UpdateCounted) else change
             self.charged.append(of.round)
         match change:
-            case CollectingEnded() | MaskStepEnded():
+            case CollectingEnded() | StepEnded():
                 self.left_out |= {(change.round, who) for who in change.left_out}
             case SumKept(round=number):
                 counted = self.world.counted[number]

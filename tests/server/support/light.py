@@ -14,10 +14,9 @@ from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
-from fedrec.protection import PROTECTIONS, VectorSpec
+from fedrec.protection import PROTECTIONS, RoundTerms, VectorSpec
 from fedrec.protection.masks import KeyList, MaskTerms, MaskWords, Participant
-from fedrec.wire.chunks import Blob
-from fedrec.wire.mask_bodies import (
+from fedrec.protection.masks.bodies import (
     answer_to_bytes,
     inbox_from_bytes,
     key_list_from_bytes,
@@ -25,19 +24,19 @@ from fedrec.wire.mask_bodies import (
     shares_to_bytes,
     signatures_from_bytes,
 )
-from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
+from fedrec.protection.masks.terms import ring_seed
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     FederationInfo,
-    MaskMessage,
-    MaskStep,
-    MaskTask,
+    StepMessage,
+    StepTask,
     Train,
     UploadHeader,
 )
 
 BASE_STATE = bytes(32)
-Fetch = Callable[[RoundId, MaskStep], bytes]
+Fetch = Callable[[RoundId, str], bytes]
 
 
 def made_up(length: int, number: int, round_id: int) -> NDArray[np.int64]:
@@ -91,20 +90,20 @@ class LightClient:
         self._train: Train | None = None
         self._participant: Participant | None = None
 
-    def advertise(self, task: Train) -> MaskMessage:
+    def advertise(self, task: Train) -> StepMessage:
         """Begin a round."""
         self._train = task
         self._participant, keys = Participant.begin(self._terms(task), self.identity)
         return self._message("keys", keys_to_bytes(keys, BASE_STATE))
 
-    def step(self, task: MaskTask, fetch: Fetch) -> MaskMessage | tuple[UploadHeader, bytes]:
+    def step(self, task: StepTask, fetch: Fetch) -> StepMessage | tuple[UploadHeader, bytes]:
         """Take the next step of the round."""
         participant = self._participant
         assert participant is not None and self._train is not None
         assert task.round == self._train.round
         raw = fetch(task.round, task.step)
         if task.step == "shares":
-            seed = mask_graph_seed(self._plan, self._info.run, task.round)
+            seed = ring_seed(self._round_terms(self._train))
             bundle = participant.share(key_list_of(raw), self._roster, seed)
             return self._message("shares", shares_to_bytes(bundle))
         if task.step == "vector":
@@ -119,26 +118,29 @@ class LightClient:
         return self._message("answer", answer_to_bytes(given))
 
     def _terms(self, task: Train) -> MaskTerms:
+        return MaskTerms.of(self._round_terms(task), self._plan.protection.tolerance)
+
+    def _round_terms(self, task: Train) -> RoundTerms:
         rounds = self._plan.rounds
-        return mask_terms(
-            self._plan,
-            plan_fingerprint=self._plan_fingerprint,
-            catalogue_fingerprint=self._info.catalogue_fingerprint,
+        return RoundTerms(
+            federation=self._plan.federation.name,
             run=self._info.run,
-            epoch=task.epoch,
-            round_id=task.round,
+            round=task.round,
+            seed=self._plan.federation.seed,
             kind=task.kind,
             base_round=task.base_round,
             base_state=BASE_STATE,
+            catalogue_fingerprint=self._info.catalogue_fingerprint,
+            plan_fingerprint=self._plan_fingerprint,
+            roster=self._roster,
             minimum_summands=max(
                 3, rounds.minimum_clients, rounds.minimum_summands, self._roster.minimum_summands
             ),
-            n_members=len(self._roster.members),
         )
 
-    def _message(self, step: MaskStep, body: bytes) -> MaskMessage:
+    def _message(self, step: str, body: bytes) -> StepMessage:
         assert self._train is not None
-        unsigned = MaskMessage(
+        unsigned = StepMessage(
             federation=self._info.federation,
             run=self._info.run,
             round=self._train.round,

@@ -13,7 +13,7 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection import SegmentSpec, VectorSpec
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import NOTHING, Finished, MaskMessage, MaskTask, Remembered, Train
+from fedrec.wire.messages import NOTHING, Finished, Remembered, StepMessage, StepTask, Train
 
 POLL_SECONDS = 20.0
 
@@ -43,11 +43,11 @@ def main(address: str, folder: str, number: int, spec: VectorSpec) -> str:
                 return task.reason
             if isinstance(task, Train):
                 link.submit_masks(client.advertise(task))
-            elif isinstance(task, MaskTask):
+            elif isinstance(task, StepTask):
                 made = client.step(
                     task, lambda round_id, step: link.masks(client_id, info.run, round_id, step)
                 )
-                if isinstance(made, MaskMessage):
+                if isinstance(made, StepMessage):
                     link.submit_masks(made)
                 else:
                     link.submit_update(*made)

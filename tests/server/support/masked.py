@@ -30,7 +30,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
 from fedrec.protection import Masks, NoProtection
 from fedrec.training.round_vectors import RoundVectors
-from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
+from fedrec.wire.messages import StepMessage, StepTask, Train, UploadHeader
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation
 from fedrec_server.rounds.state import Round
@@ -128,19 +128,19 @@ class Masked:
             )
         ).task
         if isinstance(task, Train):
-            await engine.masks.hear(client.advertise(task))
-        elif isinstance(task, MaskTask):
-            raw = await engine.masks.material(client_id, task.round, task.step)
+            await engine.steps.hear(client.advertise(task))
+        elif isinstance(task, StepTask):
+            raw = await engine.steps.material(client_id, task.round, task.step)
             made = await asyncio.to_thread(client.step, task, lambda round_id, step: raw)
             await self.send(made)
         else:
             return False
         return True
 
-    async def send(self, made: MaskMessage | tuple[UploadHeader, bytes]) -> bool:
+    async def send(self, made: StepMessage | tuple[UploadHeader, bytes]) -> bool:
         """Send what a client made; True when it was a duplicate."""
-        if isinstance(made, MaskMessage):
-            return await self.engine.masks.hear(made)
+        if isinstance(made, StepMessage):
+            return await self.engine.steps.hear(made)
         header, payload = made
         return await self.engine.updates.receive(header, pieces(payload))
 

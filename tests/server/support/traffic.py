@@ -5,26 +5,27 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from server.support.steps import STEP_OF, stepwise
 from server.support.world import AUTHORITY, World, blob, client, header, report, statement, told
 
 from fedrec.config.schema import RoundSettings
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import MaskMessage
+from fedrec.wire.messages import StepMessage
 from fedrec_server.rounds.events import (
     EpochInstalled,
     Event,
-    MaskHeard,
     Polled,
     ReportReceived,
     Resumed,
     StatementReceived,
+    StepHeard,
     StopRequested,
     Tick,
     Uploaded,
 )
-from fedrec_server.rounds.mask_steps import STEP_OF, arrived, invited
 from fedrec_server.rounds.state import Round, Rules, State
+from fedrec_server.rounds.steps import arrived, invited
 
 __all__ = ["Traffic", "random_epoch", "random_history", "sealed"]
 
@@ -55,13 +56,14 @@ def random_history(seed: int) -> tuple[Rules, frozenset[ClientId]]:
         seed=seed,
         needs_reveal=kind in ("shared key", "authority"),
         rounds=rounds,
-        masked=kind == "masks",
         revealer=client(AUTHORITY) if kind == "authority" else None,
         exact=choose.random() < 0.3,
         most_sums=choose.randint(2, 12) if noisy else None,
         budget="epsilon 1" if noisy else "",
         charges_updates=noisy and kind == "readable",
     )
+    if kind == "masks":
+        rules = stepwise(rules)
     members = [client(number) for number in range(n_clients)]
     if has_cells:
         rules = replace(rules, partition=_cells(members, choose))
@@ -127,7 +129,7 @@ class Traffic:
         if round_ is None or choose.random() < 0.2:
             return self.time(troubled)
         someone = self._someone(round_)
-        if state.rules.masked and round_.phase in STEP_OF:
+        if state.rules.steps.are_several and round_.phase in STEP_OF:
             return self._mask_step(round_, someone, troubled)
         if round_.phase == "collecting":
             if choose.random() < 0.15:
@@ -154,8 +156,8 @@ class Traffic:
         state = self.world.state
         here: frozenset[ClientId] = frozenset(round_.accepted)
         asked = round_.asked
-        if state.rules.masked and round_.phase in STEP_OF:
-            here, asked = arrived(round_), invited(round_)
+        if state.rules.steps.are_several and round_.phase in STEP_OF:
+            here, asked = arrived(state.rules, round_), invited(state.rules, round_)
         waiting = sorted(asked - here)
         anybody = sorted(state.roster)
         return self.random.choice(waiting if waiting and self.random.random() < 0.8 else anybody)
@@ -188,7 +190,7 @@ class Traffic:
         if step == "vector":
             return self._upload(round_, someone, troubled)
         content = choose.choice(["honest", "other"]) if troubled else "honest"
-        message = MaskMessage(
+        message = StepMessage(
             federation="movies",
             run=self.world.state.rules.run,
             round=number,
@@ -197,7 +199,7 @@ class Traffic:
             step=step,
             body=content.encode(),
         )
-        return MaskHeard(now=self.world.now, message=message)
+        return StepHeard(now=self.world.now, message=message)
 
     def _word(self, someone: ClientId, troubled: bool) -> Event:
         state, choose = self.world.state, self.random

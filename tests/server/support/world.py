@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blake3 import blake3
+from server.support.steps import STEP_OF, stepwise
 
 from fedrec.config.schema import RoundSettings
 from fedrec.errors import FedrecError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MaskMessage, Report, RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.messages import Report, RevealStatement, RoundKind, StepMessage, UploadHeader
 from fedrec_server.rounds.changes import (
     CellsPaused,
     Change,
     CollectingEnded,
     EpochBegan,
-    MaskStepEnded,
     ReportKept,
     RoundAbandoned,
     RoundMeasured,
@@ -28,6 +28,7 @@ from fedrec_server.rounds.changes import (
     RoundPublished,
     RunFinished,
     RunResumed,
+    StepEnded,
     SumKept,
     UpdateCounted,
     UpdatesRefused,
@@ -35,12 +36,12 @@ from fedrec_server.rounds.changes import (
 from fedrec_server.rounds.events import (
     Event,
     Failed,
-    MaskHeard,
-    MaskStepClosed,
     Polled,
     ReportReceived,
     Restarted,
     StatementReceived,
+    StepClosed,
+    StepHeard,
     StopRequested,
     Summed,
     Tick,
@@ -48,7 +49,6 @@ from fedrec_server.rounds.events import (
 )
 from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.machine import step
-from fedrec_server.rounds.mask_steps import STEP_OF
 from fedrec_server.rounds.state import Round, Rules, State
 
 RUN = "run"
@@ -112,7 +112,7 @@ def told(state: State) -> dict[str, Any]:
         "kind": round_.kind,
         "base_round": round_.base_round,
         "base_state": state.base_state or bytes(32),
-        "key_list": bytes(32) if state.rules.masked else b"",
+        "key_list": bytes(32) if state.rules.steps.are_several else b"",
     }
 
 
@@ -247,7 +247,7 @@ class World:
                 assert found.round not in self.ended
                 assert round_ is not None
                 assert (found.kind, found.base_round) == (round_.kind, round_.base_round)
-                assert bool(found.key_list) == self.state.rules.masked
+                assert bool(found.key_list) == self.state.rules.steps.are_several
                 assert self.state.base_state in (None, found.base_state)
                 counted.add(found.client_id)
                 self.headers.setdefault(found.round, {})[found.client_id] = found
@@ -259,7 +259,7 @@ class World:
             case (
                 CellsPaused(round=number)
                 | UpdatesRefused(round=number)
-                | MaskStepEnded(round=number, step="vector")
+                | StepEnded(round=number, step="vector")
             ):
                 self.counted[number] -= change.left_out
             case SumKept(round=number) if self.state.rules.needs_reveal:
@@ -372,7 +372,7 @@ class Chaos:
             live = frozenset(c for c in there if choose.random() <= share)
             return Tick(now=self.world.now, live=live)
         someone = choose.choice(self.clients)
-        if self.world.state.rules.masked and round_.phase in STEP_OF:
+        if self.world.state.rules.steps.are_several and round_.phase in STEP_OF:
             return self._mask_step(round_, someone, troubled)
         if round_.phase == "collecting":
             if choose.random() < 0.2:
@@ -401,9 +401,7 @@ class Chaos:
             return Polled(now=now, client_id=someone)
         if choose.random() < 0.15:
             left_out = frozenset({someone} if troubled and round_.phase == "collecting" else ())
-            return MaskStepClosed(
-                now=now, round=round_.number, phase=round_.phase, left_out=left_out
-            )
+            return StepClosed(now=now, round=round_.number, phase=round_.phase, left_out=left_out)
         number = RoundId(round_.number + (choose.choice([-1, 0, 1]) if troubled else 0))
         step = STEP_OF[round_.phase]
         if troubled:
@@ -412,7 +410,7 @@ class Chaos:
         if step == "vector":
             told_ = told(self.world.state)
             return Uploaded(now=now, header=header(number, someone, content, **told_))
-        message = MaskMessage(
+        message = StepMessage(
             federation="movies",
             run=RUN,
             round=number,
@@ -421,7 +419,7 @@ class Chaos:
             step=step,
             body=content.encode(),
         )
-        return MaskHeard(now=now, message=message)
+        return StepHeard(now=now, message=message)
 
     def _word(self, someone: ClientId, troubled: bool) -> Event:
         state, choose = self.world.state, self.random
@@ -462,7 +460,8 @@ def random_rules(seed: int) -> tuple[Rules, int]:
     alone = found.needs_reveal and choose.random() < 0.4
     revealer = client(AUTHORITY) if alone else None
     exact = choose.random() < 0.4
-    return replace(found, masked=masked, revealer=revealer, exact=exact), n_clients
+    found = replace(found, revealer=revealer, exact=exact)
+    return stepwise(found) if masked else found, n_clients
 
 
 def volatile_free(state: State) -> State:

@@ -99,6 +99,11 @@ class Collector:
         return self._survivors
 
     @property
+    def n_vectors(self) -> int:
+        """How many vectors are in the sum."""
+        return len(self._vectors)
+
+    @property
     def everybody_answered(self) -> bool:
         """Whether all who signed gave their shares."""
         return self._signatures.keys() <= self._given.keys()

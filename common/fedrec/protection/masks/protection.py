@@ -10,14 +10,23 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedrec.errors import RoundError
+from fedrec.protection.asked_round import AskedRound, StepsPrice
 from fedrec.protection.envelope import Envelope
+from fedrec.protection.masks.parameters import MAX_CLIENTS, parameters_for
+from fedrec.protection.masks.price import mask_price, mask_warnings
+from fedrec.protection.masks.steps import STEPS
 from fedrec.protection.masks.words import plan_masks
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
+from fedrec.protection.round_protocol import RoundProtocol, Steps
 from fedrec.protection.secret import SecretKey
+from fedrec.protection.tolerance import Tolerance
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["Masks"]
+
+_EVERY_SIZE_TO = 128
+"""Above, what a graph withstands no longer depends on how shares of its size are rounded."""
 
 
 class Masks(Protection):
@@ -29,7 +38,21 @@ class Masks(Protection):
         "shared key, the coordinator reads the sums"
     )
     needs_reveal: ClassVar[bool] = False
-    is_interactive: ClassVar[bool] = True
+    views: ClassVar[tuple[str, str]] = (
+        "masked updates, their sums, the model",
+        "interactions, any update",
+    )
+    steps: ClassVar[Steps] = STEPS
+    own_settings: ClassVar[tuple[str, ...]] = (
+        "protection.corrupt_share",
+        "protection.dropout_share",
+        "protection.coordinator",
+        "rounds.mask_step_seconds",
+    )
+    most_clients: ClassVar[int | None] = MAX_CLIENTS
+    without_entries: ClassVar[str] = (
+        "these only cancel where all clients of a round add values at the same places"
+    )
     presets: ClassVar[tuple[str, ...]] = ("default",)
 
     @classmethod
@@ -40,6 +63,34 @@ class Masks(Protection):
             "words; as many of a client's neighbours as the threshold who collude with it open "
             "that client's message."
         )
+
+    @classmethod
+    def fewest_clients(cls, tolerance: Tolerance, minimum_summands: int, n_members: int) -> int:
+        """Return how many keys a list has at least; see `Tolerance.fewest_listed`."""
+        return tolerance.fewest_listed(minimum_summands, n_members)
+
+    @classmethod
+    def check_sizes(cls, least: int, most: int, tolerance: Tolerance) -> None:
+        """Check that there is a graph for every size."""
+        for count in (*range(least, min(most, _EVERY_SIZE_TO) + 1), most):
+            parameters_for(count, tolerance)
+
+    @classmethod
+    def steps_price(cls, asked: AskedRound) -> StepsPrice:
+        """Return what keys, shares, signatures and answers cost."""
+        return mask_price(asked)
+
+    @classmethod
+    def warnings(cls, asked: AskedRound) -> list[str]:
+        """Return who must collude, how many may drop out, and what makes values longer."""
+        return mask_warnings(asked)
+
+    def round_protocol(self, tolerance: Tolerance) -> RoundProtocol:
+        """Return both sides of a round's five steps."""
+        # Settings are read, and `fedrec --help` is answered, without protocol buffers.
+        from fedrec.protection.masks.rounds import MaskRounds
+
+        return MaskRounds(tolerance)
 
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:

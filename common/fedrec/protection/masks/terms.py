@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.errors import RevealRefused, SettingsError
-from fedrec.ids import RoundId
+from fedrec.ids import RoundId, digest
 from fedrec.protection.masks.parameters import (
     FEWEST_CLIENTS,
     GraphParameters,
-    Tolerance,
     parameters_for,
 )
+from fedrec.protection.round_protocol import RoundTerms
+from fedrec.protection.tolerance import Tolerance
 
-__all__ = ["MaskTerms"]
+__all__ = ["MaskTerms", "ring_seed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,31 @@ class MaskTerms:
                 remedy=f"Set rounds.minimum_summands = {FEWEST_CLIENTS} or more.",
             )
 
+    @classmethod
+    def of(cls, terms: RoundTerms, tolerance: Tolerance) -> MaskTerms:
+        """Return the terms of a round under masks.
+
+        Args:
+            tolerance: decides the graph.
+        """
+        return cls(
+            federation=terms.federation,
+            run=terms.run,
+            round=terms.round,
+            epoch=terms.roster.epoch,
+            terms_digest=digest(
+                "fedrec mask terms v1",
+                terms.kind,
+                terms.base_round,
+                terms.base_state,
+                terms.catalogue_fingerprint,
+                terms.plan_fingerprint,
+            ),
+            minimum_summands=terms.minimum_summands,
+            n_members=len(terms.roster.members),
+            tolerance=tolerance,
+        )
+
     def graph_of(self, n_listed: int) -> GraphParameters:
         """Return the graph of a list of so many keys.
 
@@ -87,3 +113,8 @@ class MaskTerms:
             tolerance.dropout_share.hex(),
             int(tolerance.malicious),
         )
+
+
+def ring_seed(terms: RoundTerms) -> bytes:
+    """Return the public seed of a round's ring of neighbours."""
+    return digest("fedrec mask ring v1", terms.seed, terms.run, terms.round)

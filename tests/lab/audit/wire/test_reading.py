@@ -48,7 +48,7 @@ def test_what_nobody_protected_is_read_to_the_last_value() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "protection",
-    [name for name, kind in PROTECTIONS.items() if name != "none" and not kind.is_interactive],
+    [name for name, kind in PROTECTIONS.items() if kind.needs_reveal],
 )
 def test_protected_messages_are_not_read_and_look_random(protection: str) -> None:
     tally, reader = BlobTally(), PlainReader(SPEC)

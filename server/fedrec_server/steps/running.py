@@ -1,53 +1,51 @@
-"""Rounds under masks in the living run: messages in, steps closed, and what clients fetch."""
+"""Rounds of several steps in the living run: messages in, steps closed, what clients fetch."""
 
 from __future__ import annotations
 
-from fedrec.errors import DamagedFile, FedrecError, ProtocolError, RoundClosed, StorageError
+from fedrec.errors import DamagedFile, FedrecError, RoundClosed, StorageError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import MaskMessage, MaskStep
-from fedrec_server.masks.collection import MaskCollection
-from fedrec_server.masks.message_commit import MaskMessageCommit
+from fedrec.wire.messages import StepMessage
 from fedrec_server.membership.admission import Admission
 from fedrec_server.rounds.endings import reason_of
-from fedrec_server.rounds.events import MaskStepClosed
-from fedrec_server.rounds.mask_steps import STEP_OF
+from fedrec_server.rounds.events import StepClosed
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.uploads.group_commit import Collection
+from fedrec_server.steps.message_commit import StepMessageCommit
+from fedrec_server.uploads.collection import Collection
 
-__all__ = ["MaskSteps"]
+__all__ = ["RunningSteps"]
 
 
-class MaskSteps:
+class RunningSteps:
     """Takes in the messages of a round's steps and closes them.
 
     Args:
-        collection: of the round; under other protections it takes no messages.
+        collection: of the round; where rounds have one step it takes no messages.
     """
 
     def __init__(self, run: LiveRun, collection: Collection, admission: Admission) -> None:
         self._run = run
         self._collection = collection
         self._admission = admission
-        self.messages = MaskMessageCommit(run, collection)
+        self.messages = StepMessageCommit(run, collection)
 
-    async def hear(self, message: MaskMessage) -> bool:
+    async def hear(self, message: StepMessage) -> bool:
         """Keep a client's message of one step; True when it was kept before.
 
         Raises:
             FedrecError: when it is not kept.
         """
         self._run.presence.heard(message.client_id)
-        await self._run.work.beside(self._admission.check_mask_message, message)
+        await self._run.work.beside(self._admission.check_step_message, message)
         return await self._run.work.uninterrupted(self._keep(message))
 
-    async def _keep(self, message: MaskMessage) -> bool:
+    async def _keep(self, message: StepMessage) -> bool:
         duplicate = await self.messages.commit(message)
         if not duplicate:
             self._run.failpoint("masks.ack")
         return duplicate
 
-    async def material(self, client_id: ClientId, round_id: RoundId, wanted: MaskStep) -> bytes:
+    async def material(self, client_id: ClientId, round_id: RoundId, wanted: str) -> bytes:
         """Return what a participant needs for a step.
 
         Raises:
@@ -57,8 +55,6 @@ class MaskSteps:
         run = self._run
         async with run.lock:
             collection, round_ = self._collection, run.state.current
-            if not isinstance(collection, MaskCollection):
-                raise ProtocolError("The federation's protection takes no messages of this kind.")
             if round_ is None or round_.number != round_id:
                 raise RoundClosed(f"Round {round_id} is over.")
             return await run.work.in_thread(collection.material, round_, client_id, wanted)
@@ -70,7 +66,8 @@ class MaskSteps:
             Whether the round moved on, or ended.
         """
         run, collection = self._run, self._collection
-        if not isinstance(collection, MaskCollection) or round_.phase not in STEP_OF:
+        if not run.state.rules.steps.are_several:
+            # Spares a round of one step the way to another thread and back.
             return False
         try:
             if not await run.work.in_thread(collection.is_due, round_, run.clock.now()):
@@ -82,7 +79,7 @@ class MaskSteps:
             collection.forget()
             await run.fail(round_.number, reason_of(error), error)
             return True
-        closed = MaskStepClosed(
+        closed = StepClosed(
             now=run.clock.now(), round=round_.number, phase=round_.phase, left_out=left_out
         )
         try:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fedrec.config.layout import Layout
-from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
-from fedrec.protection import PROTECTIONS
-from fedrec.protection.masks import GraphParameters, parameters_for
-from fedrec.wire.mask_terms import tolerance_of
+from fedrec.protection.asked_round import AskedRound, StepsPrice
+from fedrec.protection.masks.parameters import GraphParameters, parameters_for
+from fedrec.protection.masks.words import plan_masks
 
 __all__ = ["MaskPrice", "mask_price", "mask_warnings"]
 
@@ -24,7 +23,7 @@ SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, POSITION_BYTES = 82, 33, 64, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskPrice:
+class MaskPrice(StepsPrice):
     """One client's part in a round, framing left out; others' choices may differ by a little.
 
     Attributes:
@@ -36,22 +35,31 @@ class MaskPrice:
         down_bytes: the list of keys, others' shares, the survivors and their signatures.
     """
 
+    travels: ClassVar[str] = "keys and shares"
     n_neighbours: int
     threshold: int
     quorum: int
     may_drop_out: int
-    up_bytes: int
-    down_bytes: int
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return who has to stay, and who may go."""
+        return [
+            ("neighbours", f"{self.n_neighbours} hold shares of a client's secrets"),
+            ("shares", f"{self.threshold} of them put a secret together again"),
+            ("quorum", f"{self.quorum} clients sign the same survivors before anybody answers"),
+            ("drop-outs", f"{self.may_drop_out} clients of a round at most"),
+        ]
 
 
-def mask_price(plan: Plan, n_clients: int) -> MaskPrice:
-    """Return what a client of a round of so many pays.
+def mask_price(asked: AskedRound) -> MaskPrice:
+    """Return what a client of a round pays.
 
     Raises:
-        SettingsError: where no graph of so many clients withstands what the plan says.
+        SettingsError: where no graph of so many clients withstands what the settings say.
     """
-    graph = parameters_for(n_clients, tolerance_of(plan.protection))
-    signed_by = graph.degree if plan.protection.coordinator == "semi-honest" else n_clients
+    n_clients = asked.n_clients
+    graph = parameters_for(n_clients, asked.tolerance)
+    signed_by = n_clients if asked.tolerance.malicious else graph.degree
     held = graph.degree + graph.complete
     bits = -(-n_clients // 8)
     sealed = graph.degree * (SEALED_BYTES + POSITION_BYTES)
@@ -59,7 +67,7 @@ def mask_price(plan: Plan, n_clients: int) -> MaskPrice:
         n_neighbours=graph.degree,
         threshold=graph.threshold,
         quorum=graph.quorum,
-        may_drop_out=_may_drop_out(plan, graph),
+        may_drop_out=_may_drop_out(asked, graph),
         up_bytes=KEYS_BYTES + sealed + SIGNATURE_BYTES + held * (SHARE_BYTES + POSITION_BYTES),
         down_bytes=n_clients * LISTED_BYTES
         + sealed
@@ -68,16 +76,17 @@ def mask_price(plan: Plan, n_clients: int) -> MaskPrice:
     )
 
 
-def mask_warnings(plan: Plan, n_clients: int) -> list[str]:
-    """Return what follows from masks in rounds of so many clients."""
-    graph = parameters_for(n_clients, tolerance_of(plan.protection))
+def mask_warnings(asked: AskedRound) -> list[str]:
+    """Return what follows from masks in such a round."""
+    n_clients = asked.n_clients
+    graph = parameters_for(n_clients, asked.tolerance)
     found = [
         "The coordinator reads every round's sum, and all clients of a round but one can compute "
         f"the last one's update from it: with {n_clients} clients, {n_clients - 1} must collude. "
         f"{_who_takes_masks_off(graph)}",
-        *_wide_values(plan),
+        *_wide_values(asked),
     ]
-    if not _may_drop_out(plan, graph):
+    if not _may_drop_out(asked, graph):
         found.append(
             f"With {n_clients} clients in a round a single drop-out abandons the round. Raise "
             "rounds.minimum_clients, or have everybody stay online for a round."
@@ -98,13 +107,13 @@ def _who_takes_masks_off(graph: GraphParameters) -> str:
     )
 
 
-def _wide_values(plan: Plan) -> list[str]:
+def _wide_values(asked: AskedRound) -> list[str]:
     """Say what would keep four bytes a value, where the sums of changes need eight."""
-    users, bits = plan.federation.maximum_users, plan.update.fraction_bits
-    if _in_one_word(plan, users, bits):
+    users, bits = asked.maximum_users, asked.fraction_bits
+    if _in_one_word(asked, users, bits):
         return []
-    coarser = _largest(FEWEST_BITS, bits, lambda each: _in_one_word(plan, users, each))
-    fewer = _largest(1, users, lambda each: _in_one_word(plan, each, bits))
+    coarser = _largest(FEWEST_BITS, bits, lambda each: _in_one_word(asked, users, each))
+    fewer = _largest(1, users, lambda each: _in_one_word(asked, each, bits))
     keeping = [
         f"{name} = {number}"
         for name, number in (
@@ -120,20 +129,13 @@ def _wide_values(plan: Plan) -> list[str]:
     ]
 
 
-def _in_one_word(plan: Plan, users: int, fraction_bits: int) -> bool:
-    """Tell whether a plan's changes take one word a value with other numbers of these two."""
-    changed = plan.model_copy(
-        update={
-            "federation": plan.federation.model_copy(update={"maximum_users": users}),
-            "update": plan.update.model_copy(update={"fraction_bits": fraction_bits}),
-        }
-    )
-    layout = Layout.of(changed, 1)
+def _in_one_word(asked: AskedRound, users: int, fraction_bits: int) -> bool:
+    """Tell whether changes take one word a value with other numbers of these two."""
     try:
-        chosen = PROTECTIONS["masks"].plan(layout.vector_spec)
+        words = plan_masks(asked.changes(users, fraction_bits)).limbs
     except SettingsError:
         return False
-    return all(count == 1 for count in chosen.limbs[: len(layout.tensors)])
+    return all(count == 1 for count in words)
 
 
 def _largest(lowest: int, above: int, fits: Callable[[int], bool]) -> int:
@@ -148,10 +150,9 @@ def _largest(lowest: int, above: int, fits: Callable[[int], bool]) -> int:
     return low if low >= lowest else 0
 
 
-def _may_drop_out(plan: Plan, graph: GraphParameters) -> int:
-    n_clients = graph.n_clients
-    needed = max(plan.rounds.minimum_summands, plan.rounds.minimum_clients)
+def _may_drop_out(asked: AskedRound, graph: GraphParameters) -> int:
+    n_clients, needed = graph.n_clients, asked.needed
     if graph.complete:
         return max(0, min(n_clients - graph.threshold, n_clients - needed))
-    by_plan = int(plan.protection.dropout_share * n_clients + 1e-9)
-    return max(0, min(by_plan, n_clients - graph.quorum, n_clients - needed))
+    tolerated = asked.tolerance.dropped_among(n_clients)
+    return max(0, min(tolerated, n_clients - graph.quorum, n_clients - needed))

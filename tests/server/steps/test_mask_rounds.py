@@ -23,21 +23,21 @@ from fedrec.errors import (
     StorageError,
 )
 from fedrec.ids import RoundId
-from fedrec.wire.mask_bodies import keys_from_bytes, keys_to_bytes
-from fedrec.wire.messages import MaskMessage, MaskTask, Train
+from fedrec.protection.masks.bodies import keys_from_bytes, keys_to_bytes
+from fedrec.wire.messages import StepMessage, StepTask, Train
 from fedrec_server.rounds.starting import awaited
 
 STEP_SECONDS = 30.0
 PHASES = ("sharing", "masking", "signing", "unmasking")
 
 
-async def task_of(world: Masked, number: int) -> Train | MaskTask:
+async def task_of(world: Masked, number: int) -> Train | StepTask:
     engine = world.engine
     client_id = identity(number).client_id
     task = (
         await engine.polls.next_task(client_id, engine.run.name, engine.run.state.published, 0.0)
     ).task
-    assert isinstance(task, Train | MaskTask)
+    assert isinstance(task, Train | StepTask)
     return task
 
 
@@ -86,7 +86,7 @@ def test_a_client_that_drops_out_in_a_step(tmp_path: Path, phase: str) -> None:
             if phase in ("sharing", "masking"):
                 await world.to_phase("unmasking", without=[2])
                 assert len(world.round.accepted) == 6
-                assert len(world.round.messages["signature"]) == 8
+                assert len(world.round.sent("signature")) == 8
             while world.engine.run.state.published == 0:
                 await world.all_act(without=[2])
             gone = {0, 1, 2} if phase in ("sharing", "masking") else set()
@@ -116,7 +116,7 @@ def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(
             world.clients = clients
             assert world.round.messages == before.messages
             assert world.round.accepted == before.accepted
-            assert before.messages["vector"].keys() == {identity(n).client_id for n in (0, 1)}
+            assert before.sent("vector").keys() == {identity(n).client_id for n in (0, 1)}
             while world.engine.run.state.published == 0:
                 await world.all_act(without=[2])
             assert np.array_equal(world.published(1), world.sum_of(range(3, 9), 1))
@@ -226,20 +226,20 @@ def test_messages_count_once_and_in_their_step(tmp_path: Path) -> None:
             assert isinstance(task, Train)
             first = world.clients[0].advertise(task)
             other = world.clients[0].advertise(task)
-            assert not await world.engine.masks.hear(first)
-            assert await world.engine.masks.hear(first)
+            assert not await world.engine.steps.hear(first)
+            assert await world.engine.steps.hear(first)
             with pytest.raises(ConflictingUpload):
-                await world.engine.masks.hear(other)
+                await world.engine.steps.hear(other)
             with pytest.raises(BadSignature):
-                await world.engine.masks.hear(replace(other, body=first.body[:-1]))
+                await world.engine.steps.hear(replace(other, body=first.body[:-1]))
             with pytest.raises(RoundClosed, match="no step shares"):
-                await world.engine.masks.material(identity(0).client_id, RoundId(1), "shares")
-            assert len(world.round.messages["keys"]) == 1
+                await world.engine.steps.material(identity(0).client_id, RoundId(1), "shares")
+            assert len(world.round.sent("keys")) == 1
 
     asyncio.run(scenario())
 
 
-def signed(number: int, message: MaskMessage, body: bytes) -> MaskMessage:
+def signed(number: int, message: StepMessage, body: bytes) -> StepMessage:
     changed = replace(message, body=body, signature=b"")
     return replace(changed, signature=identity(number).sign(changed.statement()))
 
@@ -265,7 +265,7 @@ def test_keys_that_nobody_could_use_end_nobodys_round(tmp_path: Path, which: str
             wrong = replace(message, body=keys_to_bytes(forged, base_state))
             wrong = replace(wrong, signature=who.sign(wrong.statement()))
             with pytest.raises(MalformedUpdate):
-                await world.engine.masks.hear(wrong)
+                await world.engine.steps.hear(wrong)
             while world.engine.run.state.published == 0:
                 await world.all_act()
             assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
@@ -282,12 +282,12 @@ def test_keys_must_be_of_the_round_and_its_owner(tmp_path: Path) -> None:
             keys, _ = keys_from_bytes(honest.client_id, honest.body)
             another_model = keys_to_bytes(keys, b"x" * 32)
             with pytest.raises(BadSignature):
-                await world.engine.masks.hear(signed(0, honest, another_model))
+                await world.engine.steps.hear(signed(0, honest, another_model))
             wrong = world.clients[1].advertise(replace(task, kind="evaluate"))
             with pytest.raises(BadSignature):
-                await world.engine.masks.hear(wrong)
+                await world.engine.steps.hear(wrong)
             with pytest.raises(ProtocolError):
-                await world.engine.masks.hear(signed(0, honest, b"\xff"))
+                await world.engine.steps.hear(signed(0, honest, b"\xff"))
 
     asyncio.run(scenario())
 
@@ -331,8 +331,8 @@ def test_what_could_not_be_stored_was_never_heard(tmp_path: Path, phase: str) ->
             known.append(world)
             held = world.round.messages, world.round.accepted
             task = await task_of(world, 1)
-            assert isinstance(task, MaskTask)
-            raw = await world.engine.masks.material(identity(1).client_id, task.round, task.step)
+            assert isinstance(task, StepTask)
+            raw = await world.engine.steps.material(identity(1).client_id, task.round, task.step)
             made = world.clients[1].step(task, lambda round_id, step: raw)
             with pytest.raises(StorageError):
                 await world.send(made)

@@ -1,6 +1,7 @@
 """What travels in a round under masks, as bytes and back; lengths are checked before anything else.
 
-Clients and coordinator sign, store and repeat these bytes as they are.
+Clients and coordinator sign, store and repeat these bytes as they are; `fedrec.wire` carries them
+without reading them.
 """
 
 from __future__ import annotations
@@ -13,40 +14,23 @@ from google.protobuf.message import DecodeError
 from fedrec.errors import KeysError, MalformedUpdate, ProtocolError
 from fedrec.identity.shamir import SHARE_BYTES
 from fedrec.ids import ClientId
-from fedrec.protection.masks import (
-    MAX_CLIENTS,
-    GivenShares,
-    Inbox,
-    KeyAdvertisement,
-    KeyList,
-    ShareBundle,
-)
 from fedrec.protection.masks.agreement import SEALED_BYTES
-from fedrec.wire.limits import (
-    MAX_MASK_BODY_BYTES,
-    check_bytes,
-    check_client_id,
-    check_count,
-    check_exact,
-    check_mask_step,
-    check_number,
-    check_round,
-    check_text,
-)
-from fedrec.wire.messages import MaskMessage
+from fedrec.protection.masks.keys import KeyAdvertisement, KeyList
+from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle
+from fedrec.protection.masks.parameters import MAX_CLIENTS
+from fedrec.wire.limits import check_client_id, check_count, check_exact
 from fedrec.wire.v1 import masks_pb2
 
 __all__ = [
     "answer_from_bytes",
     "answer_to_bytes",
+    "base_state_from_bytes",
     "inbox_from_bytes",
     "inbox_to_bytes",
     "key_list_from_bytes",
     "key_list_to_bytes",
     "keys_from_bytes",
     "keys_to_bytes",
-    "mask_message_from_proto",
-    "mask_message_to_proto",
     "shares_from_bytes",
     "shares_to_bytes",
     "signatures_from_bytes",
@@ -55,34 +39,6 @@ __all__ = [
 
 SIGNATURE_BYTES = 64
 Parsed = TypeVar("Parsed")
-
-
-def mask_message_to_proto(message: MaskMessage) -> masks_pb2.MaskMessage:
-    """Write a client's message of one step."""
-    return masks_pb2.MaskMessage(
-        federation=message.federation,
-        run=message.run,
-        round=message.round,
-        epoch=message.epoch,
-        client_id=message.client_id,
-        step=message.step,
-        body=message.body,
-        signature=message.signature,
-    )
-
-
-def mask_message_from_proto(message: masks_pb2.MaskMessage) -> MaskMessage:
-    """Read a client's message of one step; the signature is not verified."""
-    return MaskMessage(
-        federation=check_text(message.federation, "masks.federation"),
-        run=check_text(message.run, "masks.run"),
-        round=check_round(message.round, "masks.round"),
-        epoch=check_number(message.epoch, "masks.epoch"),
-        client_id=check_client_id(message.client_id, "masks.client_id"),
-        step=check_mask_step(message.step, "masks.step"),
-        body=check_bytes(message.body, "masks.body", max_bytes=MAX_MASK_BODY_BYTES),
-        signature=check_exact(message.signature, "masks.signature", SIGNATURE_BYTES),
-    )
 
 
 def keys_to_bytes(keys: KeyAdvertisement, base_state: bytes) -> bytes:
@@ -107,6 +63,12 @@ def keys_from_bytes(client_id: ClientId, raw: bytes) -> tuple[KeyAdvertisement, 
         signature=check_exact(found.signature, "keys.signature", SIGNATURE_BYTES),
     )
     return keys, check_exact(found.base_state, "keys.base_state", 32)
+
+
+def base_state_from_bytes(raw: bytes) -> bytes:
+    """Read the digest of the model in what `keys_to_bytes` wrote."""
+    found = _parse(masks_pb2.MaskKeys, raw)
+    return check_exact(found.base_state, "keys.base_state", 32)
 
 
 def shares_to_bytes(bundle: ShareBundle) -> bytes:

@@ -18,10 +18,11 @@ from fedrec.protection.masks import (
     KeyAdvertisement,
     KeyList,
     ShareBundle,
+    bodies,
 )
-from fedrec.wire import mask_bodies
-from fedrec.wire.limits import MAX_MASK_BODY_BYTES
-from fedrec.wire.messages import MaskMessage
+from fedrec.wire import convert_task
+from fedrec.wire.limits import MAX_STEP_BYTES
+from fedrec.wire.messages import StepMessage
 
 IDS = sorted(Identity.create().client_id for _ in range(3))
 
@@ -43,9 +44,9 @@ def test_shares_and_inboxes(holders: tuple[int, ...], sealed: bytes) -> None:
     bundle = ShareBundle(
         holders=holders, sealed=(sealed,) * len(holders), self_commitment=b"c" * 32
     )
-    assert mask_bodies.shares_from_bytes(mask_bodies.shares_to_bytes(bundle)) == bundle
+    assert bodies.shares_from_bytes(bodies.shares_to_bytes(bundle)) == bundle
     inbox = Inbox(shared=b"\x07", owners=holders, sealed=(sealed,) * len(holders))
-    assert mask_bodies.inbox_from_bytes(mask_bodies.inbox_to_bytes(inbox)) == inbox
+    assert bodies.inbox_from_bytes(bodies.inbox_to_bytes(inbox)) == inbox
 
 
 @given(positions)
@@ -57,30 +58,30 @@ def test_answers_and_signatures(owners: tuple[int, ...]) -> None:
         key_owners=owners[half:],
         key_shares=(b"k" * 33,) * (len(owners) - half),
     )
-    assert mask_bodies.answer_from_bytes(mask_bodies.answer_to_bytes(given_)) == given_
+    assert bodies.answer_from_bytes(bodies.answer_to_bytes(given_)) == given_
     signatures = {owner: bytes([owner % 256]) * 64 for owner in owners}
-    raw = mask_bodies.signatures_to_bytes(signatures)
-    assert mask_bodies.signatures_from_bytes(raw) == signatures
+    raw = bodies.signatures_to_bytes(signatures)
+    assert bodies.signatures_from_bytes(raw) == signatures
 
 
 def test_keys_and_their_list() -> None:
-    raw = mask_bodies.keys_to_bytes(keys_of(1), b"m" * 32)
-    assert mask_bodies.keys_from_bytes(IDS[1], raw) == (keys_of(1), b"m" * 32)
+    raw = bodies.keys_to_bytes(keys_of(1), b"m" * 32)
+    assert bodies.keys_from_bytes(IDS[1], raw) == (keys_of(1), b"m" * 32)
     key_list = KeyList.of(keys_of(number) for number in range(3))
-    raw = mask_bodies.key_list_to_bytes(key_list)
-    assert mask_bodies.key_list_from_bytes(raw) == key_list
-    twice = mask_bodies.key_list_to_bytes(KeyList((keys_of(0), keys_of(0))))
+    raw = bodies.key_list_to_bytes(key_list)
+    assert bodies.key_list_from_bytes(raw) == key_list
+    twice = bodies.key_list_to_bytes(KeyList((keys_of(0), keys_of(0))))
     with pytest.raises(ProtocolError, match="twice"):
-        mask_bodies.key_list_from_bytes(twice)
+        bodies.key_list_from_bytes(twice)
 
 
 READERS: list[Callable[[bytes], Any]] = [
-    lambda raw: mask_bodies.keys_from_bytes(IDS[0], raw),
-    mask_bodies.shares_from_bytes,
-    mask_bodies.answer_from_bytes,
-    mask_bodies.key_list_from_bytes,
-    mask_bodies.inbox_from_bytes,
-    mask_bodies.signatures_from_bytes,
+    lambda raw: bodies.keys_from_bytes(IDS[0], raw),
+    bodies.shares_from_bytes,
+    bodies.answer_from_bytes,
+    bodies.key_list_from_bytes,
+    bodies.inbox_from_bytes,
+    bodies.signatures_from_bytes,
 ]
 
 
@@ -96,15 +97,15 @@ def test_any_other_bytes_are_refused_or_read_but_never_crash(
 
 
 def test_contents_that_are_cut_short_are_refused() -> None:
-    whole = mask_bodies.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 64})
-    short = mask_bodies.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 63})
-    assert mask_bodies.signatures_from_bytes(whole)
+    whole = bodies.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 64})
+    short = bodies.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 63})
+    assert bodies.signatures_from_bytes(whole)
     with pytest.raises(ProtocolError, match="64 bytes each"):
-        mask_bodies.signatures_from_bytes(short)
+        bodies.signatures_from_bytes(short)
 
 
 def test_messages_are_signed_in_every_field_and_limited() -> None:
-    message = MaskMessage(
+    message = StepMessage(
         federation="movies",
         run="run",
         round=RoundId(3),
@@ -114,20 +115,20 @@ def test_messages_are_signed_in_every_field_and_limited() -> None:
         body=b"body",
         signature=b"s" * 64,
     )
-    written = mask_bodies.mask_message_to_proto(message)
-    assert mask_bodies.mask_message_from_proto(written) == message
+    written = convert_task.step_message_to_proto(message)
+    assert convert_task.step_message_from_proto(written) == message
     statements = set()
     for field, other in (
         ("federation", "books"), ("run", "other"), ("round", 4), ("epoch", 2),
         ("client_id", IDS[1]), ("step", "answer"), ("body", b"other"),
     ):  # fmt: skip
-        changed = mask_bodies.mask_message_to_proto(message)
+        changed = convert_task.step_message_to_proto(message)
         setattr(changed, field, other)
-        statements.add(mask_bodies.mask_message_from_proto(changed).statement())
+        statements.add(convert_task.step_message_from_proto(changed).statement())
     assert len(statements | {message.statement()}) == 8
-    written.body = bytes(MAX_MASK_BODY_BYTES + 1)
+    written.body = bytes(MAX_STEP_BYTES + 1)
     with pytest.raises(TooLarge):
-        mask_bodies.mask_message_from_proto(written)
-    written.body, written.step = b"", "sharing"
-    with pytest.raises(ProtocolError, match="expected one of keys"):
-        mask_bodies.mask_message_from_proto(written)
+        convert_task.step_message_from_proto(written)
+    written.body, written.step = b"", "no step, but a sentence"
+    with pytest.raises(ProtocolError, match="expected the name of a step"):
+        convert_task.step_message_from_proto(written)

@@ -67,7 +67,7 @@ def test_it_counts_the_round_before_the_first_answer(tmp_path: Path, mechanism: 
             await to_training(world, "signing")
             assert (world.engine.run.state.charged, rows_of(tmp_path)) == (0, [])
             await world.to_phase("unmasking")
-            assert not world.round.messages["answer"]
+            assert not world.round.sent("answer")
             assert (world.engine.run.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
             while world.engine.run.state.ending is None:
                 await world.all_act()
@@ -108,7 +108,7 @@ def test_a_step_that_could_not_be_stored_asks_nobody_for_shares(tmp_path: Path) 
     failing: list[Masked] = []
 
     def failpoint(name: str) -> None:
-        if name == "rows.begin" and failing and len(failing[0].round.messages["signature"]) == 4:
+        if name == "rows.begin" and failing and len(failing[0].round.sent("signature")) == 4:
             raise StorageError("The disk is full.")
 
     async def scenario() -> None:

@@ -1,10 +1,11 @@
-"""Taking part in a round under masks: train first, then five short steps with the others.
+"""Taking part in a round of several steps: train first, then go through them with the others.
 
 Every step's message is kept with the state that follows from it before it is sent, and after a
 crash the same bytes go out. A step is taken once; what a coordinator asks for out of order, or a
-second time with other content, is refused. So is a list of keys, or a set of survivors, that is not
-over whole cells of the roster. What a round costs its users' privacy is charged in the commit that
-keeps the masked vector, the first thing that says anything about them.
+second time with other content, is refused. What a step's bytes are, and which of them a client must
+refuse, is the protection's matter (`fedrec.protection.round_protocol`). What a round costs its
+users' privacy is charged in the commit that keeps the protected vector, the first thing that says
+anything about them.
 
 What it does not give: protection from a state folder that is copied, or restored from a backup,
 while a round is open.
@@ -12,8 +13,8 @@ while a round is open.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 
@@ -29,35 +30,18 @@ from fedrec.errors import (
     RoundError,
     SettingsError,
 )
-from fedrec.protection.masks import MaskTerms, MaskWords, Participant
-from fedrec.wire.mask_bodies import (
-    answer_to_bytes,
-    inbox_from_bytes,
-    key_list_from_bytes,
-    keys_to_bytes,
-    shares_to_bytes,
-    signatures_from_bytes,
-)
-from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
-from fedrec.wire.messages import MaskMessage, MaskStep, MaskTask, Train
+from fedrec.protection import RoundTerms
+from fedrec.protection.round_protocol import ClientSide, Step
+from fedrec.wire.messages import StepMessage, StepTask, Train
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.round.participation import Participation
-from fedrec_client.state.stored_state import MaskedRound, StagedRound
+from fedrec_client.state.stored_state import StagedRound, SteppedRound
 
-__all__ = ["Masking"]
-
-STEPS: tuple[MaskStep, ...] = get_args(MaskStep)
-EVENTS = {
-    "shares": "mask_keys_refused",
-    "vector": "mask_inbox_refused",
-    "signature": "survivors_refused",
-    "answer": "shares_refused",
-}
-"""What the audit log calls a refusal in each step."""
+__all__ = ["RoundSteps"]
 
 
-class Masking:
+class RoundSteps:
     """Takes each step of a round at most once, whatever happens in between."""
 
     def __init__(self, context: RoundContext[LocalModel], participation: Participation) -> None:
@@ -68,12 +52,15 @@ class Masking:
         self._store = context.store
         self._journal = context.journal
         self._participation = participation
+        protection = context.membership.protection
+        self._steps = protection.steps
+        self._protocol = protection.round_protocol(context.membership.plan.protection.tolerance)
 
     def take_part(self, task: Train) -> bool:
-        """Train and advertise keys for a round, made now or before a crash.
+        """Train and send a round's first message, made now or before a crash.
 
         Returns:
-            Whether the coordinator has the keys.
+            Whether the coordinator has it.
 
         Raises:
             RoundError: the round is not one that follows from the local model.
@@ -82,12 +69,12 @@ class Masking:
         if record is None or record.round != task.round:
             self._participation.check(task)
             self._participation.give_up_before(task)
-            record = self._advertise(task)
-        elif record.step != "keys":
-            raise RoundError(f"Round {task.round} is past its list of keys for this client.")
+            record = self._train(task)
+        elif record.step != self._steps.first.name:
+            raise RoundError(f"Round {task.round} is past its first step for this client.")
         return self._send(record)
 
-    def advance(self, task: MaskTask) -> bool:
+    def advance(self, task: StepTask) -> bool:
         """Take the next step of a round, or send again what the last one made.
 
         Returns:
@@ -101,7 +88,7 @@ class Masking:
             raise RoundError(f"This client takes no part in round {task.round}.")
         if record.refused:
             return False
-        ahead = STEPS.index(task.step) - STEPS.index(record.step)
+        ahead = self._steps.place(task.step) - self._steps.place(record.step)
         if ahead not in (0, 1):
             raise RoundError(
                 f"Step {task.step} of round {task.round} was asked for; this client's last one "
@@ -112,74 +99,64 @@ class Masking:
                 self._membership.client_id, self._membership.run, task.round, task.step
             )
             try:
-                record = self._step(record, task.step, raw)
+                record = self._take(record, self._steps.named(task.step), raw)
             except (ProtocolError, RefusedError, KeysError, SettingsError) as error:
                 self._refuse(record, task.step, error)
                 return False
         return self._send(record)
 
-    def _advertise(self, task: Train) -> MaskedRound:
+    def _train(self, task: Train) -> SteppedRound:
         terms, made, charged = self._participation.train(task)
-        record = MaskedRound(
+        record = SteppedRound(
             round=task.round,
             kind=task.kind,
             base_round=terms.base_round,
             base_state=terms.base_state,
-            step="keys",
+            step=self._steps.first.name,
             participant=self._store.keep_file("mask-state", b""),
             message=None,
             vector=self._store.keep_file("vector", made.vector.astype("<i8").tobytes()),
             private=self._store.keep_file("private", made.private.parts),
             spent=None if charged is None else self._store.keep_file("spent", charged),
         )
-        participant, keys = Participant.begin(self._terms(record), self._membership.identity)
-        return self._keep(record, "keys", participant, keys_to_bytes(keys, terms.base_state))
+        side, first = self._protocol.begin(self._terms(record), self._membership.identity)
+        return self._keep(record, record.step, side, first)
 
-    def _step(self, record: MaskedRound, step: MaskStep, raw: bytes) -> MaskedRound:
+    def _take(self, record: SteppedRound, step: Step, raw: bytes) -> SteppedRound:
         """Take a step with what the coordinator sent for it, and keep it."""
-        member = self._membership
-        participant = Participant.from_bytes(
-            self._terms(record), member.client_id, self._store.read(record.participant)
-        )
-        match step:
-            case "shares":
-                seed = mask_graph_seed(member.plan, member.run, record.round)
-                keys = key_list_from_bytes(raw)
-                with self._journal.timed(record.round, "seconds_protecting", "protected"):
-                    body = shares_to_bytes(participant.share(keys, member.roster, seed))
-            case "vector":
-                with self._journal.timed(record.round, "seconds_protecting", "protected"):
-                    return self._mask(record, participant, raw)
-            case "signature":
-                body = participant.sign(raw, member.identity, member.roster)
-            case "answer":
-                signatures = signatures_from_bytes(raw)
-                with self._journal.timed(record.round, "seconds_revealing", "revealed"):
-                    body = answer_to_bytes(participant.give(signatures, member.roster))
-            case "keys":
-                raise RoundError("Keys are advertised once, as the answer to a round's opening.")
-        return self._keep(record, step, participant, body)
+        state, identity = self._store.read(record.participant), self._membership.identity
+        side = self._protocol.resume(self._terms(record), identity, state)
+        with self._timed(record, step):
+            if step.brings_vector:
+                return self._protect(record, step, side, raw)
+            body = side.answer(step.name, raw)
+        return self._keep(record, step.name, side, body)
 
-    def _mask(self, record: MaskedRound, participant: Participant, raw: bytes) -> MaskedRound:
+    def _timed(self, record: SteppedRound, step: Step) -> AbstractContextManager[None]:
+        """Return what adds a step's seconds to the round's cost."""
+        if self._steps.is_until_vectors(step.phase):
+            return self._journal.timed(record.round, "seconds_protecting", "protected")
+        if step.opens_sum:
+            return self._journal.timed(record.round, "seconds_revealing", "revealed")
+        return nullcontext()
+
+    def _protect(
+        self, record: SteppedRound, step: Step, side: ClientSide, raw: bytes
+    ) -> SteppedRound:
         member = self._membership
         if record.vector is None:
-            raise RoundError(f"The vector of round {record.round} was masked already.")
+            raise RoundError(f"The vector of round {record.round} was protected already.")
         own = self._model.vector(record.kind)
-        words = MaskWords(own.layout.vector_spec, own.protection.chosen)
         vector = np.frombuffer(self._store.read(record.vector), dtype="<i8").astype(np.int64)
-        inbox = inbox_from_bytes(raw)
-        masked = participant.mask(inbox, words.encode(vector), n_wide=words.n_wide)
-        payload = words.message(masked)
+        payload = side.protect(raw, vector, own.protection.spec, own.protection.chosen)
         terms = self._model.terms(record.round, record.kind)
         if (terms.base_round, terms.base_state) != (record.base_round, record.base_state):
             raise RoundError(f"Round {record.round} starts from another model than this client's.")
-        header = member.header_for(
-            replace(terms, key_list=participant.round_digest), payload, nonce=b""
-        )
+        header = member.header_for(replace(terms, key_list=side.agreement), payload, nonce=b"")
         kept = record.model_copy(
             update={
-                "step": "vector",
-                "participant": self._store.keep_file("mask-state", participant.to_bytes()),
+                "step": step.name,
+                "participant": self._store.keep_file("mask-state", side.to_bytes()),
                 "message": None,
                 "vector": None,
                 "spent": None,
@@ -195,36 +172,37 @@ class Masking:
 
     def _keep(
         self,
-        record: MaskedRound,
-        step: MaskStep,
-        participant: Participant,
+        record: SteppedRound,
+        step: str,
+        side: ClientSide,
         body: bytes,
-    ) -> MaskedRound:
+    ) -> SteppedRound:
         kept = record.model_copy(
             update={
                 "step": step,
-                "participant": self._store.keep_file("mask-state", participant.to_bytes()),
+                "participant": self._store.keep_file("mask-state", side.to_bytes()),
                 "message": self._store.keep_file("mask-message", body),
             }
         )
         self._store.keep_masking(kept)
         return kept
 
-    def _send(self, record: MaskedRound) -> bool:
+    def _send(self, record: SteppedRound) -> bool:
+        is_vector = record.step == self._steps.vector.name
         try:
-            return self._participation.send() if record.step == "vector" else self._submit(record)
+            return self._participation.send() if is_vector else self._submit(record)
         except (BadSignature, ProtocolError) as error:
-            if record.step == "keys":
+            if record.step == self._steps.first.name:
                 raise
             # The coordinator told others something else than this client.
             self._refuse(record, record.step, error)
             return False
 
-    def _submit(self, record: MaskedRound) -> bool:
+    def _submit(self, record: SteppedRound) -> bool:
         if record.message is None:
             raise RoundError(f"Step {record.step} of round {record.round} has no message.")
         member = self._membership
-        unsigned = MaskMessage(
+        unsigned = StepMessage(
             federation=member.federation,
             run=member.run,
             round=record.round,
@@ -246,25 +224,27 @@ class Masking:
         self._journal.tell("sent", record.round, detail=record.step)
         return True
 
-    def _refuse(self, record: MaskedRound, step: MaskStep, error: FedrecError) -> None:
+    def _refuse(self, record: SteppedRound, step: str, error: FedrecError) -> None:
         """Note what was wrong and take no further step in this round."""
-        event = "partial_cell" if isinstance(error, PartialCell) else EVENTS[step]
+        event = (
+            "partial_cell" if isinstance(error, PartialCell) else self._steps.named(step).refusal
+        )
         self._context.refused(event, record.round, error)
         self._store.keep_masking(record.model_copy(update={"refused": True}))
         self._journal.tell("reveal_refused", record.round, detail=error.message)
 
-    def _terms(self, record: MaskedRound) -> MaskTerms:
+    def _terms(self, record: SteppedRound) -> RoundTerms:
         member = self._membership
-        return mask_terms(
-            member.plan,
-            plan_fingerprint=member.plan_fingerprint,
-            catalogue_fingerprint=member.catalogue_fingerprint,
+        return RoundTerms(
+            federation=member.federation,
             run=member.run,
-            epoch=member.epoch,
-            round_id=record.round,
+            round=record.round,
+            seed=member.plan.federation.seed,
             kind=record.kind,
             base_round=record.base_round,
             base_state=record.base_state,
+            catalogue_fingerprint=member.catalogue_fingerprint,
+            plan_fingerprint=member.plan_fingerprint,
+            roster=member.roster,
             minimum_summands=member.minimum_summands,
-            n_members=len(member.roster.members),
         )

@@ -11,33 +11,33 @@ from server.support.federations import identity
 from server.support.masked import Masked, masked
 
 from fedrec.errors import ConflictingUpload, ProtocolError, StorageError
-from fedrec.wire.messages import MaskMessage, MaskTask
+from fedrec.wire.messages import StepMessage, StepTask
 
 
-async def made_by(world: Masked, number: int) -> MaskMessage:
+async def made_by(world: Masked, number: int) -> StepMessage:
     """Return a client's next message after its keys without sending it."""
     engine, client_id = world.engine, identity(number).client_id
     task = (
         await engine.polls.next_task(client_id, engine.run.name, engine.run.state.published, 0.0)
     ).task
-    assert isinstance(task, MaskTask)
-    raw = await engine.masks.material(client_id, task.round, task.step)
+    assert isinstance(task, StepTask)
+    raw = await engine.steps.material(client_id, task.round, task.step)
     made = world.clients[number].step(task, lambda round_id, step: raw)
-    assert isinstance(made, MaskMessage)
+    assert isinstance(made, StepMessage)
     return made
 
 
-def signed(message: MaskMessage, number: int, body: bytes) -> MaskMessage:
+def signed(message: StepMessage, number: int, body: bytes) -> StepMessage:
     changed = replace(message, body=body, signature=b"")
     return replace(changed, signature=identity(number).sign(changed.statement()))
 
 
-async def together(world: Masked, *messages: MaskMessage) -> list[bool | BaseException]:
+async def together(world: Masked, *messages: StepMessage) -> list[bool | BaseException]:
     """Have messages wait for one another; return what became of them, in their order."""
     engine = world.engine
     async with engine.run.lock:
-        tasks = [asyncio.ensure_future(engine.masks.hear(each)) for each in messages]
-        while engine.masks.messages.waiting < len(tasks):
+        tasks = [asyncio.ensure_future(engine.steps.hear(each)) for each in messages]
+        while engine.steps.messages.waiting < len(tasks):
             assert not any(task.done() for task in tasks)
             await asyncio.sleep(0)
     return await asyncio.gather(*tasks, return_exceptions=True)
@@ -75,7 +75,7 @@ def test_a_message_that_does_not_fit_is_refused_alone(tmp_path: Path) -> None:
             assert isinstance(found[1], ProtocolError)
             with pytest.raises(ConflictingUpload):
                 await world.send(signed(messages[2], 2, messages[3].body))
-            assert len(world.round.messages["shares"]) == 3
+            assert len(world.round.sent("shares")) == 3
             assert not await world.send(messages[1])
             while world.engine.run.state.published == 0:
                 await world.all_act()
@@ -93,7 +93,7 @@ def test_a_message_that_breaks_the_collector_is_refused_alone(
             messages = [await made_by(world, number) for number in range(4)]
             hear = world.engine.collection.hear  # type: ignore[union-attr]
 
-            def breaking(round_: object, message: MaskMessage) -> None:
+            def breaking(round_: object, message: StepMessage) -> None:
                 if message is messages[1]:
                     raise ArithmeticError("a defect")
                 hear(round_, message)
@@ -126,7 +126,7 @@ def test_a_commit_that_fails_refuses_all_that_it_was_for(tmp_path: Path) -> None
             found = await together(world, *messages)
             failing.clear()
             assert all(isinstance(answer, StorageError) for answer in found)
-            assert world.round.messages["shares"] == {}
+            assert world.round.sent("shares") == {}
             assert await together(world, *messages) == [False] * 4
             while world.engine.run.state.published == 0:
                 await world.all_act()

@@ -15,7 +15,7 @@ from fedrec.errors import NotInRoster, RoundClosed
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Masks
-from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
+from fedrec.wire.messages import StepMessage, StepTask, Train, UploadHeader
 
 BEFORE = ("collecting", "sharing", "masking")
 TOLD = ("signing", "unmasking")
@@ -31,7 +31,7 @@ def later(world: Masked, *numbers: int) -> KeyEpoch:
     return epoch_of(protection, numbers, epoch=2, previous=world.federation.keys.roster)
 
 
-async def made_by(world: Masked, number: int) -> MaskMessage | tuple[UploadHeader, bytes]:
+async def made_by(world: Masked, number: int) -> StepMessage | tuple[UploadHeader, bytes]:
     """Return a client's next message without sending it."""
     engine, client_id = world.engine, identity(number).client_id
     task = (
@@ -39,8 +39,8 @@ async def made_by(world: Masked, number: int) -> MaskMessage | tuple[UploadHeade
     ).task
     if isinstance(task, Train):
         return world.clients[number].advertise(task)
-    assert isinstance(task, MaskTask)
-    raw = await engine.masks.material(client_id, task.round, task.step)
+    assert isinstance(task, StepTask)
+    raw = await engine.steps.material(client_id, task.round, task.step)
     return world.clients[number].step(task, lambda round_id, step: raw)
 
 
@@ -73,7 +73,7 @@ def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoc
             with pytest.raises(RoundClosed, match="epoch 1 is over"):
                 await world.send(stale)
             with pytest.raises(RoundClosed):
-                await engine.masks.material(identity(1).client_id, RoundId(1), "shares")
+                await engine.steps.material(identity(1).client_id, RoundId(1), "shares")
             with pytest.raises(NotInRoster):
                 await world.act(4)
             world.enrol(range(4))

@@ -1,8 +1,8 @@
-"""A round under masks: five steps, each closed for good before the next one opens.
+"""A round of several steps: each is closed for good before the next one opens.
 
-Keys are advertised while the round collects; then follow shares, masked vectors, signatures and
-answers. Here is who may send what and when; whether enough arrived for the secrets to be put
-together again, which depends on the graph, is `fedrec_server.masks.collection`'s question.
+Which steps there are the protection says (`fedrec.protection.round_protocol`). The first is taken
+while the round collects. Here is who may send what and when; whether enough arrived for the sum is
+`fedrec_server.steps.collection`'s question. A round of one step has no other than the vectors.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import TypeVar
 
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.ids import ClientId
-from fedrec.wire.messages import MaskStep, MaskTask, UploadHeader
-from fedrec_server.rounds.changes import AlreadyCounted, Change, MaskKept, MaskStepEnded
-from fedrec_server.rounds.events import MaskHeard, MaskStepClosed
+from fedrec.protection.round_protocol import COLLECTING
+from fedrec.wire.messages import StepTask, UploadHeader
+from fedrec_server.rounds.changes import AlreadyCounted, Change, StepEnded, StepKept
+from fedrec_server.rounds.events import StepClosed, StepHeard
 from fedrec_server.rounds.state import Phase, Round, Rules
 
 __all__ = [
-    "AFTER",
-    "STEP_OF",
     "arrived",
     "close",
     "count",
@@ -36,62 +35,48 @@ __all__ = [
 
 T = TypeVar("T")
 
-STEP_OF: Mapping[Phase, MaskStep] = {
-    "collecting": "keys",
-    "sharing": "shares",
-    "masking": "vector",
-    "signing": "signature",
-    "unmasking": "answer",
-}
-AFTER: Mapping[Phase, Phase] = {
-    "collecting": "sharing",
-    "sharing": "masking",
-    "masking": "signing",
-    "signing": "unmasking",
-    "unmasking": "summing",
-}
-
 
 def seconds_of(rules: Rules, phase: Phase) -> float:
     """Return how long a phase may take."""
-    if phase == "collecting":
+    if phase == COLLECTING or rules.steps.in_phase(phase) is None:
         return rules.rounds.deadline_seconds
-    if phase == "masking":
+    if phase == rules.steps.vector.phase:
         return max(rules.rounds.mask_step_seconds, rules.vector_seconds)
     return rules.rounds.mask_step_seconds
 
 
-def invited(round_: Round) -> frozenset[ClientId]:
-    """Return who is to send the message of the present step."""
-    match round_.phase:
-        case "sharing":
-            return frozenset(round_.messages["keys"])
-        case "masking":
-            return frozenset(round_.messages["shares"])
-        case "signing":
-            # A client that was left out of the sum still helps to take the others' masks off.
-            return frozenset(round_.accepted).union(round_.messages["vector"])
-        case "unmasking":
-            return frozenset(round_.messages["signature"])
-    return round_.asked
+def invited(rules: Rules, round_: Round) -> frozenset[ClientId]:
+    """Return who is to send the message of the present step: who sent that of the one before."""
+    step = rules.steps.in_phase(round_.phase)
+    if step is None or step == rules.steps.first:
+        return round_.asked
+    before = rules.steps.all[rules.steps.place(step.name) - 1]
+    sent = frozenset(round_.sent(before.name))
+    # A client that was left out of the sum still helps to read the others'.
+    return sent.union(round_.accepted) if before.brings_vector else sent
 
 
-def arrived(round_: Round) -> frozenset[ClientId]:
+def arrived(rules: Rules, round_: Round) -> frozenset[ClientId]:
     """Return whose message of the present step is here."""
-    step = STEP_OF[round_.phase]
-    return frozenset(round_.accepted if step == "vector" else round_.messages[step])
+    step = rules.steps.in_phase(round_.phase)
+    if step is None or step.brings_vector:
+        return frozenset(round_.accepted)
+    return frozenset(round_.sent(step.name))
 
 
-def task_of(round_: Round, client_id: ClientId) -> MaskTask | None:
-    """Return a participant's next step, once the keys are advertised."""
-    if round_.phase not in STEP_OF or round_.phase == "collecting":
+def task_of(rules: Rules, round_: Round, client_id: ClientId) -> StepTask | None:
+    """Return a participant's next step, once its first message is here."""
+    step = rules.steps.in_phase(round_.phase)
+    if step is None or step == rules.steps.first:
         return None
-    if client_id not in invited(round_) or client_id in arrived(round_):
+    if client_id not in invited(rules, round_) or client_id in arrived(rules, round_):
         return None
-    return MaskTask(round=round_.number, step=STEP_OF[round_.phase], epoch=round_.epoch)
+    return StepTask(round=round_.number, step=step.name, epoch=round_.epoch)
 
 
-def hear(round_: Round, event: MaskHeard, *, may_join: bool) -> tuple[Round, tuple[Change, ...]]:
+def hear(
+    rules: Rules, round_: Round, event: StepHeard, *, may_join: bool
+) -> tuple[Round, tuple[Change, ...]]:
     """Keep a client's message of the present step.
 
     Args:
@@ -102,7 +87,7 @@ def hear(round_: Round, event: MaskHeard, *, may_join: bool) -> tuple[Round, tup
         ConflictingUpload: when the client sent something else before.
     """
     message, client_id = event.message, event.message.client_id
-    kept = round_.messages[message.step].get(client_id)
+    kept = round_.sent(message.step).get(client_id)
     if kept is not None:
         if kept != message.body:
             raise ConflictingUpload(
@@ -110,36 +95,37 @@ def hear(round_: Round, event: MaskHeard, *, may_join: bool) -> tuple[Round, tup
                 f"{round_.number} is kept already."
             )
         return round_, (AlreadyCounted(round=round_.number, client_id=client_id),)
-    if STEP_OF.get(round_.phase) != message.step or message.step == "vector":
+    present = rules.steps.in_phase(round_.phase)
+    if present is None or present.name != message.step or present.brings_vector:
         raise RoundClosed(f"Round {round_.number} does not collect {message.step} now.")
     asked = round_.asked
-    if client_id not in invited(round_):
+    if client_id not in invited(rules, round_):
         if not may_join:
             raise RoundClosed(f"Round {round_.number} goes on without this client.")
         asked = asked | {client_id}
-    of_step = {**round_.messages[message.step], client_id: message.body}
+    of_step = {**round_.sent(message.step), client_id: message.body}
     round_ = replace(round_, asked=asked, messages={**round_.messages, message.step: of_step})
-    change = MaskKept(
+    change = StepKept(
         round=round_.number, client_id=client_id, step=message.step, body=message.body
     )
     return round_, (change,)
 
 
-def count(round_: Round, header: UploadHeader) -> Round:
-    """Return the round with a masked vector in it.
+def count(rules: Rules, round_: Round, header: UploadHeader) -> Round:
+    """Return the round with another vector in it.
 
     Raises:
         RoundClosed: when vectors are not, or no longer, collected, or not from this client.
     """
-    if round_.phase != "masking":
+    if round_.phase != rules.steps.vector.phase:
         raise RoundClosed(f"Round {round_.number} does not collect vectors now.")
-    if header.client_id not in invited(round_):
+    if header.client_id not in invited(rules, round_):
         raise RoundClosed(f"Round {round_.number} goes on without this client.")
     return replace(round_, accepted={**round_.accepted, header.client_id: header})
 
 
 def close(
-    rules: Rules, round_: Round, event: MaskStepClosed, *, charged: bool = False
+    rules: Rules, round_: Round, event: StepClosed, *, charged: bool = False
 ) -> tuple[Round, tuple[Change, ...]]:
     """Go on to the next phase, without the clients that are left out.
 
@@ -153,41 +139,43 @@ def close(
     """
     if round_.phase != event.phase:
         return round_, ()
-    left = len(arrived(round_) - event.left_out)
-    if round_.phase in ("collecting", "sharing", "masking") and not is_enough(
-        rules, round_, arrived(round_) - event.left_out
-    ):
-        raise RoundError(f"{left} of the needed {rules.needed} clients are left.")
-    after = AFTER[round_.phase]
-    ended = MaskStepEnded(
+    step = rules.steps.in_phase(round_.phase)
+    if step is None:
+        return round_, ()
+    here = arrived(rules, round_) - event.left_out
+    if rules.steps.is_until_vectors(round_.phase) and not is_enough(rules, round_, here):
+        raise RoundError(f"{len(here)} of the needed {rules.needed} clients are left.")
+    after = rules.steps.after(round_.phase)
+    ended = StepEnded(
         round=round_.number,
-        step=STEP_OF[round_.phase],
+        step=step.name,
         phase=after,
+        brought_vectors=step.brings_vector,
         left_out=event.left_out,
-        counted=left,
+        counted=len(here),
         deadline_at=event.now + seconds_of(rules, after),
         at=event.now,
         charged=charged,
     )
     round_ = replace(round_, phase=after, deadline_at=ended.deadline_at)
-    if ended.step == "vector":
-        return without_vectors(round_, event.left_out), (ended,)
-    messages = {step: without(found, event.left_out) for step, found in round_.messages.items()}
+    if step.brings_vector:
+        return without_vectors(rules, round_, event.left_out), (ended,)
+    messages = {name: without(found, event.left_out) for name, found in round_.messages.items()}
     return replace(round_, messages=messages), (ended,)
 
 
 def is_enough(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
     """Tell whether a round can go on with those whose message of the present step is here."""
     whole = rules.summable(here)
-    return rules.may_begin(whole) if round_.phase == "collecting" else rules.suffices(whole)
+    return rules.may_begin(whole) if round_.phase == COLLECTING else rules.suffices(whole)
 
 
-def without_vectors(round_: Round, left_out: frozenset[ClientId]) -> Round:
+def without_vectors(rules: Rules, round_: Round, left_out: frozenset[ClientId]) -> Round:
     """Return a round without some of the vectors; their clients go on taking part."""
     return replace(
         round_,
         accepted=without(round_.accepted, left_out),
-        messages={**round_.messages, "vector": dict.fromkeys(left_out, b"")},
+        messages={**round_.messages, rules.steps.vector.name: dict.fromkeys(left_out, b"")},
     )
 
 

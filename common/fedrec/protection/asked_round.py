@@ -1,0 +1,61 @@
+"""A round as the settings ask for it, and what a protection says of it before any run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.vector import VectorSpec
+
+__all__ = ["AskedRound", "StepsPrice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRound:
+    """What a protection has to know of a round to price it, or to warn of it.
+
+    Attributes:
+        n_clients: of the round, as assumed.
+        minimum_clients: with fewer no round is published (`rounds.minimum_clients`).
+        minimum_summands: a sum has at least so many (`rounds.minimum_summands`).
+        tolerance: who may be corrupt, and who may vanish.
+        maximum_users: users of one sum (`federation.maximum_users`).
+        fraction_bits: of a value's grid (`update.fraction_bits`).
+        changes: returns one item row's change for other numbers of these two; raises
+            `SettingsError` where no vector has them.
+    """
+
+    n_clients: int
+    minimum_clients: int
+    minimum_summands: int
+    tolerance: Tolerance
+    maximum_users: int
+    fraction_bits: int
+    changes: Callable[[int, int], VectorSpec]
+
+    @property
+    def needed(self) -> int:
+        """The fewest clients of a sum."""
+        return max(self.minimum_clients, self.minimum_summands)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsPrice(ABC):
+    """One client's part in a round of several steps, its vector and framing left out.
+
+    Attributes:
+        travels: what the bytes are, for people.
+        up_bytes: sent in all steps.
+        down_bytes: received for all steps.
+    """
+
+    travels: ClassVar[str]
+    up_bytes: int
+    down_bytes: int
+
+    @abstractmethod
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what else there is to know of the round: names and sentences."""

@@ -1,0 +1,138 @@
+"""A round's sum made for real in one process, which plays all clients and the coordinator."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from secrets import token_bytes
+
+from fedrec.identity.cells import Cell, Partition, Standing
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId, RoundId
+from fedrec.protection.none import NoProtection
+from fedrec.protection.protection import Protection
+from fedrec.protection.round_protocol import RoundTerms
+from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.vector import Integers, VectorSpec
+
+__all__ = ["FEWEST_SUMMANDS", "Rehearsal", "rehearse"]
+
+FEWEST_SUMMANDS = 3
+_TAG_KEY_BYTES = 32
+
+
+class Rehearsal(ABC):
+    """Protects, adds up and reveals; nobody drops out."""
+
+    @abstractmethod
+    def add_up(self, vectors: Sequence[Integers], spec: VectorSpec) -> Integers:
+        """Return the exact sum of a round's vectors, int64 of shape (length,).
+
+        Args:
+            spec: what they are; a part of the protection's own vector.
+        """
+
+
+def rehearse(protection: Protection, tolerance: Tolerance, n_clients: int) -> Rehearsal:
+    """Return what plays a protection's rounds.
+
+    Args:
+        protection: of the largest vector.
+        n_clients: in every round.
+    """
+    if protection.steps.are_several:
+        return _StepByStep(protection, tolerance, n_clients)
+    return _WithOneKey(protection)
+
+
+class _WithOneKey(Rehearsal):
+    """Does what clients, coordinator and revealing client do, with one key."""
+
+    def __init__(self, protection: Protection) -> None:
+        self._protection = protection
+        self._context, secret = protection.generate()
+        with secret:
+            # One process plays everybody, so nobody checks the tags that some sums carry.
+            tag_key = token_bytes(_TAG_KEY_BYTES)
+            self._member = protection.member(self._context, secret, tag_key=tag_key)
+
+    def add_up(self, vectors: Sequence[Integers], spec: VectorSpec) -> Integers:
+        """Protect every vector, add the messages and reveal the sum."""
+        protection = self._protection.over(spec)
+        accumulator, member = protection.accumulator(self._context), self._member.over(protection)
+        for vector in vectors:
+            accumulator.add(member.protect(vector, token_bytes(_TAG_KEY_BYTES)))
+        return member.reveal(accumulator.finish(), len(vectors))
+
+
+class _StepByStep(Rehearsal):
+    """Plays both sides of every step of a round protocol."""
+
+    def __init__(self, protection: Protection, tolerance: Tolerance, n_clients: int) -> None:
+        self._protection = protection
+        self._protocol = protection.round_protocol(tolerance)
+        people = [Identity.create() for _ in range(n_clients)]
+        self._people = sorted(people, key=lambda person: person.client_id)
+        self._roster = Roster(
+            federation="rehearsal",
+            epoch=1,
+            members=tuple(person.public for person in self._people),
+            minimum_summands=FEWEST_SUMMANDS,
+            protection=protection.name,
+            protection_fingerprint=protection.chosen.fingerprint(),
+            context_sha256=bytes(32),
+            secrets_sha256=bytes(32),
+            authority_key=bytes(32),
+            ca_sha256=bytes(32),
+            partition=_one_cell(person.client_id for person in self._people),
+        )
+        self._rounds = 0
+
+    def add_up(self, vectors: Sequence[Integers], spec: VectorSpec) -> Integers:
+        """Play a round and return the sum."""
+        self._rounds += 1
+        protection, terms = self._protection.over(spec), self._terms()
+        people = self._people[: len(vectors)]
+        begun = [self._protocol.begin(terms, person) for person in people]
+        both = [(person.client_id, side) for person, (side, _) in zip(people, begun, strict=True)]
+        firsts = {who: first for (who, _), (_, first) in zip(both, begun, strict=True)}
+        collected = self._protocol.collect(terms, firsts, spec, protection.chosen)
+        for step in protection.steps.all[1:]:
+            for (client_id, side), vector in zip(both, vectors, strict=True):
+                material = collected.material(step.name, client_id)
+                if step.brings_vector:
+                    message = side.protect(material, vector, spec, protection.chosen)
+                    collected.add_vector(client_id, message)
+                else:
+                    collected.add(step.name, client_id, side.answer(step.name, material))
+            collected.close(step.name)
+        plain = NoProtection(spec, NoProtection.plan(spec))
+        context, secret = plain.generate()
+        with secret:
+            return plain.member(context, secret).reveal(collected.finish(), len(vectors))
+
+    def _terms(self) -> RoundTerms:
+        return RoundTerms(
+            federation="rehearsal",
+            run="rehearsal",
+            round=RoundId(self._rounds),
+            seed=0,
+            kind="train",
+            base_round=RoundId(0),
+            base_state=bytes(32),
+            catalogue_fingerprint="",
+            plan_fingerprint="",
+            roster=self._roster,
+            minimum_summands=FEWEST_SUMMANDS,
+        )
+
+
+def _one_cell(clients: Iterable[ClientId]) -> Partition:
+    """Return a cell of all: these rounds are of everybody."""
+    core = tuple(clients)
+    return Partition(
+        cell_size=len(core),
+        cells=(Cell(id=1, since=1, core=core),),
+        standings=tuple(Standing(client_id=client_id, since=1) for client_id in core),
+    )

@@ -1,1 +1,0 @@
-"""Rounds under pairwise masks: messages collected, steps closed, what participants fetch."""

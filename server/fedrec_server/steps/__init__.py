@@ -1,0 +1,1 @@
+"""Rounds of several steps: messages collected, steps closed, what participants fetch."""

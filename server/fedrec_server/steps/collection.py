@@ -1,0 +1,244 @@
+"""The sum of a round of several steps, kept equal to what the store holds of the round.
+
+As with plain sums, what is in memory follows the store, never the other way round: after a crash,
+or where something was taken but could not be committed, the coordinator's side of the round is made
+again by replaying the stored messages and closing the same steps in the same order. Everything here
+runs in the store's thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fedrec.errors import ProtocolError, RoundClosed, RoundError
+from fedrec.ids import ClientId, RoundId
+from fedrec.protection import RoundTerms
+from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundProtocol, Step
+from fedrec.wire.messages import StepMessage, UploadHeader
+from fedrec_server.rounds.selection import counted_of, has_all
+from fedrec_server.rounds.state import Phase, Round
+from fedrec_server.rounds.steps import arrived, invited, is_enough, seconds_of, without_vectors
+from fedrec_server.run.live_run import LiveRun
+from fedrec_server.uploads.collection import Collection
+
+__all__ = ["StepCollection"]
+
+PATIENCE = 1 / 3
+"""Of the last step's time: so long everybody may answer though fewer would do."""
+
+
+class StepCollection(Collection):
+    """One round at a time."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew with what the store has."""
+        self._place: tuple[RoundId, Phase] | None = None
+        self._held: dict[str, set[ClientId]] = {}
+        self._folded: dict[ClientId, bytes] = {}
+        self._side: CoordinatorSide | None = None
+
+    def hear(self, round_: Round, message: StepMessage) -> None:
+        """Take a message that the state machine lets pass.
+
+        Args:
+            round_: without the message.
+
+        Raises:
+            FedrecError: when it does not fit; nothing is changed.
+        """
+        if message.step == self._run.state.rules.steps.first.name:
+            protocol = self._protocol()
+            terms = self._terms(round_, protocol.base_state(message.body))
+            protocol.check_first(terms, message.client_id, message.body)
+            return
+        self._following(round_).add(message.step, message.client_id, message.body)
+        self._held.setdefault(message.step, set()).add(message.client_id)
+
+    def add(
+        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
+    ) -> None:
+        """Add a vector to the sum of those counted so far.
+
+        Raises:
+            ProtocolError: when its client agreed on something else than the round's others.
+            MalformedUpdate: when it is malformed; the sum is as before.
+            DamagedFile: when a counted vector cannot be read any more.
+        """
+        side = self._following(self._round_with(counted))
+        if header.key_list != side.agreement:
+            raise ProtocolError(
+                f"The vector names something else than what round {header.round}'s clients agreed "
+                "on."
+            )
+        side.add_vector(header.client_id, payload)
+        self._folded[header.client_id] = header.digest
+
+    def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
+        """Return the sum of exactly the counted vectors, packed as without protection.
+
+        Raises:
+            DamagedFile: when one of them cannot be read any more.
+            RoundError: when something is missing that clients had to send.
+            RevealRefused: when no honest vectors add up to the sum.
+        """
+        return self._following(self._round_with(counted)).finish()
+
+    def is_due(self, round_: Round, now: float) -> bool:
+        """Tell whether the present step is over: all are there, or the time is."""
+        rules = self._run.state.rules
+        if rules.steps.in_phase(round_.phase) is None:
+            return False
+        if now >= round_.deadline_at:
+            return True
+        here = arrived(rules, round_)
+        if round_.phase == COLLECTING:
+            return has_all(rules, round_, here)
+        if here >= invited(rules, round_):
+            return True
+        last = rules.steps.all[-1].phase
+        patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(rules, last)
+        if round_.phase != last or now < patient_until:
+            return False
+        return self._following(round_).can_finish
+
+    def close(self, round_: Round) -> frozenset[ClientId]:
+        """Close the present step; return who is left out of it.
+
+        Whoever starts from another model than most, and whoever is only summed with others that are
+        not here: of the first step, and of the sum. Of the sum only: these go on taking part.
+
+        Raises:
+            RoundError: when too few are left to go on.
+            FedrecError: when those who are left cannot bring the round to its end.
+        """
+        rules = self._run.state.rules
+        steps, step = rules.steps, self._step_of(round_)
+        if step == steps.first:
+            group = self._participants(round_)
+            self._side = self._begun(round_, group)
+            self._held, self._folded = {}, {}
+            left_out = frozenset(round_.sent(step.name)) - group.keys()
+        else:
+            left_out = frozenset()
+            here = arrived(rules, round_)
+            if steps.is_until_vectors(round_.phase) and not is_enough(rules, round_, here):
+                raise RoundError(f"Too few whole cells are left with {len(here)} clients.")
+            if step.brings_vector:
+                left_out = here - rules.summable(here)
+                round_ = without_vectors(rules, round_, left_out)
+            self._close(self._following(round_), round_, step)
+        self._place = (round_.number, steps.after(round_.phase))
+        return left_out
+
+    def material(self, round_: Round, client_id: ClientId, step: str) -> bytes:
+        """Return what a participant needs for the present step.
+
+        Raises:
+            RoundClosed: when the step is not the present one, or not for this client.
+        """
+        present = self._run.state.rules.steps.in_phase(round_.phase)
+        is_present = present is not None and present.name == step
+        if not is_present or client_id not in invited(self._run.state.rules, round_):
+            raise RoundClosed(f"Round {round_.number} has no step {step} for this client now.")
+        if present == self._run.state.rules.steps.first:
+            raise RoundClosed(f"Nothing is needed for step {step}.")
+        return self._following(round_).material(step, client_id)
+
+    def _round_with(self, counted: Mapping[ClientId, UploadHeader]) -> Round:
+        round_ = self._run.state.current
+        if round_ is None:
+            raise RoundClosed("No round is in progress.")
+        return replace(round_, accepted=counted)
+
+    def _following(self, round_: Round) -> CoordinatorSide:
+        """Return this side of a round whose first step is closed, made again if need be."""
+        folded = {client_id: header.digest for client_id, header in round_.accepted.items()}
+        here = (round_.number, round_.phase)
+        same = (self._place, self._folded) == (here, folded) and all(
+            # Views of keys, because this is asked for every message of every client.
+            round_.sent(step.name).keys() == self._held.get(step.name, set())
+            for step in self._replayed_steps()
+        )
+        if same and self._side is not None:
+            return self._side
+        self.forget()
+        side = self._replayed(round_)
+        self._place, self._folded, self._side = here, folded, side
+        self._held = {step.name: set(round_.sent(step.name)) for step in self._replayed_steps()}
+        return side
+
+    def _replayed_steps(self) -> list[Step]:
+        """Return the steps whose messages are replayed, without the first, which is closed."""
+        return [step for step in self._run.state.rules.steps.all[1:] if not step.brings_vector]
+
+    def _replayed(self, round_: Round) -> CoordinatorSide:
+        side = self._begun(round_, self._participants(round_))
+        for step in self._run.state.rules.steps.all[1:]:
+            if step.brings_vector:
+                for client_id, header in sorted(round_.accepted.items()):
+                    side.add_vector(client_id, self._run.read_update(header))
+            else:
+                for client_id, body in sorted(round_.sent(step.name).items()):
+                    side.add(step.name, client_id, body)
+            if step.phase == round_.phase:
+                return side
+            self._close(side, round_, step)
+        return side
+
+    def _close(self, side: CoordinatorSide, round_: Round, step: Step) -> None:
+        side.close(step.name, round_.sent(step.name) if step.brings_vector else ())
+
+    def _participants(self, round_: Round) -> dict[ClientId, bytes]:
+        """Return the first messages of the largest group of clients that start from one model.
+
+        Of them those of whole cells.
+        """
+        found = round_.sent(self._run.state.rules.steps.first.name)
+        protocol = self._protocol()
+        states = {client_id: protocol.base_state(body) for client_id, body in found.items()}
+        sizes = Counter(states.values())
+        if not sizes:
+            return {}
+        chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
+        group = [client_id for client_id, base_state in states.items() if base_state == chosen]
+        counted = counted_of(self._run.state.rules, round_, group)
+        return {client_id: body for client_id, body in found.items() if client_id in counted}
+
+    def _begun(self, round_: Round, group: Mapping[ClientId, bytes]) -> CoordinatorSide:
+        if not group:
+            raise RoundError("No client that can take part began the round in time.")
+        protocol, protection = self._protocol(), self._run.protection_of(round_.kind)
+        terms = self._terms(round_, protocol.base_state(next(iter(group.values()))))
+        return protocol.collect(terms, group, protection.spec, protection.chosen)
+
+    def _protocol(self) -> RoundProtocol:
+        federation = self._run.federation
+        return federation.protection.round_protocol(federation.plan.protection.tolerance)
+
+    def _step_of(self, round_: Round) -> Step:
+        step = self._run.state.rules.steps.in_phase(round_.phase)
+        if step is None:
+            raise RoundClosed(f"Round {round_.number} takes no more steps.")
+        return step
+
+    def _terms(self, round_: Round, base_state: bytes) -> RoundTerms:
+        federation = self._run.federation
+        return RoundTerms(
+            federation=federation.plan.federation.name,
+            run=self._run.state.rules.run,
+            round=round_.number,
+            seed=federation.plan.federation.seed,
+            kind=round_.kind,
+            base_round=round_.base_round,
+            base_state=base_state,
+            catalogue_fingerprint=federation.catalogue.fingerprint,
+            plan_fingerprint=federation.plan_fingerprint,
+            roster=federation.keys.roster,
+            minimum_summands=self._run.state.rules.needed,
+        )
