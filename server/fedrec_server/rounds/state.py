@@ -10,9 +10,9 @@ from fedrec.config.schema import RoundSettings
 from fedrec.identity.cells import Partition
 from fedrec.identity.whole_cells import core_among, whole_among
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection import ProtectionPlan, Steps
+from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
 from fedrec.protection.opening import opening_seconds
-from fedrec.protection.round_protocol import ONE_STEP
+from fedrec.protection.round_protocol import ONE_STEP, SUMMING
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     Report,
@@ -23,10 +23,20 @@ from fedrec.wire.messages import (
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.last_count import LastCount
 
-__all__ = ["Ending", "Phase", "Reporting", "Round", "Rules", "Silence", "State"]
+__all__ = ["PHASES", "Ending", "Phase", "Reporting", "Round", "Rules", "Silence", "State"]
 
 Phase = str
 """Where a round is: in one of its steps' phases, "summing" or "revealing"."""
+PHASES: tuple[Phase, ...] = tuple(
+    dict.fromkeys(
+        [
+            *(step.phase for kind in PROTECTIONS.values() for step in kind.steps.all),
+            SUMMING,
+            "revealing",
+        ]
+    )
+)
+"""Those of all protections, for whoever counts them apart."""
 
 NO_ROUND = RoundId(0)
 
