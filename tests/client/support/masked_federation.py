@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from client.support.fake_federation import FakeLink, FakeRound, World
@@ -36,7 +36,7 @@ from fedrec.wire.messages import (
     UploadHeader,
 )
 
-STEPS: tuple[str, ...] = get_args(str)
+STEPS = ("keys", "shares", "vector", "signature", "answer")
 PATIENCE = 4
 
 
