@@ -7,7 +7,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -242,14 +242,20 @@ class TestFeed:
             assert [kind for _, kind, _ in messages if kind != "status"] == []
 
 
-def serving_again(found: Serving) -> closing[Iterator[Told]]:
+@contextmanager
+def serving_again(found: Serving) -> Iterator[Iterator[Told]]:
     """Open the feed as soon as there is a place again."""
-    for _ in range(200):
-        try:
-            return told(url(found))
-        except AssertionError:
-            found.do(found.coordinator.engine.tick())
-    raise AssertionError("No place is given back.")
+    with ExitStack() as opened:
+        for _ in range(200):
+            try:
+                messages = opened.enter_context(told(url(found)))
+            except AssertionError:
+                found.do(found.coordinator.engine.tick())
+            else:
+                break
+        else:
+            raise AssertionError("No place is given back.")
+        yield messages
 
 
 class TestLink:
