@@ -22,6 +22,7 @@
     |  |- RosterBreaksCells          roster_breaks_cells    5    FAILED_PRECONDITION
     |  |- PartialCell                partial_cell           5    FAILED_PRECONDITION
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
+    |  |  `- WrongTags               wrong_tags             5    FAILED_PRECONDITION
     |  |- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
     |  |- FolderIsOld                folder_is_old_or_copied  5  PERMISSION_DENIED
     |  |  `- SecondCopy              second_copy            5    PERMISSION_DENIED
@@ -86,6 +87,7 @@ __all__ = [
     "Unreachable",
     "VersionMismatch",
     "WrongIdentity",
+    "WrongTags",
 ]
 
 
