@@ -13,6 +13,9 @@ from fedrec.probes import fingerprint, look
 
 from .conftest import Fedrec
 
+# They measure the machine and train on it.
+pytestmark = pytest.mark.slow
+
 
 def test_this_machine_is_well(fedrec: Fedrec) -> None:
     outcome = fedrec("doctor", "--json")

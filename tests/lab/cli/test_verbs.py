@@ -11,6 +11,9 @@ import pytest
 from fedrec.cli.lazy import ENTRY_POINTS
 from fedrec.cli.main import VERBS
 
+# They start processes.
+pytestmark = pytest.mark.slow
+
 HEAVY = ("torch", "numba", "numpy", "tenseal", "gmpy2", "pyarrow", "matplotlib", "grpc_health")
 OURS = {
     point.name: point.value
