@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import os
 import signal
 import socket
-import ssl
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from fedrec.errors import SettingsError
+from fedrec.listening import is_own_address, written_address
+from fedrec.web_server import WebServer, listening_socket, web_server
 from fedrec_client.serve.application import Application
 from fedrec_client.serve.connections import LimitedConnection, close_slow_ones
 from fedrec_client.serve.gate import Gate
@@ -71,23 +70,20 @@ def serve(place: Place, holder: ModelHolder, on_start: Callable[[str], None]) ->
     token = _checked_token(place)
     listening = _listen(place)
     with listening:
-        config = _config(place, Application(holder, Gate((*place.names, place.host), token=token)))
+        server = _server(place, Application(holder, Gate((*place.names, place.host), token=token)))
         scheme = "https" if place.tls_certificate else "http"
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        address = f"{scheme}://{shown}:{port}"
-        return uvloop.run(_serve(config, listening, holder, lambda: on_start(address)))
+        address = f"{scheme}://{written_address(*listening.getsockname()[:2])}"
+        return uvloop.run(_serve(server, listening, holder, lambda: on_start(address)))
 
 
 async def _serve(
-    config: uvicorn.Config,
+    server: WebServer,
     listening: socket.socket,
     holder: ModelHolder,
     on_start: Callable[[], None],
 ) -> bool:
     # A question must not wait for a thread that reads the next version.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    server = _Server(config)
     came: list[int] = []
 
     def stop(number: int) -> None:
@@ -115,39 +111,22 @@ async def _serve(
     return came[:1] == [signal.SIGINT]
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the loop: uvicorn would end the process by raising them again."""
-        yield
-
-
-def _config(place: Place, application: Application) -> uvicorn.Config:
-    config = uvicorn.Config(
-        application,
-        http=LimitedConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_STOPPING_SECONDS,
-        ssl_certfile=place.tls_certificate,
-        ssl_keyfile=place.tls_key,
-    )
+def _server(place: Place, application: Application) -> WebServer:
     try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
+        return web_server(
+            application,
+            LimitedConnection,
+            backlog=_BACKLOG,
+            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
+            stopping_seconds=_STOPPING_SECONDS,
+            certificate=place.tls_certificate,
+            key=place.tls_key,
+        )
+    except OSError as error:
         raise SettingsError(
             f"--tls-certificate {place.tls_certificate}, --tls-key {place.tls_key}: {error}.",
             remedy="Give a PEM certificate with its chain, and its own private key.",
         ) from None
-    if config.ssl is not None:
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
-    return config
 
 
 def _listen(place: Place) -> socket.socket:
@@ -157,21 +136,13 @@ def _listen(place: Place) -> socket.socket:
         SettingsError: the address cannot be used.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, kind, protocol)
-    except OSError as error:
+        return listening_socket(place.host, place.port, backlog=_BACKLOG)
+    except socket.gaierror as error:
         raise SettingsError(
             f"--host {place.host} is no address of this machine: {error.strerror or error}.",
             remedy="Leave --host out to serve this machine alone.",
         ) from None
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(_BACKLOG)
     except OSError as error:
-        found.close()
         if error.errno == errno.EADDRINUSE:
             raise SettingsError(
                 f"Port {place.port} of {place.host} is in use by another process.",
@@ -181,7 +152,6 @@ def _listen(place: Place) -> socket.socket:
             f"--host {place.host} --port {place.port} cannot be used: {error.strerror}.",
             remedy="Give an address of this machine and a port above 1023.",
         ) from None
-    return found
 
 
 def _checked_token(place: Place) -> str:
@@ -193,7 +163,7 @@ def _checked_token(place: Place) -> str:
     problems = []
     if (place.tls_certificate is None) != (place.tls_key is None):
         problems.append("--tls-certificate and --tls-key belong together.")
-    if not _is_loopback(place.host):
+    if not is_own_address(place.host):
         if place.token_file is None:
             problems.append(f"--host {place.host}: anybody who reaches it could ask for anybody's.")
         if place.tls_certificate is None and not place.accept_plaintext:
@@ -230,12 +200,3 @@ def _read_token(path: Path) -> str:
             remedy="Make one: (umask 077; openssl rand -hex 32 > FILE)",
         )
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -7,15 +7,10 @@ address gets TLS 1.3, and nobody sees anything without a link that an operator a
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
 from cryptography.x509 import ExtensionNotFound
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -23,6 +18,7 @@ from fedrec.config.schema import CoordinatorSettings
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.certificates import hosts_of
 from fedrec.listening import is_own_address, split_address, written_address
+from fedrec.web_server import listening_socket, web_server
 from fedrec_server.engine import Engine
 from fedrec_server.page.access import Access
 from fedrec_server.page.application import application
@@ -55,14 +51,30 @@ class Page:
         guarded = settings.page_link or not is_own_address(self.host)
         self.scheme = "https" if guarded else "http"
         self._access = Access(engine.run.clock) if guarded else None
-        certificate = Path(settings.page_certificate or settings.certificate)
+        certificate = Path(settings.page_certificate or settings.certificate) if guarded else None
         hosts = {"localhost", self.host}
-        if guarded:
+        if certificate is not None:
             hosts |= set(_hosts_of(certificate))
         self._feed = Feed(engine)
         web = application(self._feed, self._access, hosts=hosts)
-        self._server = _Server(_config(web, certificate if guarded else None))
-        self._socket = _listen(self.host, port, settings.page)
+        try:
+            self._server = web_server(
+                web,
+                _Connection,
+                backlog=_BACKLOG,
+                keep_alive_seconds=_KEEP_ALIVE_SECONDS,
+                stopping_seconds=_STOPPING_SECONDS,
+                certificate=certificate,
+            )
+        except OSError as error:
+            raise _unusable(certificate, error) from None
+        try:
+            self._socket = listening_socket(self.host, port, backlog=_BACKLOG)
+        except OSError as error:
+            raise SettingsError(
+                f"{_SETTING}: {settings.page} cannot be opened: {error.strerror or error}.",
+                remedy="Stop the other process, or choose another port (0 takes a free one).",
+            ) from None
         self.port: int = self._socket.getsockname()[1]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -95,13 +107,6 @@ class Page:
         self._socket.close()
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the coordinator."""
-        yield
-
-
 class _Connection(H11Protocol):
     """uvicorn's connection, which by itself there may be any number of, and which may be silent."""
 
@@ -118,30 +123,6 @@ class _Connection(H11Protocol):
             self.transport.close()
 
 
-def _config(web: Any, certificate: Path | None) -> uvicorn.Config:
-    config = uvicorn.Config(
-        web,
-        http=_Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_STOPPING_SECONDS,
-        ssl_certfile=certificate,
-    )
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise _unusable(certificate, error) from None
-    if config.ssl is not None:
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
-    return config
-
-
 def _hosts_of(certificate: Path) -> tuple[str, ...]:
     """Return the names for which a certificate was made."""
     try:
@@ -155,29 +136,4 @@ def _unusable(certificate: Path | None, error: Exception) -> SettingsError:
         f"coordinator.page_certificate: {certificate} cannot be used: {error}.",
         remedy="Name a PEM file with a private key and the certificate for it, or leave it out to "
         "use coordinator.certificate.",
-    )
-
-
-def _listen(host: str, port: int, address: str) -> socket.socket:
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _taken(address, error) from None
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(where)
-        found.listen(_BACKLOG)
-    except OSError as error:
-        found.close()
-        raise _taken(address, error) from None
-    return found
-
-
-def _taken(address: str, error: OSError) -> SettingsError:
-    return SettingsError(
-        f"{_SETTING}: {address} cannot be opened: {error.strerror or error}.",
-        remedy="Stop the other process, or choose another port (0 takes a free one).",
     )
