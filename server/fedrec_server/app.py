@@ -147,11 +147,6 @@ class Coordinator:
         """Return where the page is; empty where none is served."""
         return "" if self._page is None else self._page.url
 
-    @property
-    def is_running(self) -> bool:
-        """Tell whether the coordinator is between `start` and `stop`."""
-        return self._engine is not None
-
     async def start(self) -> str:
         """Open the store and the port; return `host:port`."""
         store = SqliteStore(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, rows_of
+from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, empty_sums, rows_of
 
 from fedrec.config.algorithm import algorithm_of
 from fedrec.errors import TrainingError
@@ -197,7 +197,7 @@ class ContributionSuite:
         learner = party.learner
         cohort = learner.cohort(party.shared, party.users)
         start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.device)
-        sums = learner.empty_sums(party.shared)
+        sums = empty_sums(learner, party.shared)
         fit = fit_of(party.algorithm, start, sums, learner.accelerator)
         for chunk in learner.chunks(cohort):
             own = {

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS, Algorithm
+from fedrec.algorithms.grid import RoundSums
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import UserSplit
@@ -159,6 +160,11 @@ class Party:
     def fresh(self, private: PrivateState) -> PrivateState:
         """Return what private parameters are before a round trains them."""
         return self.learner.refreshed(self.shared, self.users, private)
+
+
+def empty_sums(learner: Learner, shared: SharedState) -> RoundSums:
+    """Return the sums of a round that starts from a version, with nothing in them."""
+    return learner.sums_shape(shared).empty(learner.device)
 
 
 def assert_same(one: PrivateState, other: PrivateState) -> None:

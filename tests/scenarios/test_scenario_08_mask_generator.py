@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common.protection.masks.cohort import Cohort, make_people
+from common.protection.masks.cohort import Cohort, keystream, make_people
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 import fedrec
 from fedrec.protection.masks import participant as participant_module
 from fedrec.protection.masks import unmasking as unmasking_module
-from fedrec.protection.masks.keystream import Words, add_mask, keystream
+from fedrec.protection.masks.keystream import Words, add_mask
 
 # McGrew and Viega, The Galois/Counter mode of operation, test cases 13 and 14: a key of 256 zero
 # bits encrypts the counters 0, 1 and 2 to the hash key, the tag and the ciphertext.

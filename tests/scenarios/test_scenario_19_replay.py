@@ -64,7 +64,7 @@ def test_scenario_19_after_a_restart(second_round: Recorded, tmp_path: Path) -> 
     Of a copy from before the round members notice that it went back; see `test_rollback_detection`.
     """
     found, header, payload = second_round
-    found.do(found.coordinator.stop(grace_seconds=0.0))
+    found.stop()
     shutil.copytree(tmp_path / "state", tmp_path / "copy" / "state")
     for folder in (tmp_path, tmp_path / "copy"):
         with serving(found.bench, folder) as again, again.link() as link:

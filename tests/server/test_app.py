@@ -186,7 +186,7 @@ def test_stop_answers_long_polls_and_keeps_the_run(tmp_path: Path) -> None:
         waiting = threading.Thread(target=wait)
         waiting.start()
         until(lambda: bool(found.coordinator.engine.run.presence.waiters))
-        found.do(found.coordinator.stop(grace_seconds=10.0))
+        found.stop(grace_seconds=10.0)
         waiting.join(10)
         assert isinstance(answers[0].task, Wait) and "stops" in answers[0].task.reason
     with serving(bench, tmp_path) as found:
@@ -260,12 +260,11 @@ def test_how_the_run_ended_is_told(
     bench = Bench.of(3)
 
     async def over() -> str:
-        server = Coordinator(settings_of(tmp_path), bench.federation)
+        server, started = Coordinator(settings_of(tmp_path), bench.federation), asyncio.Event()
         serving = asyncio.ensure_future(
-            server.serve(lambda address, run: None, until_finished=True)
+            server.serve(lambda address, run: started.set(), until_finished=True)
         )
-        while not server.is_running:
-            await asyncio.sleep(0.01)
+        await started.wait()
         engine = server.engine
         async with engine.run.lock:
             await engine.run.commit(

@@ -15,6 +15,7 @@ from server.support.driving import (
     current,
     files,
     gather,
+    pieces,
     play,
     poll,
     report,
@@ -229,7 +230,7 @@ class TestUploads:
                 header = bench.header(0, 1, payload, engine.run.name)
                 incoming = await engine.updates.open(header)
                 assert incoming is not None
-                await incoming.add(0, payload)
+                await incoming.take(pieces(payload))
                 with pytest.raises(MalformedUpdate):
                     await incoming.finish()
                 await incoming.leave()
@@ -251,7 +252,7 @@ class TestUploads:
                 header = bench.header(0, 1, payload, engine.run.name)
                 incoming = await engine.updates.open(header)
                 assert incoming is not None
-                await incoming.add(0, payload[:20])
+                await incoming.take(pieces(payload[:20]))
                 with pytest.raises(CorruptUpload):
                     await incoming.finish()
                 await incoming.leave()
@@ -261,9 +262,7 @@ class TestUploads:
                 assert (status.offset, status.accepted) == (20, False)
                 incoming = await engine.updates.open(header)
                 assert incoming is not None
-                with pytest.raises(CorruptUpload):
-                    await incoming.add(21, payload[21:])
-                await incoming.add(20, payload[20:])
+                await incoming.take(pieces(payload, 20))
                 assert not await incoming.finish()
                 await incoming.leave()
                 assert (await engine.updates.status(*ask)).accepted
@@ -305,7 +304,7 @@ class TestUploads:
                 header = bench.header(0, 1, payload, engine.run.name)
                 incoming = await engine.updates.open(header)
                 assert incoming is not None
-                await incoming.add(0, payload[:-1] + b"?")
+                await incoming.take(pieces(payload[:-1] + b"?"))
                 with pytest.raises(CorruptUpload):
                     await incoming.finish()
                 await incoming.leave()

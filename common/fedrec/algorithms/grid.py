@@ -69,19 +69,6 @@ class GridSum:
         self.put(item_index, inside)
         return clipped
 
-    def add_table(self, rows: torch.Tensor) -> torch.Tensor:
-        """Add every user's change of every item.
-
-        Args:
-            rows: float (n_users, n_items, width).
-
-        Returns:
-            int64 (n_users,): how many of each user's values had to be clipped.
-        """
-        inside, clipped = self.rounded(rows.flatten(1))
-        self._change[:-1] += inside.sum(0).view(-1, self.width).to(self._type)
-        return clipped
-
     def add_whole(self, rows: torch.Tensor) -> torch.Tensor:
         """Add users' contributions to a tensor that belongs to no items: it has one row.
 
@@ -321,10 +308,6 @@ class RoundSums:
         found._stopped = self._stopped.to("meta")
         found._losses_finite = self._losses_finite.to("meta")
         return found
-
-    def count_all(self, n_users: int) -> None:
-        """Count some users for every item."""
-        self._counts[:-1] += n_users
 
     def add_counts(self, counts: torch.Tensor) -> None:
         """Add what was counted elsewhere, int64 (n_items,)."""

@@ -143,13 +143,6 @@ class Interactions:
                 return self.take((held > 0)[user_index] & (holders > 0)[item_index])
             pair_user, pair_item = pair_user[kept], pair_item[kept]
 
-    def restricted_to_users(self, user_ids: Iterable[str]) -> Interactions:
-        """Keep the rows of these users, in their present order; unknown users are no error."""
-        wanted = set(user_ids)
-        rows = self.user_ids.tolist()
-        mask = np.fromiter((user in wanted for user in rows), dtype=np.bool_, count=len(rows))
-        return self.take(mask)
-
     def _canonical_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the order by (user, item, time) and each row's pair number, both (n_rows,)."""
         _, user_index = encode_ids(self.user_ids)

@@ -19,7 +19,6 @@ from fedrec.training.user_half import UserHalf
 
 __all__ = ["LocalRound", "train_locally"]
 
-_MAXIMUM_CLIPPED = 1 << 20
 _N_TRAINING = 4
 
 

@@ -129,10 +129,6 @@ class UserHalf(ServerHalf):
                 tables[name].write(begin + np.arange(len(values)), array_of(values))
         return PrivateState.of({name: table.finish() for name, table in tables.items()})
 
-    def empty_sums(self, shared: SharedState) -> RoundSums:
-        """Return the sums of a round that starts from a version, with nothing in them."""
-        return self.sums_shape(shared).empty(self.device)
-
     def sums_shape(self, shared: SharedState) -> SumsShape:
         """Return what the sums of a round are of that starts from a version."""
         mechanism = self.layout.mechanism

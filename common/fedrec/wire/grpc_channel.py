@@ -8,7 +8,7 @@ import grpc
 
 from fedrec.identity.certificates import Credentials
 
-__all__ = ["MAX_MESSAGE_BYTES", "close_channel", "host_of", "open_channel"]
+__all__ = ["MAX_MESSAGE_BYTES", "close_channel", "open_channel"]
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CLOSING_SECONDS = 2.0
@@ -54,8 +54,3 @@ def close_channel(channel: grpc.Channel, *, seconds: float = CLOSING_SECONDS) ->
     closing = threading.Thread(target=channel.close, name="fedrec-close", daemon=True)
     closing.start()
     closing.join(seconds)
-
-
-def host_of(address: str) -> str:
-    """Return the host of `host:port`, of an IPv6 address without its brackets."""
-    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")

@@ -29,7 +29,6 @@ CKKS_SLOTS = 32_768
 CKKS_BLOCK_BYTES = 3 * 2 * 65_536 * 8 + 1_376
 PAILLIER_VALUE_BYTES = 836.66
 PLAIN_FILE_BYTES = 430
-KB = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from fedrec_lab.reports.plots import SizeBar
 from fedrec_lab.reports.result_row import ResultRow, reference_rows
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.reports.tables import markdown_table, plain_table, rich_table
+from fedrec_lab.reports.tables import plain_table, rich_table
 
 __all__ = [
     "ComparisonRow",
@@ -26,7 +26,6 @@ __all__ = [
     "Sample",
     "SizeBar",
     "ledger_of",
-    "markdown_table",
     "paired_bootstrap",
     "plain_table",
     "quality_by_round",

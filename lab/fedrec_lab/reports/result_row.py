@@ -53,10 +53,6 @@ class ResultRow:
         mean = self.mean(metric)
         return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
-    def with_samples_of(self, other: ResultRow) -> ResultRow:
-        """Return the row with another seed's samples added."""
-        return ResultRow(label=self.label, samples=self.samples + other.samples, note=self.note)
-
     def _values(self, metric: Metric) -> list[float]:
         found: list[float] = [getattr(rates, metric) for rates in self.samples]
         return found

@@ -10,7 +10,7 @@ from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["cells", "headings", "markdown_table", "plain_table", "rich_table"]
+__all__ = ["cells", "headings", "plain_table", "rich_table"]
 
 
 def headings(at: int) -> list[str]:
@@ -43,19 +43,6 @@ def plain_table(rows: Sequence[ResultRow], *, at: int) -> str:
     ]
     lines.insert(1, "-" * len(lines[0]))
     return "\n".join([*lines, *_notes(rows)])
-
-
-def markdown_table(rows: Sequence[ResultRow], *, at: int) -> str:
-    """Return the table as Markdown."""
-    titles = headings(at)
-    lines = [
-        titles,
-        ["---", *["---:"] * (len(titles) - 1)],
-        *([cell.replace("|", "\\|") for cell in cells(row)] for row in rows),
-    ]
-    text = [f"| {' | '.join(line)} |" for line in lines]
-    notes = _notes(rows)
-    return "\n".join([*text, "", *notes] if notes else text)
 
 
 def rich_table(rows: Sequence[ResultRow], *, at: int, title: str | None = None) -> Table:

@@ -63,11 +63,6 @@ class Incoming(ABC):
         if self._busy is not None:
             await asyncio.shield(self._busy)
 
-    async def add(self, offset: int, data: bytes) -> None:
-        """Take one chunk; a stream that begins at 0 begins anew."""
-        chunk = Chunk(offset=offset, data=data)
-        await self._to_its_end(self._run.work.beside(self._add_all, (chunk,)))
-
     def _add_all(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self._add(chunk.offset, chunk.data)

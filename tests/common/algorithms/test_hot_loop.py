@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conformance.device_guard import DeviceGuard
-from conformance.party import Party, plan_of
+from conformance.party import Party, empty_sums, plan_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.grid import GridSum
@@ -63,7 +63,7 @@ def watched_fits(plan, users, monkeypatch):
     learner, algorithm = party.learner, party.algorithm
     cohort = learner.cohort(party.shared, users)
     start = algorithm.start(party.shared, cohort.active, 5, learner.device)
-    fit = fit_of(algorithm, start, learner.empty_sums(party.shared), None)
+    fit = fit_of(algorithm, start, empty_sums(learner, party.shared), None)
     private = party.fresh(party.private)
     guard = DeviceGuard()
     handed_out, rounded = blocks.blocks_of, GridSum.rounded

@@ -65,16 +65,9 @@ def test_minimum_counts_distinct_items_and_keeps_all_rows() -> None:
         interactions.with_minimum(0)
 
 
-def test_restriction_keeps_order_and_ignores_unknown_users() -> None:
-    interactions = build([("b", "y", 1), ("a", "x", 1), ("b", "x", 1)])
-    kept = interactions.restricted_to_users(["b", "nobody"])
-    assert as_rows(kept) == [("b", "y", 1), ("b", "x", 1)]
-
-
 def test_nothing_is_valid_everywhere() -> None:
     nothing = Interactions.from_columns([], [], [])
     assert len(nothing.deduplicated()) == len(nothing.with_minimum(1)) == nothing.n_users == 0
-    assert len(nothing.restricted_to_users(["a"])) == 0
 
 
 def test_columns_are_read_only() -> None:

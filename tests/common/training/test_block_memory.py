@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conformance.live_tensors import LiveTensors
+from conformance.party import empty_sums
 
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.trained import _BYTES_PER_SAMPLE
@@ -113,7 +114,7 @@ def fitted(case, n_steps, n_users=16):
     start = learner.algorithm.start(shared, cohort.active, 2, learner.device)
     chunk = cohort.chunk_of(np.arange(n_users), learner.device, n_steps=n_steps)
     own = {name: torch.from_numpy(values) for name, values in private.tensors.items()}
-    return learner, start, learner.empty_sums(shared), chunk, own
+    return learner, start, empty_sums(learner, shared), chunk, own
 
 
 @pytest.mark.parametrize("n_steps", [1, *sorted(BUDGET)])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conformance.device_guard import DeviceGuard
-from conformance.party import Party, plan_of
+from conformance.party import Party, empty_sums, plan_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.algorithm import ChunkResult
@@ -100,7 +100,7 @@ def test_a_block_trains_without_values(name, structure, own, n_steps, noise, use
     monkeypatch.setattr(TopK, "in_numpy", False)
     party = party_of(name, structure, own, users)
     start = start_of(party)
-    n_items, sums = len(start.active), party.learner.empty_sums(party.shared).shapes()
+    n_items, sums = len(start.active), empty_sums(party.learner, party.shared).shapes()
     if noise:
         sums._longest, sums._counts_rows = 1 << 20, False
     there = replace(
@@ -155,7 +155,7 @@ def test_a_chunk_is_read_once(name, structure, own, users, monkeypatch):
     monkeypatch.setattr(blocks, "sorted_rows", lambda keys: torch.sort(keys, dim=-1).values)
     party = party_of(name, structure, own, users)
     learner, start = party.learner, start_of(party)
-    trainer, sums = Trainer(party.algorithm, start), learner.empty_sums(party.shared)
+    trainer, sums = Trainer(party.algorithm, start), empty_sums(learner, party.shared)
     n_steps = set()
     for chunk in learner.chunks(learner.cohort(party.shared, users)):
         own_rows = {
@@ -189,5 +189,5 @@ def test_a_read_in_the_loop_is_found(users, monkeypatch):
     }
     guard = DeviceGuard()
     with guard.watching():
-        Trainer(party.algorithm, start).train(chunk, own, learner.empty_sums(party.shared))
+        Trainer(party.algorithm, start).train(chunk, own, empty_sums(learner, party.shared))
     assert "aten._local_scalar_dense.default" in guard.found[0]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance.party import Party, plan_of
+from conformance.party import Party, empty_sums, plan_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrec.algorithms.fedmf import FedMF
@@ -52,7 +52,7 @@ def trained(party, room):
     learner = party.learner
     cohort = learner.cohort(party.shared, party.users)
     start = party.algorithm.start(party.shared, cohort.active, 5, learner.device)
-    sums, own = learner.empty_sums(party.shared), []
+    sums, own = empty_sums(learner, party.shared), []
     trainer = Trainer(party.algorithm, start, room)
     for chunk in learner.chunks(cohort):
         private = {
@@ -198,7 +198,7 @@ def test_a_sum_takes_a_block_as_a_whole_or_not_at_all(party):
     for longest in (None, 1 << 18):
 
         def fresh(longest=longest):
-            sums = learner.empty_sums(party.shared)
+            sums = empty_sums(learner, party.shared)
             sums._longest, sums._counts_rows = longest, longest is None
             return sums
 

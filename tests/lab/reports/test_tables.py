@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates
-from fedrec_lab.reports import ResultRow, markdown_table, plain_table, reference_rows, rich_table
+from fedrec_lab.reports import ResultRow, plain_table, reference_rows, rich_table
 
 
 def rates(ndcg):
@@ -28,8 +28,6 @@ def test_mean_and_deviation_by_hand(rows):
     assert rows[0].mean("ndcg") == pytest.approx(0.07)
     assert rows[0].deviation("ndcg") == pytest.approx(0.01)
     assert rows[1].deviation("ndcg") is None
-    both = rows[1].with_samples_of(rows[0])
-    assert (both.label, len(both.samples)) == ("[bold] a|b", 4)
 
 
 def test_plain(rows):
@@ -40,14 +38,6 @@ def test_plain(rows):
     assert "0.0700 ± 0.0100" in lines[2]
     assert len({len(line) for line in lines[:4]}) == 1
     assert lines[4] == "fedmf: chosen"
-
-
-def test_markdown(rows):
-    lines = markdown_table(rows, at=5).splitlines()
-    assert lines[0].startswith("| method | HR@5 |")
-    assert lines[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    assert r"[bold] a\|b" in lines[3]
-    assert lines[-1] == "fedmf: chosen"
 
 
 def test_rich_takes_no_label_for_markup(rows):

@@ -238,7 +238,7 @@ class TestFeed:
     def test_stopping_ends_the_feed(self, found: Serving) -> None:
         with told(url(found)) as messages:
             first(messages, "status")
-            found.do(found.coordinator.stop(grace_seconds=0.0))
+            found.stop()
             assert [kind for _, kind, _ in messages if kind != "status"] == []
 
 

@@ -7,10 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from server.support.driving import gather, running
+from server.support.driving import gather, pieces, running
 from server.support.federations import Bench
-
-from fedrec.wire.chunks import split
 
 
 @pytest.mark.parametrize("place", ["draft.write", "draft.synced", "folder.synced"])
@@ -31,8 +29,7 @@ def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) ->
             assert incoming is not None
 
             async def call() -> None:
-                for offset, data in split(payload):
-                    await incoming.add(offset, data)
+                await incoming.take(pieces(payload))
                 await incoming.finish()
 
             calling = asyncio.ensure_future(call())

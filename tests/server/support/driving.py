@@ -105,9 +105,9 @@ async def upload(
     return await engine.updates.receive(header, pieces(payload))
 
 
-async def pieces(payload: bytes) -> AsyncIterator[Chunk]:
-    """Yield what a stream brings after its header."""
-    for offset, data in split(payload):
+async def pieces(payload: bytes, start: int = 0) -> AsyncIterator[Chunk]:
+    """Yield what a stream brings after its header, from a byte on."""
+    for offset, data in split(payload, start):
         yield Chunk(offset=offset, data=data)
 
 

@@ -56,6 +56,12 @@ class Serving:
     address: str
     loop: asyncio.AbstractEventLoop
     bench: Bench
+    stopped: bool = False
+
+    def stop(self, grace_seconds: float = 0.0) -> None:
+        """Stop the coordinator before the end."""
+        self.stopped = True
+        self.do(self.coordinator.stop(grace_seconds=grace_seconds))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something in the coordinator's loop."""
@@ -144,8 +150,8 @@ def serving(
         try:
             yield found
         finally:
-            if coordinator.is_running:
-                found.do(coordinator.stop(grace_seconds=0.0))
+            if not found.stopped:
+                found.stop()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)

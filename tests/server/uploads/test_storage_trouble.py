@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from server.support.driving import current, files, gather, play, running, upload
+from server.support.driving import current, files, gather, pieces, play, running, upload
 from server.support.federations import Bench
 
 from fedrec.errors import RoundClosed, StorageError
@@ -120,7 +120,7 @@ class TestTrouble:
                 with monkeypatch.context() as patch:
                     patch.setattr(os, "pwrite", short)
                     with pytest.raises(StorageError, match="full"):
-                        await incoming.add(0, payload)
+                        await incoming.take(pieces(payload))
                 await incoming.leave()
                 status = await engine.updates.status(
                     engine.run.name, RoundId(1), header.client_id, header.digest

@@ -104,11 +104,6 @@ class Collector:
         return len(self._vectors)
 
     @property
-    def everybody_answered(self) -> bool:
-        """Whether all who signed gave their shares."""
-        return self._signatures.keys() <= self._given.keys()
-
-    @property
     def graph(self) -> GraphParameters:
         """The graph's numbers, once the list of keys is closed."""
         return self._terms.graph_of(len(self._key_list.keys))

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-__all__ = ["WIDE", "WORD", "WORD_BYTES", "Words", "add_mask", "add_words", "keystream"]
+__all__ = ["WIDE", "WORD", "WORD_BYTES", "Words", "add_mask", "add_words"]
 
 Words = NDArray[np.uint32]
 
@@ -26,13 +26,6 @@ WORD_BYTES = 4
 BLOCK_BYTES = 1 << 20
 _ZEROS = bytes(BLOCK_BYTES)
 _AES_BLOCK = 16
-
-
-def keystream(key: bytes, n_words: int) -> Words:
-    """Return the first words that a 32-byte key gives, uint32 of shape (n_words,)."""
-    words = np.zeros(n_words, dtype=WORD)
-    add_mask(words, key, 1, n_wide=0)
-    return words
 
 
 def add_words(total: Words, words: Words, sign: int, *, n_wide: int) -> None:

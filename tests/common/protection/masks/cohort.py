@@ -23,7 +23,7 @@ from fedrec.protection.masks import (
     Tolerance,
     plan_masks,
 )
-from fedrec.protection.masks.keystream import Words
+from fedrec.protection.masks.keystream import Words, add_mask
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 TEN_TEN = Tolerance(corrupt_share=0.1, dropout_share=0.1, malicious=False)
@@ -35,6 +35,13 @@ SPEC = VectorSpec(
     ),
     max_summands=200,
 )
+
+
+def keystream(key: bytes, n_words: int) -> Words:
+    """Return the first words that a 32-byte key gives, uint32 of shape (n_words,)."""
+    words = np.zeros(n_words, dtype=np.dtype("<u4"))
+    add_mask(words, key, 1, n_wide=0)
+    return words
 
 
 def make_terms(

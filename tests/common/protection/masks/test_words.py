@@ -5,12 +5,13 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from common.protection.masks.cohort import keystream
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrec.errors import MalformedUpdate, PlanMismatch, RevealRefused, SettingsError
 from fedrec.protection.masks import MaskWords, plan_masks
-from fedrec.protection.masks.keystream import Words, add_mask, keystream
+from fedrec.protection.masks.keystream import Words, add_mask
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.vector import SegmentSpec, VectorSpec
 
