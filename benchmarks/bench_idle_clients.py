@@ -34,8 +34,7 @@ from fedrec.identity.identity import Identity
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunk_parts import chunk_to_part
 from fedrec.wire.chunks import chunks
-from fedrec.wire.convert import upload_header_to_proto
-from fedrec.wire.convert_task import task_from_proto
+from fedrec.wire.convert import TASK, UPLOAD_HEADER
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import FederationInfo, Train
 from fedrec.wire.v1 import coordinator_pb2, update_pb2
@@ -103,7 +102,7 @@ class Client:
                 continue
             finally:
                 crowd.waiting -= 1
-            task = task_from_proto(answer)
+            task = TASK.from_proto(answer)
             if task.published_round > version:
                 version = task.published_round
                 crowd.woken.setdefault(version, []).append(time.time())
@@ -125,7 +124,7 @@ class Client:
         payload = member.protect(vector)
         header = signed_header(self._identity, info, plan, task, payload)
         put = self.channel.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
-        first = update_pb2.UploadPart(header=upload_header_to_proto(header)).SerializeToString()
+        first = update_pb2.UploadPart(header=UPLOAD_HEADER.to_proto(header)).SerializeToString()
         parts = [chunk_to_part(update_pb2.UploadPart, chunk) for chunk in chunks(payload)]
         await put(iter([first, *parts]), timeout=60)
 

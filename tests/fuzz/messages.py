@@ -16,13 +16,12 @@ from fedrec.protection.masks import (
     ShareBundle,
     bodies,
 )
-from fedrec.wire import admin_link, convert, convert_task
+from fedrec.wire import admin_link, convert
 from fedrec.wire.chunks import Assembler, Blob
-from fedrec.wire.convert_task import (
+from fedrec.wire.convert import (
+    TASK,
     remembered_from_proto,
     remembered_to_proto,
-    task_from_proto,
-    task_to_proto,
 )
 from fedrec.wire.messages import (
     Application,
@@ -57,8 +56,7 @@ def _tasks() -> tuple[bytes, ...]:
         kind="train",
         base_round=RoundId(2),
         contributions=(header, VALUES.header(client_id=OTHER)),
-        sum_length=5,
-        sum_digest=b"h" * 32,
+        sum=Blob(length=5, digest=b"h" * 32),
         epoch=2,
     )
     train = Train(round=one, kind="count", base_round=RoundId(2), seconds_left=1.5, epoch=2)
@@ -73,7 +71,7 @@ def _tasks() -> tuple[bytes, ...]:
     latest = Latest(header=header)
     return _written(
         *(
-            task_to_proto(Task(published_round=one, task=kind, epoch=2, latest=latest))
+            TASK.to_proto(Task(published_round=one, task=kind, epoch=2, latest=latest))
             for kind in kinds
         )
     )
@@ -88,7 +86,7 @@ def _requests() -> tuple[bytes, ...]:
 def _chunks() -> tuple[bytes, ...]:
     """Return an upload: its announcement and its pieces, each behind its length."""
     payload = bytes(range(200))
-    blob = convert.blob_to_proto(Blob.of(payload)).SerializeToString()
+    blob = convert.BLOB.to_proto(Blob.of(payload)).SerializeToString()
     pieces = [
         update_pb2.Chunk(offset=start, data=payload[start : start + 80]).SerializeToString()
         for start in range(0, 200, 80)
@@ -104,9 +102,9 @@ def _assembled(data: bytes) -> bytes:
         data = data[length:]
     announced: list[Blob] = []
     read_blob = from_proto(
-        update_pb2.BlobHeader, lambda message: convert.blob_from_proto(message, "blob")
+        update_pb2.BlobHeader, lambda message: convert.BLOB.from_proto(message, "blob")
     )
-    read_chunk = from_proto(update_pb2.Chunk, convert.chunk_from_proto)
+    read_chunk = from_proto(update_pb2.Chunk, lambda chunk: (chunk.offset, chunk.data))
     blob = read_blob(parts[0]) if parts else None
     if isinstance(blob, Blob):
         announced.append(blob)
@@ -146,44 +144,44 @@ MASKED = StepMessage(
 )
 MESSAGES = {
     "upload header": Target(
-        read=from_proto(update_pb2.UploadHeader, convert.upload_header_from_proto),
-        seeds=_written(convert.upload_header_to_proto(VALUES.header())),
+        read=from_proto(update_pb2.UploadHeader, convert.UPLOAD_HEADER.from_proto),
+        seeds=_written(convert.UPLOAD_HEADER.to_proto(VALUES.header())),
     ),
     "statement": Target(
-        read=from_proto(model_pb2.RevealStatement, convert.reveal_statement_from_proto),
-        seeds=_written(convert.reveal_statement_to_proto(VALUES.statement())),
+        read=from_proto(model_pb2.RevealStatement, convert.STATEMENT.from_proto),
+        seeds=_written(convert.STATEMENT.to_proto(VALUES.statement())),
     ),
     "report": Target(
-        read=from_proto(model_pb2.Report, convert.report_from_proto),
-        seeds=_written(convert.report_to_proto(VALUES.report())),
+        read=from_proto(model_pb2.Report, convert.REPORT.from_proto),
+        seeds=_written(convert.REPORT.to_proto(VALUES.report())),
     ),
     "federation": Target(
-        read=from_proto(coordinator_pb2.Federation, convert.federation_from_proto),
-        seeds=_written(convert.federation_to_proto(VALUES.federation())),
+        read=from_proto(coordinator_pb2.Federation, convert.FEDERATION.from_proto),
+        seeds=_written(convert.FEDERATION.to_proto(VALUES.federation())),
     ),
     "upload status": Target(
-        read=from_proto(coordinator_pb2.UploadStatus, convert.upload_status_from_proto),
-        seeds=_written(convert.upload_status_to_proto(UploadStatus(offset=3, accepted=False))),
+        read=from_proto(coordinator_pb2.UploadStatus, convert.UPLOAD_STATUS.from_proto),
+        seeds=_written(convert.UPLOAD_STATUS.to_proto(UploadStatus(offset=3, accepted=False))),
     ),
     "published round": Target(
         read=from_proto(
-            model_pb2.Published, lambda message: convert.published_from_proto(message, b"blob")
+            model_pb2.Published, lambda message: convert.PUBLISHED.from_proto(message, blob=b"blob")
         ),
-        seeds=_written(convert.published_to_proto(VALUES.published())),
+        seeds=_written(convert.PUBLISHED.to_proto(VALUES.published())),
     ),
     "snapshot": Target(
         read=from_proto(
-            model_pb2.Snapshot, lambda message: convert.snapshot_from_proto(message, b"blob")
+            model_pb2.Snapshot, lambda message: convert.SNAPSHOT.from_proto(message, blob=b"blob")
         ),
-        seeds=_written(convert.snapshot_to_proto(VALUES.snapshot())),
+        seeds=_written(convert.SNAPSHOT.to_proto(VALUES.snapshot())),
     ),
     "answer to an applicant": Target(
-        read=from_proto(coordinator_pb2.Application, convert.application_from_proto),
+        read=from_proto(coordinator_pb2.Application, convert.APPLICATION.from_proto),
         seeds=_written(
-            convert.application_to_proto(Application(epoch=2, listed=True, certificate=b"pem"))
+            convert.APPLICATION.to_proto(Application(epoch=2, listed=True, certificate=b"pem"))
         ),
     ),
-    "task": Target(read=from_proto(coordinator_pb2.Task, task_from_proto), seeds=_tasks()),
+    "task": Target(read=from_proto(coordinator_pb2.Task, TASK.from_proto), seeds=_tasks()),
     "request for a task": Target(
         read=from_proto(coordinator_pb2.NextTaskRequest, remembered_from_proto), seeds=_requests()
     ),
@@ -193,8 +191,8 @@ MESSAGES = {
     ),
     "chunks": Target(read=_assembled, seeds=_chunks()),
     "message under masks": Target(
-        read=from_proto(masks_pb2.MaskMessage, convert_task.step_message_from_proto),
-        seeds=_written(convert_task.step_message_to_proto(MASKED)),
+        read=from_proto(masks_pb2.MaskMessage, convert.STEP_MESSAGE.from_proto),
+        seeds=_written(convert.STEP_MESSAGE.to_proto(MASKED)),
     ),
     "mask keys": Target(
         read=lambda data: bodies.keys_from_bytes(VALUES.client, data), seeds=(MASKED.body,)

@@ -78,7 +78,7 @@ def test_what_a_parser_may_not_raise_is_found() -> None:
 
     with pytest.raises(IndexError):
         is_refused(Target(read=careless, seeds=(b"12345678",)), b"short")
-    reader = from_proto(update_pb2.BlobHeader, lambda one: convert.blob_from_proto(one, "blob"))
+    reader = from_proto(update_pb2.BlobHeader, lambda one: convert.BLOB.from_proto(one, "blob"))
     with pytest.raises(ProtocolError):
         reader(update_pb2.BlobHeader(length=3, digest=b"short").SerializeToString())
     assert reader(b"\xff") is None

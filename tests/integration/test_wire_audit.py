@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(
 def test_a_field_that_nobody_declared_is_named(
     recorded: Callable[..., Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = grpc_link.upload_header_to_proto
+    honest = grpc_link.UPLOAD_HEADER.to_proto
 
     def leaking(header: UploadHeader) -> Any:
         made = honest(header)
@@ -143,7 +144,7 @@ def test_a_field_that_nobody_declared_is_named(
         made.MergeFromString(b"\x9a\x06\x0b14 users, 3")
         return made
 
-    monkeypatch.setattr(grpc_link, "upload_header_to_proto", leaking)
+    monkeypatch.setattr(grpc_link, "UPLOAD_HEADER", SimpleNamespace(to_proto=leaking))
     federation = recorded("bfv")
     run(federation)
     report = report_of(federation, tmp_path)

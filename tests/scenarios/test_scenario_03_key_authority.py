@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blake3 import blake3
 from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch, put_watch
@@ -21,6 +20,7 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection.modular import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Reveal
 
 
@@ -36,7 +36,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
 
 def passed_off(world: AuthorityWorld, round_: FakeRound, total: bytes) -> Reveal:
     """Return the task to open these bytes as the sum of the round's contributions."""
-    return world.reveal(round_, sum_length=len(total), sum_digest=blake3(total).digest())
+    return world.reveal(round_, sum=Blob.of(total))
 
 
 def added(world: AuthorityWorld, *payloads: bytes) -> bytes:

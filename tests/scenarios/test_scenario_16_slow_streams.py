@@ -17,7 +17,7 @@ from server.support.federations import Bench, credentials
 from server.support.serving import Serving, serving
 
 from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
-from fedrec.wire.convert import upload_header_to_proto
+from fedrec.wire.convert import UPLOAD_HEADER
 from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import update_pb2
 from fedrec_server.service.stream_limits import heard_in_time
@@ -141,7 +141,7 @@ def test_scenario_16_silent_streams_of_a_stranger_are_refused_at_once(tmp_path: 
 def _header(found: Serving, number: int) -> bytes:
     payload = found.bench.payload(number, 1)
     header = found.bench.header(number, 1, payload, found.run)
-    part = update_pb2.UploadPart(header=upload_header_to_proto(header))
+    part = update_pb2.UploadPart(header=UPLOAD_HEADER.to_proto(header))
     return part.SerializeToString()
 
 

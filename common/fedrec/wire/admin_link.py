@@ -15,7 +15,7 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
 from fedrec.listening import is_own_address, written_address
 from fedrec.wire.chunks import Blob, split
-from fedrec.wire.convert import blob_to_proto, part_of
+from fedrec.wire.convert import BLOB, part_of
 from fedrec.wire.grpc_channel import close_channel, open_channel
 from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2
@@ -234,7 +234,7 @@ class AdminLink:
 
 
 def _epoch_parts(bundle: bytes) -> Iterator[admin_pb2.EpochPart]:
-    yield admin_pb2.EpochPart(blob=blob_to_proto(Blob.of(bundle)))
+    yield admin_pb2.EpochPart(blob=BLOB.to_proto(Blob.of(bundle)))
     for offset, data in split(bundle):
         yield part_of(admin_pb2.EpochPart, offset, data)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from fedrec.errors import CorruptUpload, TooLarge
+from fedrec.wire.fields import Digest, Number
 
 __all__ = ["CHUNK_BYTES", "Assembler", "Blob", "Chunk", "chunks", "split"]
 
@@ -22,8 +23,8 @@ class Blob:
     longer than sending, writing and adding up together.
     """
 
-    length: int
-    digest: bytes
+    length: Number
+    digest: Digest
 
     @classmethod
     def of(cls, data: bytes) -> Blob:

@@ -12,7 +12,7 @@ import grpc
 
 from fedrec.errors import ProtocolError, Unreachable
 from fedrec.wire.chunks import Assembler
-from fedrec.wire.convert import blob_from_proto, chunk_from_proto
+from fedrec.wire.convert import BLOB
 from fedrec.wire.grpc_channel import close_channel
 from fedrec.wire.status import fedrec_code, from_rpc_error
 
@@ -129,11 +129,12 @@ class Calls:
             if first is None:
                 return None
             head = _expect(first, announcement)
-            blob = blob_from_proto(head if announcement == "blob" else head.blob, announcement)
+            blob = BLOB.from_proto(head if announcement == "blob" else head.blob, announcement)
             assembler = Assembler(blob.length, blob.digest, max_bytes=self._max_download_bytes)
             watch.allow(self.deadlines.stream(blob.length))
             for part in call:
-                assembler.add(*chunk_from_proto(_expect(part, "chunk")))
+                chunk = _expect(part, "chunk")
+                assembler.add(chunk.offset, chunk.data)
             return head, assembler.finish()
         except grpc.RpcError:
             watch.check()

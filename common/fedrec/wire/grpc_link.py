@@ -13,20 +13,18 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunk_parts import chunk_to_part, part_stream
 from fedrec.wire.chunks import CHUNK_BYTES, Blob, chunks
 from fedrec.wire.convert import (
-    application_from_proto,
-    blob_to_proto,
-    federation_from_proto,
-    published_from_proto,
-    report_to_proto,
-    reveal_statement_to_proto,
-    snapshot_from_proto,
-    upload_header_to_proto,
-    upload_status_from_proto,
-)
-from fedrec.wire.convert_task import (
+    APPLICATION,
+    BLOB,
+    FEDERATION,
+    PUBLISHED,
+    REPORT,
+    SNAPSHOT,
+    STATEMENT,
+    STEP_MESSAGE,
+    TASK,
+    UPLOAD_HEADER,
+    UPLOAD_STATUS,
     remembered_to_proto,
-    step_message_to_proto,
-    task_from_proto,
 )
 from fedrec.wire.grpc_calls import Calls, Deadlines, Message
 from fedrec.wire.grpc_channel import open_channel
@@ -114,7 +112,7 @@ class GrpcLink(Link):
         request = coordinator_pb2.GetFederationRequest(
             protocol_version=PROTOCOL_VERSION, client_id=client_id
         )
-        return federation_from_proto(self._calls.ask(self._stub.GetFederation, request))
+        return FEDERATION.from_proto(self._calls.ask(self._stub.GetFederation, request))
 
     def catalogue(self, client_id: ClientId) -> bytes:
         """Return the public catalogue file."""
@@ -136,7 +134,7 @@ class GrpcLink(Link):
         )
         remembered_to_proto(remembered, request)
         seconds = wait_seconds + self._calls.deadlines.poll_grace_seconds
-        return task_from_proto(self._calls.ask(self._stub.NextTask, request, seconds))
+        return TASK.from_proto(self._calls.ask(self._stub.NextTask, request, seconds))
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         """Send an update, resuming where an earlier try ended; True when it was a duplicate.
@@ -196,16 +194,16 @@ class GrpcLink(Link):
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
         """Send the key authority's word; `sealed` is empty where it refuses the sum."""
-        first = model_pb2.RevealPart(statement=reveal_statement_to_proto(statement))
+        first = model_pb2.RevealPart(statement=STATEMENT.to_proto(statement))
         self._submit(self._submit_reveal, first, sealed)
 
     def submit_report(self, report: Report) -> None:
         """Send what this client found in a published sum."""
-        self._calls.ask(self._stub.SubmitReport, report_to_proto(report))
+        self._calls.ask(self._stub.SubmitReport, REPORT.to_proto(report))
 
     def submit_snapshot(self, report: Report, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
-        first = model_pb2.ReportPart(report=report_to_proto(report))
+        first = model_pb2.ReportPart(report=REPORT.to_proto(report))
         self._submit(self._submit_snapshot, first, blob)
 
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
@@ -214,7 +212,7 @@ class GrpcLink(Link):
             run=run, client_id=client_id, after_round=after
         )
         found = self._calls.download(self._stub.FetchPublished, request, "published")
-        return None if found is None else published_from_proto(*found)
+        return None if found is None else PUBLISHED.from_proto(found[0], blob=found[1])
 
     def snapshot(
         self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
@@ -224,16 +222,16 @@ class GrpcLink(Link):
             run=run, client_id=client_id, after_round=after, refused=refused
         )
         found = self._calls.download(self._stub.FetchSnapshot, request, "snapshot")
-        return None if found is None else snapshot_from_proto(*found)
+        return None if found is None else SNAPSHOT.from_proto(found[0], blob=found[1])
 
     def apply(self, application: bytes) -> Application:
         """Hand in a signed application, or ask again what became of it."""
         request = coordinator_pb2.ApplyRequest(application=application)
-        return application_from_proto(self._calls.ask(self._stub.Apply, request))
+        return APPLICATION.from_proto(self._calls.ask(self._stub.Apply, request))
 
     def submit_masks(self, message: StepMessage) -> bool:
         """Send the message of a step; True when it was a duplicate."""
-        request = step_message_to_proto(message)
+        request = STEP_MESSAGE.to_proto(message)
         seconds = self._calls.deadlines.stream(len(message.body))
         receipt = self._calls.ask(self._stub.SubmitMasks, request, seconds)
         return bool(receipt.duplicate)
@@ -259,7 +257,7 @@ class GrpcLink(Link):
         )
         seconds = self._calls.deadlines.control_seconds
         answer = self._calls.attempt(self._stub.GetUploadStatus, request, seconds)
-        status = upload_status_from_proto(answer)
+        status = UPLOAD_STATUS.from_proto(answer)
         if status.offset > header.length:
             raise ProtocolError(
                 f"The coordinator claims {status.offset} bytes of an upload of {header.length}."
@@ -280,7 +278,7 @@ class GrpcLink(Link):
 
 
 def _upload_parts(header: UploadHeader, payload: bytes, offset: int) -> Iterator[bytes]:
-    yield update_pb2.UploadPart(header=upload_header_to_proto(header)).SerializeToString()
+    yield update_pb2.UploadPart(header=UPLOAD_HEADER.to_proto(header)).SerializeToString()
     for chunk in chunks(payload, offset):
         yield chunk_to_part(update_pb2.UploadPart, chunk)
 
@@ -288,6 +286,6 @@ def _upload_parts(header: UploadHeader, payload: bytes, offset: int) -> Iterator
 def _signed_parts(first: Message, blob: bytes) -> Iterator[bytes]:
     """Yield a part that holds what is signed, and the parts of the bytes that go with it."""
     yield first.SerializeToString()
-    yield type(first)(blob=blob_to_proto(Blob.of(blob))).SerializeToString()
+    yield type(first)(blob=BLOB.to_proto(Blob.of(blob))).SerializeToString()
     for chunk in chunks(blob):
         yield chunk_to_part(type(first), chunk)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import get_args
+from typing import Literal, get_args
 
 from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import PROTOCOL_VERSION, RoundKind
 
 __all__ = [
     "MAX_CONTRIBUTIONS",
@@ -22,6 +21,8 @@ __all__ = [
     "MAX_STEP_BYTES",
     "MAX_TEXT_CHARS",
     "NONCE_BYTES",
+    "PROTOCOL_VERSION",
+    "RoundKind",
     "check_bytes",
     "check_client_id",
     "check_count",
@@ -35,6 +36,11 @@ __all__ = [
     "check_text",
     "check_version",
 ]
+
+PROTOCOL_VERSION = "8.0"
+"""Peers with another major number are refused."""
+
+RoundKind = Literal["count", "train", "evaluate"]
 
 MAX_TEXT_CHARS = 200
 MAX_REASON_CHARS = 2_000

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar
 
-from fedrec.ids import ClientId, RoundId, canonical, digest
+from fedrec.ids import RoundId, canonical, digest
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import (
+    BehindIt,
+    Cells,
+    Client,
+    Digest,
+    Document,
+    DocumentPart,
+    Kind,
+    MaybeDigest,
+    Metrics,
+    Name,
+    Nonce,
+    Number,
+    Reason,
+    Refusal,
+    Round,
+    RowCount,
+    Seconds,
+    Signature,
+    StepBody,
+    StepName,
+    Version,
+    check_contributions,
+    check_reports,
+)
+from fedrec.wire.limits import PROTOCOL_VERSION, RoundKind
 from fedrec.wire.stated_rows import UNSAID, StatedRows
 
 __all__ = [
@@ -37,14 +63,45 @@ __all__ = [
 
 NO_ROUND = RoundId(0)
 
-PROTOCOL_VERSION = "8.0"
-"""Peers with another major number are refused."""
 
-RoundKind = Literal["count", "train", "evaluate"]
+class Signed:
+    """What one party says under its Ed25519 key: the signature covers every field but itself.
+
+    Attributes:
+        DOMAIN: says what is signed, so that a signature over one kind is none over another.
+    """
+
+    __slots__ = ()
+
+    DOMAIN: ClassVar[str]
+
+    def statement(self) -> bytes:
+        """Return the bytes that the signature covers."""
+        names = (field.name for field in fields(self))  # type: ignore[arg-type]  # a dataclass
+        values = (getattr(self, name) for name in names if name != "signature")
+        return canonical(self.DOMAIN, *map(_signed, values))
+
+
+class CoversRows:
+    """What says which item rows vectors cover, by their number and the digest of their list."""
+
+    __slots__ = ()
+
+    n_rows: int
+    rows_digest: bytes
+
+    @property
+    def rows(self) -> StatedRows:
+        """The item rows."""
+        return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
+
+
+def _signed(value: Any) -> bytes | str | int:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UploadHeader:
+class UploadHeader(Signed, CoversRows):
     """Announces one client's update of one round and binds it to everything it is about.
 
     `kind`, `base_round`, `base_state` and `key_list` are what the coordinator told this client,
@@ -64,57 +121,31 @@ class UploadHeader:
         signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
     """
 
-    protocol_version: str
-    federation: str
-    run: str
-    round: RoundId
-    kind: RoundKind
-    base_round: RoundId
-    base_state: bytes
-    key_list: bytes
-    nonce: bytes
-    epoch: int
-    client_id: ClientId
-    catalogue_fingerprint: str
-    plan_fingerprint: str
-    length: int
-    digest: bytes
-    n_rows: int = 0
-    rows_digest: bytes = UNSAID
-    signature: bytes = b""
+    DOMAIN: ClassVar[str] = "fedrec upload v4"
 
-    @property
-    def rows(self) -> StatedRows:
-        """The item rows that the vector covers."""
-        return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
+    protocol_version: Version
+    federation: Name
+    run: Name
+    round: Round
+    kind: Kind
+    base_round: Round
+    base_state: Digest
+    key_list: MaybeDigest
+    nonce: Nonce
+    epoch: Number
+    client_id: Client
+    catalogue_fingerprint: Name
+    plan_fingerprint: Name
+    length: Number
+    digest: Digest
+    n_rows: RowCount = 0
+    rows_digest: Digest = UNSAID
+    signature: Signature = b""
 
     @property
     def blob(self) -> Blob:
         """What the chunks that follow must be."""
         return Blob(length=self.length, digest=self.digest)
-
-    def statement(self) -> bytes:
-        """Return the bytes that the signature covers: every field but itself."""
-        return canonical(
-            "fedrec upload v4",
-            self.protocol_version,
-            self.federation,
-            self.run,
-            self.round,
-            self.kind,
-            self.base_round,
-            self.base_state,
-            self.key_list,
-            self.nonce,
-            self.epoch,
-            self.client_id,
-            self.catalogue_fingerprint,
-            self.plan_fingerprint,
-            self.length,
-            self.digest,
-            self.n_rows,
-            self.rows_digest,
-        )
 
 
 def manifest_digest(run: str, round_id: RoundId, contributions: tuple[UploadHeader, ...]) -> bytes:
@@ -129,7 +160,7 @@ def manifest_digest(run: str, round_id: RoundId, contributions: tuple[UploadHead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevealStatement:
+class RevealStatement(Signed, CoversRows):
     """The key authority's signed word on what a round's sum is, or on why it does not open it.
 
     Attributes:
@@ -150,62 +181,35 @@ class RevealStatement:
         charged: noisy sums that were opened, this one with them.
     """
 
-    federation: str
-    run: str
-    round: RoundId
-    epoch: int
-    client_id: ClientId
-    manifest_digest: bytes
-    state_tag: bytes = UNSAID
-    published_digest: bytes = UNSAID
-    metrics: bytes = b""
-    n_rows: int = 0
-    rows_digest: bytes = UNSAID
-    refused: str = ""
-    paused: tuple[int, ...] = ()
-    signature: bytes = b""
-    sequence: int = 1
-    previous: bytes = UNSAID
-    kind: RoundKind = "train"
-    trained: int = 0
-    charged: int = 0
+    DOMAIN: ClassVar[str] = "fedrec reveal v5"
 
-    @property
-    def rows(self) -> StatedRows:
-        """The item rows that vectors of the rounds after it cover."""
-        return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
+    federation: Name
+    run: Name
+    round: Round
+    epoch: Number
+    client_id: Client
+    manifest_digest: Digest
+    state_tag: Digest = UNSAID
+    published_digest: Digest = UNSAID
+    metrics: Metrics = b""
+    n_rows: RowCount = 0
+    rows_digest: Digest = UNSAID
+    refused: Refusal = ""
+    paused: Cells = ()
+    signature: Signature = b""
+    sequence: Number = 1
+    previous: Digest = UNSAID
+    kind: Kind = "train"
+    trained: Number = 0
+    charged: Number = 0
 
     def digest(self) -> bytes:
         """Return what the next statement names as the one before it."""
         return digest("fedrec reveal link v1", self.statement(), self.signature)
 
-    def statement(self) -> bytes:
-        """Return the bytes that the signature covers: every field but itself."""
-        return canonical(
-            "fedrec reveal v5",
-            self.federation,
-            self.run,
-            self.round,
-            self.epoch,
-            self.client_id,
-            self.manifest_digest,
-            self.state_tag,
-            self.published_digest,
-            self.metrics,
-            self.n_rows,
-            self.rows_digest,
-            self.refused,
-            ",".join(map(str, self.paused)),
-            self.sequence,
-            self.previous,
-            self.kind,
-            self.trained,
-            self.charged,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Signed, CoversRows):
     """A client's signed word on the model that it has after a round, under the epoch's group key.
 
     In the papers' protocol each client sends one for every sum that it decrypted. Under every
@@ -218,21 +222,18 @@ class Report:
         n_rows, rows_digest: the item rows that vectors of the rounds after it cover.
     """
 
-    federation: str
-    run: str
-    round: RoundId
-    epoch: int
-    client_id: ClientId
-    state_tag: bytes
-    metrics: bytes = b""
-    n_rows: int = 0
-    rows_digest: bytes = UNSAID
-    signature: bytes = b""
+    DOMAIN: ClassVar[str] = "fedrec report v1"
 
-    @property
-    def rows(self) -> StatedRows:
-        """The item rows that vectors of the rounds after it cover."""
-        return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
+    federation: Name
+    run: Name
+    round: Round
+    epoch: Number
+    client_id: Client
+    state_tag: Digest
+    metrics: Metrics = b""
+    n_rows: RowCount = 0
+    rows_digest: Digest = UNSAID
+    signature: Signature = b""
 
     @property
     def model(self) -> tuple[bytes, StatedRows]:
@@ -242,18 +243,6 @@ class Report:
     def content(self) -> tuple[bytes | int, ...]:
         """Return what clients who decrypted the same sum say alike."""
         return self.state_tag, self.metrics, self.n_rows, self.rows_digest
-
-    def statement(self) -> bytes:
-        """Return the bytes that the signature covers: every field but itself."""
-        return canonical(
-            "fedrec report v1",
-            self.federation,
-            self.run,
-            self.round,
-            self.epoch,
-            self.client_id,
-            *self.content(),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,17 +259,17 @@ class FederationInfo:
         statement: the key authority's word on that round, for the revealer.
     """
 
-    protocol_version: str
-    federation: str
-    run: str
-    plan_json: bytes
-    catalogue_fingerprint: str
-    n_items: int
-    epoch: int
-    roster_json: bytes
-    server_context: bytes
-    wrapped_secrets: bytes
-    published_round: RoundId
+    protocol_version: Version
+    federation: Name
+    run: Name
+    plan_json: Document
+    catalogue_fingerprint: Name
+    n_items: RowCount
+    epoch: Number
+    roster_json: DocumentPart
+    server_context: DocumentPart
+    wrapped_secrets: DocumentPart
+    published_round: Round
     statement: RevealStatement | None = None
 
 
@@ -293,45 +282,44 @@ class Wait:
             none.
     """
 
-    reason: str = ""
-    about: RoundId = NO_ROUND
+    reason: Reason = ""
+    about: Round = NO_ROUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     """Contribute to an open round, starting from the model of `base_round`."""
 
-    round: RoundId
-    kind: RoundKind
-    base_round: RoundId
-    seconds_left: float
-    epoch: int
+    round: Round
+    kind: Kind
+    base_round: Round
+    seconds_left: Seconds
+    epoch: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reveal:
     """Recompute a round's sum from its contributions and reveal it: the key authority's task."""
 
-    round: RoundId
-    kind: RoundKind
-    base_round: RoundId
-    contributions: tuple[UploadHeader, ...]
-    sum_length: int
-    sum_digest: bytes
-    epoch: int
+    round: Round
+    kind: Kind
+    base_round: Round
+    contributions: Annotated[tuple[UploadHeader, ...], check_contributions]
+    sum: Blob
+    epoch: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTask:
     """Take the next step of a round; the first one's message was the answer to `Train`."""
 
-    round: RoundId
-    step: str
-    epoch: int
+    round: Round
+    step: StepName
+    epoch: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepMessage:
+class StepMessage(Signed):
     """What a client sends in one step of a round; vectors travel as updates.
 
     Attributes:
@@ -340,41 +328,30 @@ class StepMessage:
         signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
     """
 
-    federation: str
-    run: str
-    round: RoundId
-    epoch: int
-    client_id: ClientId
-    step: str
-    body: bytes
-    signature: bytes = b""
+    DOMAIN: ClassVar[str] = "fedrec mask message v1"
 
-    def statement(self) -> bytes:
-        """Return the bytes that the signature covers: every field but itself."""
-        return canonical(
-            "fedrec mask message v1",
-            self.federation,
-            self.run,
-            self.round,
-            self.epoch,
-            self.client_id,
-            self.step,
-            self.body,
-        )
+    federation: Name
+    run: Name
+    round: Round
+    epoch: Number
+    client_id: Client
+    step: StepName
+    body: StepBody
+    signature: Signature = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeSnapshot:
     """Somebody joined late: send a (sealed) copy of the model of `round`."""
 
-    round: RoundId
+    round: Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The run is over."""
 
-    reason: str
+    reason: Reason
     failed: bool = False
 
 
@@ -417,9 +394,9 @@ class Task:
         latest: the client's last update, where that is not the one which it remembers.
     """
 
-    published_round: RoundId
+    published_round: Round
     task: Wait | Train | StepTask | Reveal | MakeSnapshot | Finished
-    epoch: int = 0
+    epoch: Number = 0
     latest: Latest | None = None
 
 
@@ -433,16 +410,16 @@ class Application:
         certificate: the applicant's (PEM), once it is listed.
     """
 
-    epoch: int
+    epoch: Number
     listed: bool
-    certificate: bytes = b""
+    certificate: DocumentPart = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadStatus:
     """How much of an upload the coordinator holds durably."""
 
-    offset: int
+    offset: Number
     accepted: bool
 
 
@@ -458,12 +435,12 @@ class PublishedRound:
             protocol the ciphertext sum; else the packed sum.
     """
 
-    round: RoundId
-    epoch: int
-    kind: RoundKind
-    contributions: tuple[UploadHeader, ...]
+    round: Round
+    epoch: Number
+    kind: Kind
+    contributions: Annotated[tuple[UploadHeader, ...], check_contributions]
     statement: RevealStatement | None
-    blob: bytes
+    blob: BehindIt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,8 +452,8 @@ class Snapshot:
         reports: of clients who have the same model, where they vouch for it.
     """
 
-    round: RoundId
-    epoch: int
+    round: Round
+    epoch: Number
     statement: RevealStatement | None
-    reports: tuple[Report, ...]
-    blob: bytes
+    reports: Annotated[tuple[Report, ...], check_reports]
+    blob: BehindIt

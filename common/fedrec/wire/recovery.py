@@ -16,11 +16,10 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.roster import Roster
 from fedrec.wire.convert import (
-    contributions_from_proto,
-    reveal_statement_from_proto,
-    reveal_statement_to_proto,
-    upload_header_to_proto,
+    STATEMENT,
+    UPLOAD_HEADER,
 )
+from fedrec.wire.fields import check_contributions
 from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec.wire.v1 import model_pb2
 
@@ -32,7 +31,7 @@ MAX_BYTES = 1 << 31
 
 def pack_headers(headers: tuple[UploadHeader, ...]) -> bytes:
     """Return upload headers as bytes."""
-    message = model_pb2.Published(contributions=[upload_header_to_proto(one) for one in headers])
+    message = model_pb2.Published(contributions=[UPLOAD_HEADER.to_proto(one) for one in headers])
     return bytes(message.SerializeToString())
 
 
@@ -46,7 +45,8 @@ def unpack_headers(raw: bytes) -> tuple[UploadHeader, ...]:
         message = model_pb2.Published.FromString(raw)
     except DecodeError:
         raise KeysError("The list of contributions is damaged.") from None
-    return contributions_from_proto(message.contributions, "recovery.contributions")
+    found = check_contributions(message.contributions, "recovery.contributions")
+    return tuple(UPLOAD_HEADER.from_proto(one) for one in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +125,13 @@ class RecoveryPoint:
 def _written(statement: RevealStatement | None) -> str:
     if statement is None:
         return ""
-    return encode_bytes(reveal_statement_to_proto(statement).SerializeToString())
+    return encode_bytes(STATEMENT.to_proto(statement).SerializeToString())
 
 
 def _read(raw: bytes) -> RevealStatement | None:
     if not raw:
         return None
     try:
-        return reveal_statement_from_proto(model_pb2.RevealStatement.FromString(raw))
+        return STATEMENT.from_proto(model_pb2.RevealStatement.FromString(raw))
     except DecodeError:
         raise KeysError("A statement of the key authority is damaged.") from None

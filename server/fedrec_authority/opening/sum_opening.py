@@ -177,7 +177,7 @@ class SumOpening:
             except ProtocolError as error:
                 return b"", error
         own = total.finish()
-        if not Blob(length=task.sum_length, digest=task.sum_digest).describes(own):
+        if not task.sum.describes(own):
             raise RefusedError(
                 f"The coordinator's sum of round {task.round} is not the sum of its "
                 f"{len(task.contributions)} contributions."

@@ -57,7 +57,6 @@ def _in_round(
         kind=round_.kind,
         base_round=round_.base_round,
         contributions=tuple(ordered),
-        sum_length=round_.total.length,
-        sum_digest=round_.total.digest,
+        sum=round_.total,
         epoch=round_.epoch,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedrec.errors import SettingsError
 from fedrec.wire.chunks import Assembler
-from fedrec.wire.convert import blob_from_proto
+from fedrec.wire.convert import BLOB
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
 from fedrec_server.engine import Engine
@@ -87,7 +87,7 @@ class AdminService(AdminServicer):
 
     async def InstallEpoch(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in the public bundle of a new key epoch; answered when it is durable."""
-        blob = blob_from_proto(await next_part(parts, "blob"), "blob")
+        blob = BLOB.from_proto(await next_part(parts, "blob"), "blob")
         assembler = Assembler(blob.length, blob.digest, max_bytes=MAX_EPOCH_BYTES)
         async for chunk in chunks_of(parts):
             assembler.add(chunk.offset, chunk.data)

@@ -11,19 +11,20 @@ from fedrec.identity.certificates import check_dates, is_invitation, key_of
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import (
-    application_to_proto,
-    blob_from_proto,
-    blob_to_proto,
-    federation_to_proto,
+    APPLICATION,
+    BLOB,
+    FEDERATION,
+    PUBLISHED,
+    REPORT,
+    SNAPSHOT,
+    STATEMENT,
+    STEP_MESSAGE,
+    TASK,
+    UPLOAD_HEADER,
+    UPLOAD_STATUS,
     part_of,
-    published_to_proto,
-    report_from_proto,
-    reveal_statement_from_proto,
-    snapshot_to_proto,
-    upload_header_from_proto,
-    upload_status_to_proto,
+    remembered_from_proto,
 )
-from fedrec.wire.convert_task import remembered_from_proto, step_message_from_proto, task_to_proto
 from fedrec.wire.limits import (
     check_client_id,
     check_exact,
@@ -69,7 +70,7 @@ class CoordinatorService(CoordinatorServicer):
         if published and client_id == run.state.rules.revealer:
             record = await run.work.in_thread(run.store.published, published)
             info = replace(info, statement=None if record is None else record.statement)
-        return federation_to_proto(info)
+        return FEDERATION.to_proto(info)
 
     async def GetCatalogue(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the public catalogue file."""
@@ -86,11 +87,11 @@ class CoordinatorService(CoordinatorServicer):
             check_seconds(request.wait_seconds, "request.wait_seconds"),
             remembered_from_proto(request),
         )
-        return task_to_proto(task)
+        return TASK.to_proto(task)
 
     async def SubmitUpdate(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in an update; answered when it is durable."""
-        header = upload_header_from_proto(await next_part(parts, "header"))
+        header = UPLOAD_HEADER.from_proto(await next_part(parts, "header"))
         duplicate = await self._engine.updates.receive(header, chunks_of(parts))
         return update_pb2.UploadReceipt(round=header.round, duplicate=duplicate)
 
@@ -102,7 +103,7 @@ class CoordinatorService(CoordinatorServicer):
             check_client_id(request.client_id, "request.client_id"),
             check_exact(request.digest, "request.digest", 32),
         )
-        return upload_status_to_proto(status)
+        return UPLOAD_STATUS.to_proto(status)
 
     async def FetchContribution(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send one contribution to the key authority."""
@@ -123,21 +124,21 @@ class CoordinatorService(CoordinatorServicer):
 
     async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in the key authority's word."""
-        statement = reveal_statement_from_proto(await next_part(parts, "statement"))
-        blob = blob_from_proto(await next_part(parts, "blob"), "blob")
+        statement = STATEMENT.from_proto(await next_part(parts, "statement"))
+        blob = BLOB.from_proto(await next_part(parts, "blob"), "blob")
         await self._engine.reveals.receive(statement, blob, chunks_of(parts))
         return model_pb2.RoundReceipt(round=statement.round)
 
     async def SubmitReport(self, request: Message, context: Message) -> Message:
         """Take in what a client found in a published sum; answered when it is durable."""
-        report = report_from_proto(request)
+        report = REPORT.from_proto(request)
         await take_report(self._run, self._engine.admission, report)
         return model_pb2.RoundReceipt(round=report.round)
 
     async def SubmitSnapshot(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in a copy of the model."""
-        report = report_from_proto(await next_part(parts, "report"))
-        blob = blob_from_proto(await next_part(parts, "blob"), "blob")
+        report = REPORT.from_proto(await next_part(parts, "report"))
+        blob = BLOB.from_proto(await next_part(parts, "blob"), "blob")
         await self._engine.exchange.receive(report, blob, chunks_of(parts))
         return model_pb2.RoundReceipt(round=report.round)
 
@@ -154,13 +155,13 @@ class CoordinatorService(CoordinatorServicer):
         keys = self._run.federation.keys
         listed = keys.roster.contains(client_id)
         issued = keys.certificates[client_id] if listed else b""
-        return application_to_proto(
+        return APPLICATION.to_proto(
             Application(epoch=keys.roster.epoch, listed=listed, certificate=issued)
         )
 
     async def SubmitMasks(self, request: Message, context: Message) -> Message:
         """Take in a client's message of a step; answered when it is durable."""
-        message = step_message_from_proto(request)
+        message = STEP_MESSAGE.from_proto(request)
         duplicate = await self._engine.steps.hear(message)
         return masks_pb2.MaskReceipt(round=message.round, duplicate=duplicate)
 
@@ -194,7 +195,7 @@ class CoordinatorService(CoordinatorServicer):
         )
         if snapshot is None:
             return
-        yield model_pb2.SnapshotPart(snapshot=snapshot_to_proto(snapshot))
+        yield model_pb2.SnapshotPart(snapshot=SNAPSHOT.to_proto(snapshot))
         for chunk in _chunks(model_pb2.SnapshotPart, snapshot.blob):
             yield chunk
 
@@ -215,7 +216,7 @@ class CoordinatorService(CoordinatorServicer):
                     self._run.store.spool.read, record.name, record.blob
                 ),
             )
-            self._published[after] = (published_to_proto(published), published.blob)
+            self._published[after] = (PUBLISHED.to_proto(published), published.blob)
             while len(self._published) > CACHED_ROUNDS:
                 self._published.popitem(last=False)
         return self._published[after]
@@ -230,7 +231,7 @@ class CoordinatorService(CoordinatorServicer):
 
 
 def _parts(kind: type[T], data: bytes, blob: Blob | None = None) -> Iterator[T]:
-    yield kind(blob=blob_to_proto(blob or Blob.of(data)))  # type: ignore[call-arg]  # generated
+    yield kind(blob=BLOB.to_proto(blob or Blob.of(data)))  # type: ignore[call-arg]  # generated
     yield from _chunks(kind, data)
 
 

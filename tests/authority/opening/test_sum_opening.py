@@ -12,6 +12,7 @@ from client.support.key_watch import KeyWatch, put_watch
 
 from fedrec.config.layout import METRICS_SLICE
 from fedrec.identity.public import verify
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Wait, manifest_digest
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.state.private_store import PrivateStore
@@ -36,7 +37,7 @@ def test_a_single_ciphertext_is_not_opened_as_the_sum(world: AuthorityWorld, key
     one = world.protection.accumulator(world.context)
     one.add(victim)
     for forged in (victim, one.finish()):
-        task = world.reveal(round_, sum_digest=blake3(forged).digest(), sum_length=len(forged))
+        task = world.reveal(round_, sum=Blob.of(forged))
         world.run_revealer(lambda task=task: task)  # type: ignore[misc]
     refused(world, key, "is not the sum of its 3 contributions")
 

@@ -124,7 +124,7 @@ def test_another_sum_than_the_tagged_one(
     total = forge(world, round_)
     world.link.round_sum = lambda *_: total  # type: ignore[method-assign]
     blob = Blob.of(total)
-    world.run_revealer(lambda: world.reveal(round_, sum_length=blob.length, sum_digest=blob.digest))
+    world.run_revealer(lambda: world.reveal(round_, sum=blob))
     assert world.link.reveals == []
     assert "tags are not those" in world.refusals()
     assert refused_sums(world) == 1

@@ -430,8 +430,7 @@ class World:
             kind=round_.kind,
             base_round=round_.base,
             contributions=round_.headers,
-            sum_length=len(total),
-            sum_digest=blake3(total).digest(),
+            sum=Blob.of(total),
             epoch=self.epoch.roster.epoch,
         )
         return replace(task, **changes)

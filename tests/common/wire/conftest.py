@@ -16,18 +16,16 @@ from fedrec.errors import FedrecError, NotInRoster
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Assembler, Blob, split
 from fedrec.wire.convert import (
-    blob_from_proto,
-    blob_to_proto,
-    chunk_from_proto,
-    federation_to_proto,
+    BLOB,
+    FEDERATION,
+    PUBLISHED,
+    REPORT,
+    SNAPSHOT,
+    STATEMENT,
+    TASK,
+    UPLOAD_HEADER,
     part_of,
-    published_to_proto,
-    report_from_proto,
-    reveal_statement_from_proto,
-    snapshot_to_proto,
-    upload_header_from_proto,
 )
-from fedrec.wire.convert_task import task_to_proto
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     FederationInfo,
@@ -193,7 +191,7 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
 
     def GetFederation(self, request: Any, context: Any) -> Any:
         self.guard("GetFederation", context)
-        return federation_to_proto(self.values.federation(protocol_version=PROTOCOL_VERSION))
+        return FEDERATION.to_proto(self.values.federation(protocol_version=PROTOCOL_VERSION))
 
     def GetCatalogue(self, request: Any, context: Any) -> Iterator[Any]:
         self.guard("GetCatalogue", context)
@@ -202,11 +200,11 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
     def NextTask(self, request: Any, context: Any) -> Any:
         self.guard("NextTask", context)
         self.wake.wait(request.wait_seconds)
-        return task_to_proto(self.task)
+        return TASK.to_proto(self.task)
 
     def SubmitUpdate(self, requests: Iterator[Any], context: Any) -> Any:
         self.guard("SubmitUpdate", context)
-        header = upload_header_from_proto(next(requests).header)
+        header = UPLOAD_HEADER.from_proto(next(requests).header)
         if header.digest in self.accepted:
             return update_pb2.UploadReceipt(round=header.round, duplicate=True)
         spool = self.spool.setdefault(header.digest, bytearray())
@@ -221,7 +219,7 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
             )
             for number, part in enumerate(requests, start=1):
                 self.chunk_offsets.append(part.chunk.offset)
-                assembler.add(*chunk_from_proto(part.chunk))
+                assembler.add(part.chunk.offset, part.chunk.data)
                 if number == self.break_after_chunks:
                     self.break_after_chunks = None
                     context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
@@ -252,44 +250,44 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
 
     def SubmitReveal(self, requests: Iterator[Any], context: Any) -> Any:
         self.guard("SubmitReveal", context)
-        return self.said(reveal_statement_from_proto(next(requests).statement), requests)
+        return self.said(STATEMENT.from_proto(next(requests).statement), requests)
 
     def SubmitSnapshot(self, requests: Iterator[Any], context: Any) -> Any:
         self.guard("SubmitSnapshot", context)
-        return self.said(report_from_proto(next(requests).report), requests)
+        return self.said(REPORT.from_proto(next(requests).report), requests)
 
     def SubmitReport(self, request: Any, context: Any) -> Any:
         self.guard("SubmitReport", context)
-        report = report_from_proto(request)
+        report = REPORT.from_proto(request)
         self.statements.append((report, b""))
         return model_pb2.RoundReceipt(round=report.round)
 
     def said(self, word: RevealStatement | Report, requests: Iterator[Any]) -> Any:
-        blob = blob_from_proto(next(requests).blob, "blob")
+        blob = BLOB.from_proto(next(requests).blob, "blob")
         assembler = Assembler(blob.length, blob.digest, max_bytes=64 * 1024 * 1024)
         for part in requests:
-            assembler.add(*chunk_from_proto(part.chunk))
+            assembler.add(part.chunk.offset, part.chunk.data)
         self.statements.append((word, assembler.finish()))
         return model_pb2.RoundReceipt(round=word.round)
 
     def FetchPublished(self, request: Any, context: Any) -> Iterator[Any]:
         self.guard("FetchPublished", context)
         if self.published is not None and self.published.round > request.after_round:
-            yield model_pb2.PublishedPart(published=published_to_proto(self.published))
+            yield model_pb2.PublishedPart(published=PUBLISHED.to_proto(self.published))
             for offset, data in split(self.published.blob):
                 yield part_of(model_pb2.PublishedPart, offset, data)
 
     def FetchSnapshot(self, request: Any, context: Any) -> Iterator[Any]:
         self.guard("FetchSnapshot", context)
         if self.snapshot is not None and self.snapshot.round > request.after_round:
-            yield model_pb2.SnapshotPart(snapshot=snapshot_to_proto(self.snapshot))
+            yield model_pb2.SnapshotPart(snapshot=SNAPSHOT.to_proto(self.snapshot))
             for offset, data in split(self.snapshot.blob):
                 yield part_of(model_pb2.SnapshotPart, offset, data)
 
     def parts(self, name: str, part: Any) -> Iterator[Any]:
         data = self.blobs[name]
         announced = self.blobs.get(f"{name} announced", data)
-        yield part(blob=blob_to_proto(Blob.of(announced)))
+        yield part(blob=BLOB.to_proto(Blob.of(announced)))
         for offset, piece in split(data):
             yield part_of(part, offset, piece)
 

@@ -12,11 +12,10 @@ from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire import convert, messages
 from fedrec.wire.chunks import Blob
-from fedrec.wire.convert_task import (
+from fedrec.wire.convert import (
+    TASK,
     remembered_from_proto,
     remembered_to_proto,
-    task_from_proto,
-    task_to_proto,
 )
 from fedrec.wire.limits import MAX_CONTRIBUTIONS, MAX_REPORTS
 from fedrec.wire.messages import (
@@ -42,8 +41,7 @@ def reveal(values: Any, **changes: Any) -> Reveal:
         "kind": "train",
         "base_round": RoundId(2),
         "contributions": (values.header(), values.header(client_id=ClientId("cd" * 32))),
-        "sum_length": 5,
-        "sum_digest": b"h" * 32,
+        "sum": Blob(length=5, digest=b"h" * 32),
         "epoch": 2,
     }
     return Reveal(**{**arguments, **changes})
@@ -87,26 +85,25 @@ def test_every_message_has_a_conversion(values: Any) -> None:
 def test_values_come_back_the_same(values: Any) -> None:
     header, statement = values.header(), values.statement()
     info, status = values.federation(), UploadStatus(offset=5, accepted=True)
-    assert convert.upload_header_from_proto(convert.upload_header_to_proto(header)) == header
-    assert (
-        convert.reveal_statement_from_proto(convert.reveal_statement_to_proto(statement))
-        == statement
-    )
+    assert convert.UPLOAD_HEADER.from_proto(convert.UPLOAD_HEADER.to_proto(header)) == header
+    assert convert.STATEMENT.from_proto(convert.STATEMENT.to_proto(statement)) == statement
     report = values.report()
-    assert convert.report_from_proto(convert.report_to_proto(report)) == report
-    assert convert.federation_from_proto(convert.federation_to_proto(info)) == info
-    assert convert.upload_status_from_proto(convert.upload_status_to_proto(status)) == status
+    assert convert.REPORT.from_proto(convert.REPORT.to_proto(report)) == report
+    assert convert.FEDERATION.from_proto(convert.FEDERATION.to_proto(info)) == info
+    assert convert.UPLOAD_STATUS.from_proto(convert.UPLOAD_STATUS.to_proto(status)) == status
     application = Application(epoch=7, listed=True)
-    assert convert.application_from_proto(convert.application_to_proto(application)) == application
+    assert convert.APPLICATION.from_proto(convert.APPLICATION.to_proto(application)) == application
     published, snapshot = values.published(), values.snapshot()
-    message = convert.published_to_proto(published)
-    assert convert.blob_from_proto(message.blob, "blob") == Blob.of(published.blob)
-    assert convert.published_from_proto(message, published.blob) == published
+    message = convert.PUBLISHED.to_proto(published)
+    assert convert.BLOB.from_proto(message.blob, "blob") == Blob.of(published.blob)
+    assert convert.PUBLISHED.from_proto(message, blob=published.blob) == published
     alone = replace(published, statement=None)
-    assert convert.published_from_proto(convert.published_to_proto(alone), alone.blob) == alone
-    assert convert.snapshot_from_proto(convert.snapshot_to_proto(snapshot), b"model") == snapshot
+    assert convert.PUBLISHED.from_proto(convert.PUBLISHED.to_proto(alone), blob=alone.blob) == alone
+    assert (
+        convert.SNAPSHOT.from_proto(convert.SNAPSHOT.to_proto(snapshot), blob=b"model") == snapshot
+    )
     chunk = convert.part_of(update_pb2.UploadPart, 7, b"data").chunk
-    assert convert.chunk_from_proto(chunk) == (7, b"data")
+    assert (chunk.offset, chunk.data) == (7, b"data")
 
 
 def test_what_each_side_remembers_comes_back_the_same(values: Any) -> None:
@@ -120,19 +117,19 @@ def test_what_each_side_remembers_comes_back_the_same(values: Any) -> None:
         assert remembered_from_proto(request) == remembered
     for latest in (None, Latest(header=None), Latest(header=values.header())):
         task = Task(published_round=RoundId(3), task=Wait(reason=""), epoch=2, latest=latest)
-        again = coordinator_pb2.Task.FromString(task_to_proto(task).SerializeToString())
-        assert task_from_proto(again) == task
+        again = coordinator_pb2.Task.FromString(TASK.to_proto(task).SerializeToString())
+        assert TASK.from_proto(again) == task
 
 
 def test_every_field_is_written(values: Any) -> None:
     """A field that a conversion forgot would come back as its default."""
-    message = convert.upload_header_to_proto(values.header())
+    message = convert.UPLOAD_HEADER.to_proto(values.header())
     assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.header())}
-    message = convert.reveal_statement_to_proto(values.statement())
+    message = convert.STATEMENT.to_proto(values.statement())
     assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.statement())}
-    message = convert.report_to_proto(values.report())
+    message = convert.REPORT.to_proto(values.report())
     assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.report())}
-    message = convert.federation_to_proto(values.federation())
+    message = convert.FEDERATION.to_proto(values.federation())
     assert {f.name for f, _ in message.ListFields()} == {
         f.name for f in fields(values.federation())
     }
@@ -162,18 +159,18 @@ def test_tasks_come_back_the_same(values: Any) -> None:
         Finished(reason="budget", failed=True),
     ):
         whole = Task(published_round=RoundId(9), task=task, epoch=3)
-        assert task_from_proto(task_to_proto(whole)) == whole
+        assert TASK.from_proto(TASK.to_proto(whole)) == whole
 
 
 def test_a_reason_is_cut_to_what_the_other_side_accepts() -> None:
     task = Task(published_round=RoundId(0), task=Finished(reason="a\nb" + "x" * 5_000))
-    found = task_from_proto(task_to_proto(task)).task
+    found = TASK.from_proto(TASK.to_proto(task)).task
     assert isinstance(found, Finished) and found.reason.startswith("a bx")
 
 
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(ProtocolError, match="does not know"):
-        task_from_proto(coordinator_pb2.Task(published_round=1))
+        TASK.from_proto(coordinator_pb2.Task(published_round=1))
 
 
 @pytest.mark.parametrize(
@@ -203,10 +200,10 @@ def test_an_unknown_task_is_refused() -> None:
 def test_a_bad_header_field_is_named(
     values: Any, field: str, value: Any, error: type[Exception]
 ) -> None:
-    message = convert.upload_header_to_proto(values.header())
+    message = convert.UPLOAD_HEADER.to_proto(values.header())
     setattr(message, field, value)
     with pytest.raises(error, match=f"header.{field}"):
-        convert.upload_header_from_proto(message)
+        convert.UPLOAD_HEADER.from_proto(message)
 
 
 @pytest.mark.parametrize(
@@ -224,10 +221,10 @@ def test_a_bad_header_field_is_named(
 def test_a_bad_statement_field_is_named(
     values: Any, field: str, value: Any, error: type[Exception]
 ) -> None:
-    message = convert.reveal_statement_to_proto(values.statement())
+    message = convert.STATEMENT.to_proto(values.statement())
     setattr(message, field, value)
     with pytest.raises(error, match=f"statement.{field}"):
-        convert.reveal_statement_from_proto(message)
+        convert.STATEMENT.from_proto(message)
 
 
 @pytest.mark.parametrize(
@@ -244,10 +241,10 @@ def test_a_bad_statement_field_is_named(
 def test_a_bad_report_field_is_named(
     values: Any, field: str, value: Any, error: type[Exception]
 ) -> None:
-    message = convert.report_to_proto(values.report())
+    message = convert.REPORT.to_proto(values.report())
     setattr(message, field, value)
     with pytest.raises(error, match=f"report.{field}"):
-        convert.report_from_proto(message)
+        convert.REPORT.from_proto(message)
 
 
 @pytest.mark.parametrize(
@@ -263,10 +260,10 @@ def test_a_bad_report_field_is_named(
 def test_a_bad_federation_field_is_named(
     values: Any, field: str, value: Any, error: type[Exception]
 ) -> None:
-    message = convert.federation_to_proto(values.federation())
+    message = convert.FEDERATION.to_proto(values.federation())
     setattr(message, field, value)
     with pytest.raises(error, match=f"federation.{field}"):
-        convert.federation_from_proto(message)
+        convert.FEDERATION.from_proto(message)
 
 
 @pytest.mark.parametrize(
@@ -287,24 +284,24 @@ def test_a_bad_federation_field_is_named(
 def test_a_bad_task_field_is_named(values: Any, change: Callable[[Any], None], field: str) -> None:
     kind = field.partition(".")[0]
     task = reveal(values) if kind == "reveal" else TRAIN
-    message = task_to_proto(Task(published_round=RoundId(0), task=task))
+    message = TASK.to_proto(Task(published_round=RoundId(0), task=task))
     change(message)
     with pytest.raises(ProtocolError, match=field):
-        task_from_proto(message)
+        TASK.from_proto(message)
 
 
 def test_lists_are_bounded_and_name_no_client_twice(values: Any) -> None:
-    header = convert.upload_header_to_proto(values.header())
-    message = convert.published_to_proto(values.published())
+    header = convert.UPLOAD_HEADER.to_proto(values.header())
+    message = convert.PUBLISHED.to_proto(values.published())
     message.contributions.append(header)
     with pytest.raises(ProtocolError, match=r"published\.contributions names a client twice"):
-        convert.published_from_proto(message, b"")
+        convert.PUBLISHED.from_proto(message, blob=b"")
     many = model_pb2.Published(contributions=[header] * (MAX_CONTRIBUTIONS + 1), kind="train")
     with pytest.raises(TooLarge, match=r"published\.contributions"):
-        convert.published_from_proto(many, b"")
-    report = convert.report_to_proto(values.report())
+        convert.PUBLISHED.from_proto(many, blob=b"")
+    report = convert.REPORT.to_proto(values.report())
     several = model_pb2.Snapshot(reports=[report] * (MAX_REPORTS + 1))
     with pytest.raises(TooLarge, match=r"snapshot\.reports"):
-        convert.snapshot_from_proto(several, b"")
+        convert.SNAPSHOT.from_proto(several, blob=b"")
     with pytest.raises(ProtocolError, match="blob"):
-        convert.blob_from_proto(update_pb2.BlobHeader(length=1, digest=b""), "blob")
+        convert.BLOB.from_proto(update_pb2.BlobHeader(length=1, digest=b""), "blob")

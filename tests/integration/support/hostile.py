@@ -58,9 +58,7 @@ class Means:
         for payload in payloads:
             total.add(payload)
         blob = Blob.of(total.finish())
-        return replace(
-            self.task, contributions=headers, sum_length=blob.length, sum_digest=blob.digest
-        )
+        return replace(self.task, contributions=headers, sum=blob)
 
 
 Trick = Callable[[Means], Attempt]

@@ -18,7 +18,7 @@ from fedrec.config.schema import CoordinatorSettings
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.key_files import write_secret
 from fedrec.ids import RoundId
-from fedrec.wire.convert import upload_header_to_proto
+from fedrec.wire.convert import UPLOAD_HEADER
 from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import UploadHeader
@@ -114,7 +114,7 @@ class Serving:
 
     def submit(self, header: UploadHeader, *chunks: tuple[int, bytes], who: int = 0) -> Any:
         """Send an upload chunk by chunk, whatever it is."""
-        parts = [update_pb2.UploadPart(header=upload_header_to_proto(header))]
+        parts = [update_pb2.UploadPart(header=UPLOAD_HEADER.to_proto(header))]
         parts += [
             update_pb2.UploadPart(chunk=update_pb2.Chunk(offset=offset, data=data))
             for offset, data in chunks

@@ -20,7 +20,7 @@ from fedrec.protection.masks import (
     ShareBundle,
     bodies,
 )
-from fedrec.wire import convert_task
+from fedrec.wire.convert import STEP_MESSAGE
 from fedrec.wire.limits import MAX_STEP_BYTES
 from fedrec.wire.messages import StepMessage
 
@@ -115,20 +115,20 @@ def test_messages_are_signed_in_every_field_and_limited() -> None:
         body=b"body",
         signature=b"s" * 64,
     )
-    written = convert_task.step_message_to_proto(message)
-    assert convert_task.step_message_from_proto(written) == message
+    written = STEP_MESSAGE.to_proto(message)
+    assert STEP_MESSAGE.from_proto(written) == message
     statements = set()
     for field, other in (
         ("federation", "books"), ("run", "other"), ("round", 4), ("epoch", 2),
         ("client_id", IDS[1]), ("step", "answer"), ("body", b"other"),
     ):  # fmt: skip
-        changed = convert_task.step_message_to_proto(message)
+        changed = STEP_MESSAGE.to_proto(message)
         setattr(changed, field, other)
-        statements.add(convert_task.step_message_from_proto(changed).statement())
+        statements.add(STEP_MESSAGE.from_proto(changed).statement())
     assert len(statements | {message.statement()}) == 8
     written.body = bytes(MAX_STEP_BYTES + 1)
     with pytest.raises(TooLarge):
-        convert_task.step_message_from_proto(written)
+        STEP_MESSAGE.from_proto(written)
     written.body, written.step = b"", "no step, but a sentence"
     with pytest.raises(ProtocolError, match="expected the name of a step"):
-        convert_task.step_message_from_proto(written)
+        STEP_MESSAGE.from_proto(written)
