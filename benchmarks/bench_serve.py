@@ -3,7 +3,7 @@
 The server is a process of its own, and so is who asks (`serve_load.py`). Measured are latencies at
 1,000 questions a second, also while a version is published every second, questions a second when
 each connection asks as soon as it was answered, resident memory, and whether answers are those of
-`Recommender` bit for bit. Then the export of all users' best 100 items to Parquet.
+`Recommender` bit for bit.
 
     python benchmarks/bench_serve.py [--runs 3] [--seconds 10]
 """
@@ -33,8 +33,6 @@ from served_folder import ServedFolder
 
 from fedrec.config.loading import load_settings
 from fedrec_client.recommending.own_recommender import own_recommender
-from fedrec_client.recommending.recommendation import Wanted
-from fedrec_client.recommending.recommendation_table import export_recommendations
 
 N_ITEMS, N_USERS, PER_USER = 3706, 6040, 165
 HERE = Path(__file__).parent
@@ -178,34 +176,7 @@ def main() -> None:
             )
             memory = resident_mb(pid)
             print(f"resident: {memory['VmRSS']:.0f} MB, at most {memory['VmHWM']:.0f} MB")
-        time_export(folder, Path(place), options.runs)
     print(f"load average at the end: {os.getloadavg()[0]:.2f}")
-
-
-def time_export(folder: ServedFolder, place: Path, runs: int) -> None:
-    """Time the whole command that writes all users' recommendations, and its parts in one process.
-
-    Reading the data is what the command shares with every other one.
-    """
-    settings = load_settings(folder.settings_file)
-    seconds, reading, writing = [], [], []
-    for run in range(runs):
-        begin = time.perf_counter()
-        own_recommender(settings)
-        reading.append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-        export_recommendations(settings, place / f"own-{run}.parquet", Wanted(n=100))
-        writing.append(time.perf_counter() - begin)
-    for run in range(runs):
-        begin = time.perf_counter()
-        target = place / f"all-{run}.parquet"
-        words = ["client", "export", folder.settings_file, "--to", target, "-n", "100"]
-        subprocess.run([FEDREC, *words], check=True, stdout=subprocess.DEVNULL)
-        seconds.append(time.perf_counter() - begin)
-    print(f"export of {N_USERS} users x 100 items")
-    print(f"  the whole command: {summary(seconds)}")
-    print(f"  the function, once everything is imported: {summary(writing)}")
-    print(f"  of which reading the data and the model: {summary(reading)}")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ import numpy as np
 
 from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Plan
-from fedrec.data import Catalogue, UserSplit
+from fedrec.data import Catalogue, UserSplit, read_interactions
 from fedrec.data.settings import DataSettings
 from fedrec.data.source import read_users
+from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec_client.state.private_store import PrivateStore
@@ -25,9 +26,12 @@ class ServedFolder:
 
     Args:
         folder: an empty one.
+        data: interactions to serve in place of such that are drawn.
     """
 
-    def __init__(self, folder: Path, *, n_items: int, n_users: int, per_user: int) -> None:
+    def __init__(
+        self, folder: Path, *, n_items: int, n_users: int, per_user: int, data: Path | None = None
+    ) -> None:
         self.settings_file = folder / "client.toml"
         self._draw = np.random.default_rng(7)
         self._state = folder / "state"
@@ -38,23 +42,24 @@ class ServedFolder:
                 "update": {"structure": "dense"},
             }
         )
-        self.catalogue = Catalogue.of(
-            [str(row) for row in range(n_items)],
-            [f"Film of row {row} (1990)" for row in range(n_items)],
-        )
+        item_ids = [str(row) for row in range(n_items)]
+        if data is not None:
+            item_ids = list(Catalogue.from_interactions(read_interactions(data)[0]).item_ids)
+        self.catalogue = Catalogue.of(item_ids, [f"Film {item} (1990)" for item in item_ids])
         self._state.mkdir(parents=True)
         self.catalogue.save(self._state / "catalogue.csv")
         rows = ["user_id,item_id,timestamp"]
         for user in range(n_users):
             chosen = self._draw.choice(n_items, per_user, replace=False)
             rows += [f"{user},{item},{time}" for time, item in enumerate(chosen.tolist())]
-        (folder / "data.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        content = "\n".join(rows) + "\n" if data is None else data.read_text(encoding="utf-8")
+        (folder / "data.csv").write_text(content, encoding="utf-8")
         self.settings_file.write_text(
             '[federation]\nname = "films"\n[data]\npath = "data.csv"\n[client]\nstate = "state"\n',
             encoding="utf-8",
         )
-        data = DataSettings(path=str(folder / "data.csv"))
-        self.users: UserSplit = read_users(data, self.catalogue, reader="a benchmark")[0]
+        served = DataSettings(path=str(folder / "data.csv"))
+        self.users: UserSplit = read_users(served, self.catalogue, reader="a benchmark")[0]
         self._pin = RunPin(
             federation="films",
             run="benchmark",
@@ -78,7 +83,8 @@ class ServedFolder:
             store.bind(self._pin, 1)
             best = BestModel(
                 round=RoundId(self.version),
-                score=0.1,
+                validation=Rates(users=n_users, hr=0.1, recall=0.1, ndcg=0.05, mrr=0.04),
+                test=None,
                 shared=store.keep_file("shared", shared),
                 private=store.keep_file("private", private),
             )

@@ -14,6 +14,7 @@ from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import ClientSettings, DataSettings, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import check_one_party, read_users
+from fedrec.data.splits import leave_one_out, undivided
 from fedrec.errors import StorageError
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.recommender import ModelFile, Recommender, UsersFile
@@ -50,12 +51,15 @@ def own_recommender(settings: Settings, which: Which = "best") -> Recommender:
 def users_of(data: DataSettings, held: HeldModel) -> UserSplit:
     """Return the client's users, if they are those whose vectors are stored.
 
+    What is held out of training is told apart where something is to be trained, and nowhere else.
+
     Raises:
         StorageError: they are others.
         DataError: the data cannot be used.
     """
     check_one_party(data)
-    users, _ = read_users(data, held.catalogue, reader="a client")
+    divide = leave_one_out if needs_training_code(held) else undivided
+    users, _ = read_users(data, held.catalogue, reader="a client", divide=divide)
     if users_digest(users) != held.pin.users:
         raise StorageError(
             "The data file has other users than those whose vectors are stored.",

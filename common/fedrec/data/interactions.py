@@ -95,11 +95,15 @@ class Interactions:
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Interactions:
         """Return the chosen rows, given as positions or as a mask of shape (n_rows,)."""
-        return Interactions(
-            user_ids=self.user_ids[rows],
-            item_ids=self.item_ids[rows],
-            timestamps=None if self.timestamps is None else self.timestamps[rows],
-        )
+        # What was checked is not looked at again: a million strings take a while.
+        made = object.__new__(Interactions)
+        for name in ("user_ids", "item_ids", "timestamps"):
+            column = getattr(self, name)
+            if column is not None:
+                column = column[rows]
+                column.flags.writeable = False
+            object.__setattr__(made, name, column)
+        return made
 
     def canonical(self) -> Interactions:
         """Return the rows ordered by user, item and time: the same for any order of rows."""

@@ -14,7 +14,7 @@ from fedrec.data.public import PUBLIC, cached_path, require_if_public
 from fedrec.data.readers import ReadReport, read_interactions
 from fedrec.data.reading import flag_of
 from fedrec.data.settings import DataSettings
-from fedrec.data.splits import UserSplit, leave_one_out
+from fedrec.data.splits import Divide, UserSplit, leave_one_out
 from fedrec.errors import DataError, SettingsError
 
 __all__ = [
@@ -136,6 +136,7 @@ def read_users(
     *,
     reader: str,
     tell: Callable[[str], None] = _quiet,
+    divide: Divide = leave_one_out,
 ) -> tuple[UserSplit, Catalogue]:
     """Read and split the data file.
 
@@ -144,6 +145,7 @@ def read_users(
             items of the file, less those that `data.minimum_item_interactions` leaves out.
         reader: who needs the file, for the error.
         tell: told, in a sentence, of what was left out and what the file lacks.
+        divide: whether users' last items are held out.
 
     Raises:
         SettingsError: no data file is named.
@@ -152,7 +154,7 @@ def read_users(
     """
     found = read_source(data, reader=reader, tell=tell)
     kept, items = kept_and_items(found, data, catalogue, tell=tell)
-    return leave_one_out(kept, items), items
+    return divide(kept, items), items
 
 
 def load_data(source: str | Path, **reading: object) -> tuple[UserSplit, Catalogue]:

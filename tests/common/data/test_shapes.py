@@ -12,8 +12,11 @@ from pathlib import Path
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedrec.data import Interactions, Reading, read_interactions
+from fedrec.data.delimited import read_headless
 from fedrec.errors import DataError
 
 ROWS = [("007", "a,b", 100), ("7", "x", 200), ("007", "ü", 300)]
@@ -350,3 +353,39 @@ def test_chunks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     interactions, report = read_interactions(path)
     assert rows_of(interactions) == rows
     assert [bad.line for bad in report.bad_rows] == [22, 23]
+
+
+LINES = st.lists(
+    st.sampled_from(["u1,i1,3\n", "u1,i2,4\n", "u2,,5\n", "u3,i1\n", '"u,4",i4,6\n', "\n"])
+    | st.text(alphabet='u7,"\r\n\x00 ', max_size=9).map(lambda text: text + "\n"),
+    max_size=12,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=LINES, quotes=st.booleans(), ends=st.sampled_from(["\n", "\r\n"]))
+def test_lines_without_quotes_are_read_as_the_csv_module_reads_them(
+    tmp_path: Path, lines: list[str], quotes: bool, ends: str
+) -> None:
+    """The same columns, first lines and bad rows, wherever chunks end."""
+    path = tmp_path / "v.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write("".join(lines).replace("\n", ends) + "u9,i9,9")
+    reading = Reading(encoding="utf-8")
+    roles = ("user", "item", "timestamp")
+
+    def found() -> list[tuple[object, ...]]:
+        table = read_headless(path, reading, separator=",", roles=roles, quotes=quotes)
+        rows: list[tuple[object, ...]] = []
+        for chunk in table.chunks:
+            columns = (chunk.lines, chunk.users, chunk.items, chunk.times or [])
+            rows += [*zip(*columns, strict=True), *((bad.line, bad.reason) for bad in chunk.bad)]
+        return sorted(rows, key=str)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fedrec.data.delimited.CHUNK_ROWS", 2)
+        quick = found()
+        patched.setattr("fedrec.data.delimited._plain_columns", lambda *args, **named: ([], 0))
+        assert quick == found()
+        patched.undo()
+    assert quick == found(), "and in one chunk"

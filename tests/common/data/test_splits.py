@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out
+from fedrec.data.splits import undivided
 from fedrec.errors import CatalogueMismatch, DataError
 
 Row = tuple[str, str, int]
@@ -128,6 +129,26 @@ def test_the_split_is_the_plain_definition_for_any_order(rows: list[Row], seed: 
     catalogue = Catalogue.of("fbdace")
     shuffled = build(rows).take(np.random.default_rng(seed).permutation(len(rows)))
     assert as_lists(leave_one_out(shuffled, catalogue)) == plain_split(rows, catalogue)
+
+
+@settings(deadline=None)
+@given(rows=ROWS)
+def test_undivided_is_the_split_put_together_again(rows: list[Row]) -> None:
+    interactions = build(rows)
+    catalogue = Catalogue.from_interactions(interactions)
+    found = undivided(interactions, catalogue)
+    assert as_lists(found) == as_lists(leave_one_out(interactions, catalogue).whole())
+    plain: dict[str, set[int]] = {}
+    for user, item, _ in rows:
+        plain.setdefault(user, set()).add(catalogue.item_ids.index(item))
+    assert as_lists(found) == [(user, sorted(plain[user]), -1, -1) for user in sorted(plain)]
+
+
+def test_undivided_refuses_what_the_split_refuses() -> None:
+    with pytest.raises(DataError, match="None of the 0 users"):
+        undivided(build([]), Catalogue.of(["a"]))
+    with pytest.raises(CatalogueMismatch, match="'b'"):
+        undivided(build([("u", "b", 1)]), Catalogue.of(["a"]))
 
 
 def test_selecting_users() -> None:
