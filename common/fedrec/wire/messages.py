@@ -50,6 +50,7 @@ __all__ = [
     "Reveal",
     "RevealStatement",
     "RoundKind",
+    "Signed",
     "Snapshot",
     "StepMessage",
     "StepTask",

@@ -11,7 +11,7 @@ from fedrec.ids import RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.store import reading
 from fedrec_server.store.recovered_run import read_recovered
-from fedrec_server.store.tables import DATABASE, SCHEMA_VERSION, header_of
+from fedrec_server.store.tables import DATABASE, SCHEMA_VERSION, from_row
 
 __all__ = ["FormerFolder", "read_former_folder"]
 
@@ -63,5 +63,5 @@ def _read(rows: sqlite3.Connection) -> FormerFolder:
         published=published,
         last_round=last,
         charged=charged,
-        latest=tuple(header_of(row) for row in rows.execute("SELECT * FROM latest")),
+        latest=tuple(from_row(UploadHeader, row) for row in rows.execute("SELECT * FROM latest")),
     )

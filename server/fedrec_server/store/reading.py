@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import UploadHeader
+from fedrec.wire.messages import Report, RevealStatement, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.last_count import LastCount
@@ -15,7 +15,7 @@ from fedrec_server.rounds.state import Ending, Reporting, Round, Rules, State
 from fedrec_server.store.recovered_run import Recovered, read_recovered
 from fedrec_server.store.spool import epoch_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
-from fedrec_server.store.tables import blob_of, header_of, report_of, statement_of
+from fedrec_server.store.tables import blob_of, from_row
 
 __all__ = [
     "applicants",
@@ -100,7 +100,7 @@ def counted(
     """Return the counted update of a client."""
     query = "SELECT * FROM contributions WHERE round = ? AND client_id = ?"
     row = rows.execute(query, (round_id, client_id)).fetchone()
-    return None if row is None else header_of(row)
+    return None if row is None else from_row(UploadHeader, row)
 
 
 def latest(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId, bytes]]:
@@ -112,7 +112,7 @@ def latest(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId, bytes]]:
 def latest_header(rows: sqlite3.Connection, client_id: ClientId) -> UploadHeader | None:
     """Return the header of a client's last acknowledged update."""
     row = rows.execute("SELECT * FROM latest WHERE client_id = ?", (client_id,)).fetchone()
-    return None if row is None else header_of(row)
+    return None if row is None else from_row(UploadHeader, row)
 
 
 def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord | None:
@@ -123,14 +123,14 @@ def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord 
         return None
     statement = rows.execute("SELECT * FROM statements WHERE round = ?", (row["round"],)).fetchone()
     known, query = _known(row), "SELECT * FROM reports WHERE round = ? ORDER BY client_id"
-    said = [report_of(found) for found in rows.execute(query, (row["round"],))]
+    said = [from_row(Report, found) for found in rows.execute(query, (row["round"],))]
     return PublishedRecord(
         round=row["round"],
         kind=row["kind"],
         base_round=row["base_round"],
         epoch=row["epoch"],
         contributions=_contributions(rows, row["round"]),
-        statement=None if statement is None else statement_of(statement),
+        statement=None if statement is None else from_row(RevealStatement, statement),
         known=known,
         reports=tuple(report for report in said if (report.epoch, report.state_tag) == known),
         name=row["blob_name"] or "",
@@ -145,7 +145,7 @@ def snapshot(rows: sqlite3.Connection) -> SnapshotRecord | None:
         return None
     blob = Blob(length=row["length"], digest=row["digest"])
     found = rows.execute("SELECT * FROM attestations ORDER BY client_id")
-    reports = tuple(report_of(report) for report in found)
+    reports = tuple(from_row(Report, report) for report in found)
     return SnapshotRecord(round=row["round"], epoch=row["epoch"], blob=blob, reports=reports)
 
 
@@ -279,7 +279,7 @@ def _messages(rows: sqlite3.Connection, round_id: RoundId) -> dict[str, dict[Cli
 
 def _contributions(rows: sqlite3.Connection, round_id: RoundId) -> tuple[UploadHeader, ...]:
     query = "SELECT * FROM contributions WHERE round = ? ORDER BY client_id"
-    return tuple(header_of(row) for row in rows.execute(query, (round_id,)))
+    return tuple(from_row(UploadHeader, row) for row in rows.execute(query, (round_id,)))
 
 
 def _published_row(rows: sqlite3.Connection, published: int) -> sqlite3.Row | None:
@@ -302,7 +302,7 @@ def _reporting(rows: sqlite3.Connection, published: int, epoch: int) -> Reportin
     if row is None or row["reports_until"] is None:
         return None
     query = "SELECT * FROM reports WHERE round = ? AND epoch = ? ORDER BY client_id"
-    said = (report_of(found) for found in rows.execute(query, (published, epoch)))
+    said = (from_row(Report, found) for found in rows.execute(query, (published, epoch)))
     return Reporting(
         round=row["round"],
         kind=row["kind"],

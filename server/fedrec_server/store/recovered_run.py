@@ -15,7 +15,7 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, UploadHeader
-from fedrec_server.store.tables import Row, header_row, insert, statement_row
+from fedrec_server.store.tables import Row, insert, row_of
 
 __all__ = [
     "Recovered",
@@ -107,7 +107,7 @@ def write_recovered(rows: sqlite3.Connection, found: RecoveredRun) -> None:
     base = found.contributions[0].base_round if found.contributions else RoundId(said.round - 1)
     write_learnt(rows, said, base=base, sealed=found.sealed, at=found.at)
     for header in found.contributions:
-        insert(rows, "contributions", header_row(header))
+        insert(rows, "contributions", row_of(header))
     if found.model is not None:
         row: Row = {"round": said.round, "epoch": said.epoch, "length": found.model.length}
         insert(rows, "snapshots", {**row, "digest": found.model.digest})
@@ -140,7 +140,7 @@ def write_learnt(
         "known_tag": said.state_tag,
     }
     insert(rows, "rounds", row)
-    insert(rows, "statements", statement_row(said))
+    insert(rows, "statements", row_of(said))
 
 
 def note_learnt(rows: sqlite3.Connection, before: Recovered) -> None:
@@ -158,7 +158,7 @@ def keep_latest(rows: sqlite3.Connection, header: UploadHeader) -> None:
     """Keep a member's last update, unless a later one is here."""
     query = "SELECT round FROM latest WHERE client_id = ? AND round >= ?"
     if rows.execute(query, (header.client_id, header.round)).fetchone() is None:
-        insert(rows, "latest", header_row(header), verb="INSERT OR REPLACE")
+        insert(rows, "latest", row_of(header), verb="INSERT OR REPLACE")
 
 
 def note_former(rows: sqlite3.Connection, identity: PublicIdentity) -> None:

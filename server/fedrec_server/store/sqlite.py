@@ -30,7 +30,7 @@ from fedrec_server.store.store import (
     SnapshotRecord,
     Store,
 )
-from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION, Row, insert, report_row
+from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION, Row, insert, row_of
 
 __all__ = ["SqliteStore"]
 
@@ -205,7 +205,7 @@ class SqliteStore(Store):
             insert(rows, "snapshots", {**row, "digest": record.blob.digest})
             rows.execute("DELETE FROM attestations")
             for report in record.reports:
-                insert(rows, "attestations", report_row(report))
+                insert(rows, "attestations", row_of(report))
         return before
 
     def snapshot(self) -> SnapshotRecord | None:

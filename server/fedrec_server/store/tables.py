@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import Report, RevealStatement, UploadHeader
+from fedrec.wire.messages import RevealStatement, Signed
 
-__all__ = [
-    "DATABASE",
-    "HEADER_COLUMNS",
-    "REPORT_COLUMNS",
-    "SCHEMA",
-    "SCHEMA_VERSION",
-    "STATEMENT_COLUMNS",
-    "Row",
-    "blob_of",
-    "header_of",
-    "header_row",
-    "insert",
-    "report_of",
-    "report_row",
-    "statement_of",
-    "statement_row",
-]
+__all__ = ["DATABASE", "SCHEMA", "SCHEMA_VERSION", "Row", "blob_of", "from_row", "insert", "row_of"]
 
 DATABASE = "coordinator.sqlite"
 SCHEMA_VERSION = 10
@@ -107,62 +92,9 @@ CREATE TABLE journal (
 ) STRICT;
 """
 
-HEADER_COLUMNS = (
-    "protocol_version",
-    "federation",
-    "run",
-    "round",
-    "kind",
-    "base_round",
-    "base_state",
-    "key_list",
-    "nonce",
-    "epoch",
-    "client_id",
-    "catalogue_fingerprint",
-    "plan_fingerprint",
-    "length",
-    "digest",
-    "n_rows",
-    "rows_digest",
-    "signature",
-)
-STATEMENT_COLUMNS = (
-    "federation",
-    "run",
-    "round",
-    "epoch",
-    "client_id",
-    "manifest_digest",
-    "state_tag",
-    "published_digest",
-    "metrics",
-    "n_rows",
-    "rows_digest",
-    "refused",
-    "paused",
-    "signature",
-    "sequence",
-    "previous",
-    "kind",
-    "trained",
-    "charged",
-)
-REPORT_COLUMNS = (
-    "federation",
-    "run",
-    "round",
-    "epoch",
-    "client_id",
-    "state_tag",
-    "metrics",
-    "n_rows",
-    "rows_digest",
-    "signature",
-)
-
 Value = str | int | float | bytes | None
 Row = dict[str, Value]
+Said = TypeVar("Said", bound=Signed)
 
 
 def insert(rows: sqlite3.Connection, table: str, row: Row, *, verb: str = "INSERT") -> None:
@@ -172,37 +104,24 @@ def insert(rows: sqlite3.Connection, table: str, row: Row, *, verb: str = "INSER
     rows.execute(f"{verb} INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
 
 
-def header_row(header: UploadHeader) -> Row:
-    """Return an upload's header as a row of `contributions`."""
-    return {name: getattr(header, name) for name in HEADER_COLUMNS}
+def row_of(said: Signed) -> Row:
+    """Return what somebody signed as a row; the columns have its fields' names."""
+    row: Row = {name: getattr(said, name) for name in _names(type(said))}
+    if isinstance(said, RevealStatement):
+        row["paused"] = " ".join(map(str, said.paused))
+    return row
 
 
-def header_of(row: sqlite3.Row) -> UploadHeader:
-    """Return the upload's header that a row stands for."""
-    return UploadHeader(**{name: row[name] for name in HEADER_COLUMNS})
+def from_row(kind: type[Said], row: sqlite3.Row) -> Said:
+    """Return the header, statement or report that a row stands for."""
+    values = {name: row[name] for name in _names(kind)}
+    if kind is RevealStatement:
+        values["paused"] = tuple(int(cell) for cell in values["paused"].split())
+    return kind(**values)
 
 
-def statement_of(row: sqlite3.Row) -> RevealStatement:
-    """Return the statement that a row stands for."""
-    values = {name: row[name] for name in STATEMENT_COLUMNS}
-    paused = tuple(int(cell) for cell in values["paused"].split())
-    return RevealStatement(**{**values, "paused": paused})
-
-
-def statement_row(statement: RevealStatement) -> Row:
-    """Return a statement as a row of `statements`."""
-    row: Row = {name: getattr(statement, name) for name in STATEMENT_COLUMNS}
-    return {**row, "paused": " ".join(map(str, statement.paused))}
-
-
-def report_of(row: sqlite3.Row) -> Report:
-    """Return the report that a row stands for."""
-    return Report(**{name: row[name] for name in REPORT_COLUMNS})
-
-
-def report_row(report: Report) -> Row:
-    """Return a report as a row of `reports` or `attestations`."""
-    return {name: getattr(report, name) for name in REPORT_COLUMNS}
+def _names(kind: type[Signed]) -> list[str]:
+    return [field.name for field in fields(kind)]  # type: ignore[arg-type]  # a dataclass
 
 
 def blob_of(length: Any, digest: Any) -> Blob | None:

@@ -31,7 +31,7 @@ from fedrec_server.rounds.changes import (
 from fedrec_server.store.recovered_run import Recovered, note_learnt, write_learnt
 from fedrec_server.store.spool import sealed_name, sum_name
 from fedrec_server.store.store import Entry
-from fedrec_server.store.tables import Row, header_row, insert, report_row, statement_row
+from fedrec_server.store.tables import Row, insert, row_of
 
 __all__ = ["write_change", "write_entry"]
 
@@ -44,7 +44,7 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
         case RoundOpened():
             _open(rows, change)
         case UpdateCounted():
-            header = header_row(change.header)
+            header = row_of(change.header)
             insert(rows, "contributions", header)
             # Kept for good, whatever becomes of the round.
             insert(rows, "latest", header, verb="INSERT OR REPLACE")
@@ -83,7 +83,7 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             rows.execute("DELETE FROM ledger")
         case ReportKept(report=report):
             # One of an earlier epoch gives way.
-            insert(rows, "reports", report_row(report), verb="REPLACE")
+            insert(rows, "reports", row_of(report), verb="REPLACE")
         case RoundMeasured():
             _measure(rows, change)
         case RoundAbandoned():
@@ -151,7 +151,7 @@ def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:
     _set_phase(rows, change.round, "published")
     if said is not None:
         name = sealed_name(change.round, change.blob)
-        insert(rows, "statements", statement_row(said))
+        insert(rows, "statements", row_of(said))
         _set_known(rows, change.round, said.epoch, said.state_tag)
     rows.execute(
         "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_digest = ?, reports_until = ? "
