@@ -38,11 +38,11 @@ from fedrec_server.run.superfluous_files import SuperfluousFiles
 from fedrec_server.run.waiters import Waiters
 from fedrec_server.snapshots.exchange import SnapshotExchange
 from fedrec_server.snapshots.snapshots import Snapshots
-from fedrec_server.steps.collection import StepCollection
 from fedrec_server.steps.running import RunningSteps
+from fedrec_server.steps.step_collection import StepCollection
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
-from fedrec_server.uploads.collection import Collection
+from fedrec_server.uploads.round_collection import Collection
 from fedrec_server.uploads.round_sum import RoundSum, accumulator_of
 from fedrec_server.uploads.running_sum import RunningSum
 from fedrec_server.uploads.stream_turns import StreamTurns

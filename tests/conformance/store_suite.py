@@ -15,8 +15,8 @@ from fedrec.errors import SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec_server.rounds.changes import VOLATILE, Change
 from fedrec_server.rounds.state import State
+from fedrec_server.store.durable_files import snapshot_name
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.spool import snapshot_name
 from fedrec_server.store.store import Entry, RunIdentity, SnapshotRecord, Store
 
 IDENTITY = RunIdentity(

@@ -24,9 +24,9 @@ from fedrec.errors import CertificateExpired, KeysError, NotInRoster, Unreachabl
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.issuer import Issuer
 from fedrec.ids import RoundId
+from fedrec.wire.error_status import REFUSED_UNHEARD, from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import StepMessage
-from fedrec.wire.status import REFUSED_UNHEARD, from_rpc_error
 
 FIRST = RoundId(1)
 Call = Callable[[Serving, GrpcLink], object]

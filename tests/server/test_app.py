@@ -36,7 +36,7 @@ from fedrec_lab.demo.workspace import DemoData, prepare
 from fedrec_server.app import Coordinator
 from fedrec_server.rounds.endings import finish
 from fedrec_server.store import sqlite
-from fedrec_server.store.spool import DiskFull
+from fedrec_server.store.durable_files import DiskFull
 
 TESTS = Path(__file__).parents[1]
 

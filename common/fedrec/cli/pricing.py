@@ -17,8 +17,8 @@ from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.planning.statements import honesty_statements
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
 from fedrec.protection.asked_round import AskedRound, StepsPrice
+from fedrec.protection.encryption_parameters import security_bits
 from fedrec.protection.opening import DECRYPTION_SECONDS
-from fedrec.protection.planner import security_bits
 from fedrec.updates import UPDATES, PaperNumbers
 
 __all__ = [

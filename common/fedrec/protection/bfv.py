@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedrec.protection.blocks import BlockMember, BlockProtection
+from fedrec.protection.encryption_parameters import BFV_PRESETS, plan_bfv
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.planner import BFV_PRESETS, plan_bfv
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["BFV"]

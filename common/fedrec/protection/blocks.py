@@ -14,10 +14,10 @@ from abc import abstractmethod
 import numpy as np
 
 from fedrec.errors import KeysError, RevealRefused
+from fedrec.protection.encryption_parameters import resized
 from fedrec.protection.envelope import CONTEXT_BYTES, Envelope
 from fedrec.protection.modular import ModularAccumulator, unpack_blocks
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.planner import resized
 from fedrec.protection.protection import (
     Accumulator,
     Member,

@@ -18,8 +18,8 @@ import numpy as np
 
 from fedrec.errors import RevealRefused
 from fedrec.protection.blocks import BlockMember, BlockProtection
+from fedrec.protection.encryption_parameters import CKKS_PRESETS, plan_ckks
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.planner import CKKS_PRESETS, plan_ckks
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["CKKS"]

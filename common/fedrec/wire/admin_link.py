@@ -16,8 +16,8 @@ from fedrec.identity.certificates import Credentials
 from fedrec.listening import is_own_address, written_address
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import BLOB, part_of
+from fedrec.wire.error_status import from_rpc_error
 from fedrec.wire.grpc_channel import close_channel, open_channel
-from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 

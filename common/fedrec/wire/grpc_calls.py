@@ -13,8 +13,8 @@ import grpc
 from fedrec.errors import ProtocolError, Unreachable
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
+from fedrec.wire.error_status import fedrec_code, from_rpc_error
 from fedrec.wire.grpc_channel import close_channel
-from fedrec.wire.status import fedrec_code, from_rpc_error
 
 __all__ = ["Calls", "Deadlines", "Message"]
 

@@ -23,7 +23,7 @@ from fedrec_server.rounds.events import EpochInstalled
 from fedrec_server.rounds.machine import step
 from fedrec_server.run.journal import log_entry
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.spool import epoch_name
+from fedrec_server.store.durable_files import epoch_name
 from fedrec_server.store.store import Entry, EpochRecord, Store
 
 __all__ = ["MAX_EPOCH_BYTES", "KeyRotation", "keep_epoch", "newest"]

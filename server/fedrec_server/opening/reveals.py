@@ -13,7 +13,7 @@ from fedrec_server.rounds.events import StatementReceived
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.spool import Draft, sealed_name, sum_name
+from fedrec_server.store.durable_files import Draft, sealed_name, sum_name
 from fedrec_server.uploads.incoming import Incoming
 from fedrec_server.uploads.stream_turns import StreamTurns
 

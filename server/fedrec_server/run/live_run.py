@@ -22,8 +22,8 @@ from fedrec_server.rounds.state import State
 from fedrec_server.run.journal import entry_of, log_entry
 from fedrec_server.run.presence import Presence
 from fedrec_server.run.work import Work
+from fedrec_server.store.durable_files import update_name
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.spool import update_name
 from fedrec_server.store.store import Entry, Store
 
 __all__ = ["Listener", "LiveRun"]

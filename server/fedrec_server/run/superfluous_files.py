@@ -17,7 +17,7 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.spool import sum_name, update_name
+from fedrec_server.store.durable_files import sum_name, update_name
 
 __all__ = ["SuperfluousFiles"]
 

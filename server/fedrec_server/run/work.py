@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import structlog
 
 from fedrec.errors import FedrecError
-from fedrec_server.store.spool import DurabilityLost
+from fedrec_server.store.durable_files import DurabilityLost
 
 __all__ = ["Work"]
 

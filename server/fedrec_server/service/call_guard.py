@@ -15,10 +15,10 @@ import structlog
 from fedrec.errors import FedrecError, ProtocolError, Unreachable
 from fedrec.wire.chunk_parts import part_reader
 from fedrec.wire.chunks import Chunk
-from fedrec.wire.status import new_incident, to_details
+from fedrec.wire.error_status import new_incident, to_details
 from fedrec_server.service.callers import REFLECTION, Caller, Callers
 from fedrec_server.service.stream_limits import StreamLimits, heard_in_time
-from fedrec_server.store.spool import DurabilityLost
+from fedrec_server.store.durable_files import DurabilityLost
 
 __all__ = ["CallGuard"]
 

@@ -11,7 +11,7 @@ from fedrec.wire.messages import Report, Snapshot
 from fedrec_server.membership.admission import Admission
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.snapshots.snapshots import Snapshots
-from fedrec_server.store.spool import Draft, snapshot_name
+from fedrec_server.store.durable_files import Draft, snapshot_name
 from fedrec_server.store.store import SnapshotRecord
 from fedrec_server.uploads.incoming import Incoming
 from fedrec_server.uploads.stream_turns import StreamTurns

@@ -11,7 +11,7 @@ from fedrec_server.rounds.events import StepClosed
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.steps.message_commit import StepMessageCommit
-from fedrec_server.uploads.collection import Collection
+from fedrec_server.uploads.round_collection import Collection
 
 __all__ = ["RunningSteps"]
 

@@ -15,8 +15,8 @@ from fedrec.durable import sync
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec_server.store import reading
+from fedrec_server.store.durable_files import Spool
 from fedrec_server.store.highwater import FILE, record
-from fedrec_server.store.spool import Spool
 from fedrec_server.store.tables import DATABASE, SCHEMA_VERSION
 
 __all__ = ["BackedUp", "back_up"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedrec.wire.chunks import Blob
 from fedrec_server.store import reading
-from fedrec_server.store.spool import damaged, epoch_name
+from fedrec_server.store.durable_files import damaged, epoch_name
 from fedrec_server.store.tables import DATABASE
 
 __all__ = ["installed_bundle"]

@@ -12,8 +12,8 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.state import Ending, Reporting, Round, Rules, State
+from fedrec_server.store.durable_files import epoch_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.recovered_run import Recovered, read_recovered
-from fedrec_server.store.spool import epoch_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
 from fedrec_server.store.tables import blob_of, from_row
 

@@ -17,10 +17,10 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.changes import Change
 from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store import reading, recovered_run, writing
+from fedrec_server.store.durable_files import FREE_SPACE, DurabilityLost, Spool
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.highwater import REMEDY, Highwater
 from fedrec_server.store.lock import lock_state
-from fedrec_server.store.spool import FREE_SPACE, DurabilityLost, Spool
 from fedrec_server.store.store import (
     Applicant,
     Entry,

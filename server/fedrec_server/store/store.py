@@ -12,7 +12,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import Change
 from fedrec_server.rounds.state import Rules, State
-from fedrec_server.store.spool import Spool
+from fedrec_server.store.durable_files import Spool
 
 __all__ = [
     "Applicant",

@@ -28,8 +28,8 @@ from fedrec_server.rounds.changes import (
     UpdateCounted,
     UpdatesRefused,
 )
+from fedrec_server.store.durable_files import sealed_name, sum_name
 from fedrec_server.store.recovered_run import Recovered, note_learnt, write_learnt
-from fedrec_server.store.spool import sealed_name, sum_name
 from fedrec_server.store.store import Entry
 from fedrec_server.store.tables import Row, insert, row_of
 

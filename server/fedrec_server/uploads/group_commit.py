@@ -15,8 +15,8 @@ from fedrec.errors import FedrecError, StorageError
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.spool import DurabilityLost
-from fedrec_server.uploads.collection import Collection
+from fedrec_server.store.durable_files import DurabilityLost
+from fedrec_server.uploads.round_collection import Collection
 
 __all__ = ["GroupCommit"]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, Chunk
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.spool import Draft, DurabilityLost
+from fedrec_server.store.durable_files import Draft, DurabilityLost
 
 __all__ = ["Incoming"]
 

@@ -11,9 +11,9 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.spool import sum_name
-from fedrec_server.uploads.collection import Collection
+from fedrec_server.store.durable_files import sum_name
 from fedrec_server.uploads.item_holders import ItemHolders
+from fedrec_server.uploads.round_collection import Collection
 
 __all__ = ["RoundSum", "accumulator_of"]
 

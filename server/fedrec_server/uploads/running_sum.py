@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from fedrec.ids import ClientId
 from fedrec.protection import Accumulator
 from fedrec.wire.messages import UploadHeader
-from fedrec_server.uploads.collection import Collection
+from fedrec_server.uploads.round_collection import Collection
 
 __all__ = ["RunningSum"]
 

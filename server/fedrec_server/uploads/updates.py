@@ -13,7 +13,7 @@ from fedrec_server.rounds.changes import AlreadyCounted
 from fedrec_server.rounds.events import Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.spool import Draft, update_name
+from fedrec_server.store.durable_files import Draft, update_name
 from fedrec_server.uploads.incoming import Incoming
 from fedrec_server.uploads.stream_turns import StreamTurns
 from fedrec_server.uploads.update_counting import UpdateCounting

@@ -19,7 +19,7 @@ from fedrec.data import generate
 from fedrec.data.writing import write_interactions
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.protection import PROTECTIONS
-from fedrec.protection.planner import CKKS_PRESETS
+from fedrec.protection.encryption_parameters import CKKS_PRESETS
 
 from .conftest import Fedrec
 

@@ -15,7 +15,7 @@ from tls import credentials, server_credentials
 from fedrec.cli.run_status import status_rows
 from fedrec.identity.key_files import write_secret
 from fedrec.wire.admin_link import RunStatus
-from fedrec.wire.status import REFUSED_UNHEARD
+from fedrec.wire.error_status import REFUSED_UNHEARD
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 

@@ -26,6 +26,7 @@ from fedrec.wire.convert import (
     UPLOAD_HEADER,
     part_of,
 )
+from fedrec.wire.error_status import to_details
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     FederationInfo,
@@ -37,7 +38,6 @@ from fedrec.wire.messages import (
     UploadHeader,
     Wait,
 )
-from fedrec.wire.status import to_details
 from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import (
     CoordinatorServicer,

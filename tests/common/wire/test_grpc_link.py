@@ -27,10 +27,10 @@ from fedrec.errors import (
 from fedrec.identity.certificates import Credentials
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import CHUNK_BYTES
+from fedrec.wire.error_status import REFUSED_UNHEARD
 from fedrec.wire.grpc_calls import Deadlines
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Task, Train, UploadStatus
-from fedrec.wire.status import REFUSED_UNHEARD
 
 LONG = bytes(range(256)) * 14_000  # 3.6 MB: four chunks
 AWAY = grpc.RpcError(grpc.StatusCode.UNAVAILABLE)

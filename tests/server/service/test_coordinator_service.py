@@ -34,9 +34,9 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.protection import BFV, Paillier, Protection
+from fedrec.wire.error_status import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Finished, Reveal, Train, Wait
-from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 

@@ -13,7 +13,7 @@ from server.support.world import volatile_free
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec_server.store.backup import back_up
-from fedrec_server.store.spool import sum_name
+from fedrec_server.store.durable_files import sum_name
 from fedrec_server.store.sqlite import SqliteStore
 
 EVERYBODY = range(3)

@@ -13,8 +13,8 @@ from server.support.world import Chaos, World, blob, random_rules
 
 from fedrec.errors import DamagedFile, StateWentBack, StorageError
 from fedrec.ids import RoundId
+from fedrec_server.store.durable_files import snapshot_name
 from fedrec_server.store.highwater import FILE, record
-from fedrec_server.store.spool import snapshot_name
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import SnapshotRecord
 

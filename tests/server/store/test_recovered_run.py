@@ -13,9 +13,9 @@ from server.support.world import AUTHORITY, World, client, header, rules, statem
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.rounds.changes import RoundLearnt
+from fedrec_server.store.durable_files import sealed_name, snapshot_name
 from fedrec_server.store.former_folder import read_former_folder
 from fedrec_server.store.recovered_run import Recovered, RecoveredRun
-from fedrec_server.store.spool import sealed_name, snapshot_name
 from fedrec_server.store.sqlite import SqliteStore
 
 RULES = replace(rules(), revealer=client(AUTHORITY))

@@ -13,8 +13,8 @@ from server.support.world import random_rules
 
 from fedrec.errors import SettingsError, StorageError
 from fedrec.ids import ClientId
+from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.spool import DurabilityLost
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import RunIdentity
 

@@ -13,7 +13,7 @@ from server.support.federations import Bench
 
 from fedrec.errors import RoundClosed, StorageError
 from fedrec.ids import RoundId
-from fedrec_server.store.spool import DurabilityLost
+from fedrec_server.store.durable_files import DurabilityLost
 
 
 class TestTrouble:

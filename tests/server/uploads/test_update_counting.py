@@ -14,7 +14,7 @@ from fedrec.errors import FedrecError, MalformedUpdate, RoundClosed, StorageErro
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.engine import Engine
-from fedrec_server.store.spool import DurabilityLost
+from fedrec_server.store.durable_files import DurabilityLost
 
 
 class Failpoints:

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedrec.errors import BadSignature
 from fedrec.identity.sealing import derive
-from fedrec.identity.shamir import SHARE_BYTES
 from fedrec.ids import canonical, digest
 from fedrec.protection.masks.keys import exchange
+from fedrec.protection.masks.shamir import SHARE_BYTES
 
 __all__ = [
     "SEALED_BYTES",

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 
 from fedrec.errors import KeysError, MalformedUpdate, ProtocolError
-from fedrec.identity.shamir import SHARE_BYTES
 from fedrec.ids import ClientId
 from fedrec.protection.masks.agreement import SEALED_BYTES
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle
 from fedrec.protection.masks.parameters import MAX_CLIENTS
+from fedrec.protection.masks.shamir import SHARE_BYTES
 from fedrec.wire.limits import check_client_id, check_count, check_exact
 from fedrec.wire.v1 import masks_pb2
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.errors import MalformedUpdate
-from fedrec.identity.shamir import SHARE_BYTES
 from fedrec.ids import canonical
 from fedrec.protection.masks.agreement import SEALED_BYTES
+from fedrec.protection.masks.shamir import SHARE_BYTES
 
 __all__ = ["GivenShares", "Inbox", "ShareBundle", "survivors_statement"]
 

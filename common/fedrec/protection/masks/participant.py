@@ -24,7 +24,6 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.identity.secret import Secret
-from fedrec.identity.shamir import SECRET_BYTES, split
 from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId, digest
 from fedrec.protection.masks import positions
@@ -41,6 +40,7 @@ from fedrec.protection.masks.keystream import Words, add_mask
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
 from fedrec.protection.masks.parameters import GraphParameters
 from fedrec.protection.masks.participant_state import ParticipantState, Phase
+from fedrec.protection.masks.shamir import SECRET_BYTES, split
 from fedrec.protection.masks.terms import MaskTerms
 
 __all__ = ["Participant"]

@@ -9,9 +9,9 @@ from typing import Literal, cast, get_args
 from fedrec.errors import KeysError
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.secret import Secret
-from fedrec.identity.shamir import SHARE_BYTES
 from fedrec.ids import ClientId
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList, RoundKeys
+from fedrec.protection.masks.shamir import SHARE_BYTES
 
 __all__ = ["ParticipantState", "Phase"]
 

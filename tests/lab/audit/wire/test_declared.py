@@ -17,7 +17,7 @@ from fedrec_lab.audit.wire.declared import (
     undeclared_event_keys,
 )
 from fedrec_lab.audit.wire.messages import declared_fields
-from fedrec_server.store.spool import sealed_name, snapshot_name, sum_name, update_name
+from fedrec_server.store.durable_files import sealed_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.tables import SCHEMA
 
 CLIENT = ClientId("a" * 64)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrec.errors import KeysError
-from fedrec.identity.shamir import PRIME, combine, share_at, split
+from fedrec.protection.masks.shamir import PRIME, combine, share_at, split
 
 
 def test_the_field_is_prime_and_holds_every_secret() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from fedrec.errors import PlanMismatch, SettingsError
 from fedrec.protection import BFV, CKKS, PROTECTIONS, ProtectionPlan, SegmentSpec, VectorSpec
+from fedrec.protection.encryption_parameters import BFV_PRESETS, CKKS_PRESETS, security_bits
 from fedrec.protection.noise import bfv_noise
-from fedrec.protection.planner import BFV_PRESETS, CKKS_PRESETS, security_bits
 from fedrec.protection.primes import batching_prime, coefficient_primes
 
 

@@ -21,7 +21,7 @@ from fedrec_server.rounds.selection import counted_of, has_all
 from fedrec_server.rounds.state import Phase, Round
 from fedrec_server.rounds.steps import arrived, invited, is_enough, seconds_of, without_vectors
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.uploads.collection import Collection
+from fedrec_server.uploads.round_collection import Collection
 
 __all__ = ["StepCollection"]
 
