@@ -212,7 +212,7 @@ class Federation:
             partition=self.keys.roster.partition,
         )
         fewest = self.protection.fewest_clients(
-            self.plan.protection.tolerance, rules.needed, len(self.keys.roster.members)
+            self.plan.protection, rules.needed, len(self.keys.roster.members)
         )
         return replace(rules, fewest_clients=fewest)
 

@@ -54,7 +54,7 @@ class RoundSteps:
         self._participation = participation
         protection = context.membership.protection
         self._steps = protection.steps
-        self._protocol = protection.round_protocol(context.membership.plan.protection.tolerance)
+        self._protocol = protection.round_protocol(context.membership.plan.protection)
 
     def take_part(self, task: Train) -> bool:
         """Train and send a round's first message, made now or before a crash.

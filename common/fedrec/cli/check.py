@@ -263,8 +263,9 @@ def _print_settings(loaded: LoadedSettings) -> None:
     from fedrec.config.explain import all_settings, as_toml
 
     rows = []
-    for key, setting in all_settings(loaded.settings.algorithm.name).items():
-        value = getattr(getattr(loaded.settings, setting.section), setting.name)
+    settings = loaded.settings
+    for key, setting in all_settings(settings.algorithm.name, settings.protection.name).items():
+        value = getattr(getattr(settings, setting.section), setting.name)
         origin = loaded.origins[key]
         if origin.kind != "default" or setting.in_plan:
             rows.append((key, as_toml(value), str(origin)))
@@ -379,7 +380,8 @@ def _explain(key: str, as_json: bool) -> None:
                 "meaning": setting.sentence,
                 "environment": setting.environment,
                 "in_plan": setting.in_plan,
-                "algorithm": setting.algorithm,
+                "algorithm": setting.owner if setting.section == "algorithm" else "",
+                "protection": setting.owner if setting.section == "protection" else "",
             }
             for setting in found
         ]
@@ -387,7 +389,7 @@ def _explain(key: str, as_json: bool) -> None:
         return
     for setting in found:
         scope = "plan" if setting.in_plan else "local"
-        scope += f", {setting.algorithm}" if setting.algorithm else ""
+        scope += f", {setting.owner}" if setting.owner else ""
         typer.echo(f"{setting.key} ({scope})")
         typer.echo(f"  {setting.sentence}")
         typer.echo(f"  {setting.allowed}; default {as_toml(setting.default)}")

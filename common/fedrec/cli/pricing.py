@@ -218,7 +218,7 @@ def _asked_round(plan: Plan, n_clients: int) -> AskedRound:
         n_clients=n_clients,
         minimum_clients=plan.rounds.minimum_clients,
         minimum_summands=plan.rounds.minimum_summands,
-        tolerance=plan.protection.tolerance,
+        settings=plan.protection,
         maximum_users=plan.federation.maximum_users,
         fraction_bits=plan.update.fraction_bits,
         changes=changes,

@@ -270,7 +270,7 @@ def _sizes(plan: Plan) -> Iterator[Conflict]:
     least = max(FEWEST_SUMMANDS, rounds.minimum_clients, rounds.minimum_summands)
     most = max(least, plan.most_in_cells)
     try:
-        PROTECTIONS[plan.protection.name].check_sizes(least, most, plan.protection.tolerance)
+        PROTECTIONS[plan.protection.name].check_sizes(least, most, plan.protection)
     except SettingsError as error:
         yield Conflict(
             keys=("protection.dropout_share", "protection.corrupt_share"),

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedrec.algorithms import ALGORITHMS, AlgorithmSettings
-from fedrec.config.schema import Plan, Settings, section_type
+from fedrec.algorithms import AlgorithmSettings
+from fedrec.config.schema import NAMED, Plan, ProtectionSettings, Settings, section_type
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS
 from fedrec.section import Section
@@ -58,7 +58,7 @@ class SettingInfo:
         allowed: the values that it takes, in words.
         sentence: what it is for.
         in_plan: whether coordinator and clients must agree on it.
-        algorithm: the algorithm whose setting it is; empty outside its section.
+        owner: the algorithm or protection whose setting it is; empty where it is everybody's.
     """
 
     key: str
@@ -67,7 +67,7 @@ class SettingInfo:
     allowed: str
     sentence: str
     in_plan: bool
-    algorithm: str = ""
+    owner: str = ""
 
     @property
     def section(self) -> str:
@@ -87,16 +87,16 @@ class SettingInfo:
 
 
 @cache
-def all_settings(algorithm: str = "") -> dict[str, SettingInfo]:
+def all_settings(*owners: str) -> dict[str, SettingInfo]:
     """Return every setting by its dotted key, in the order of the schema.
 
     Args:
-        algorithm: leaves out the settings of other algorithms; without it a key that several
-            algorithms have stands for the first one's.
+        owners: leave out the settings of other algorithms and protections; without any a key that
+            several have stands for the first one's.
     """
     found: dict[str, SettingInfo] = {}
     for setting in _every_setting():
-        if not algorithm or setting.algorithm in ("", algorithm):
+        if not owners or setting.owner in ("", *owners):
             found.setdefault(setting.key, setting)
     return found
 
@@ -109,22 +109,32 @@ def _every_setting() -> tuple[SettingInfo, ...]:
             annotation=_annotation(section, name, field),
             default=field.default,
             allowed=_allowed(_annotation(section, name, field), field.metadata),
-            sentence=field.description or "",
+            sentence=_sentence_of(section, name, field),
             in_plan=section in Plan.model_fields,
-            algorithm=owner,
+            owner=owner,
         )
         for section, owner, model in _sections()
         for name, field in model.model_fields.items()
+        if not _is_everybodys(section, owner, name)
     )
 
 
+def _is_everybodys(section: str, owner: str, name: str) -> bool:
+    """Tell whether a protection has a setting that all have, which is listed once."""
+    return section == "protection" and owner != "" and name in ProtectionSettings.model_fields
+
+
 def _annotation(section: str, name: str, field: FieldInfo) -> Any:
-    if (section, name) == ("algorithm", "name"):
+    if name == "name" and section in NAMED:
         # Each algorithm's own settings take only its own name.
-        return Literal[tuple(ALGORITHMS)]
-    if (section, name) == ("protection", "name"):
-        return Literal[tuple(PROTECTIONS)]
+        return Literal[tuple(NAMED[section][1])]
     return field.annotation
+
+
+def _sentence_of(section: str, name: str, field: FieldInfo) -> str:
+    if (section, name) == ("protection", "name"):
+        return "; ".join(f"{name}: {kind.summary}" for name, kind in PROTECTIONS.items()) + "."
+    return field.description or ""
 
 
 def section_sentences() -> dict[str, str]:
@@ -184,17 +194,17 @@ def nearest_key(key: str) -> str:
 def settings_markdown() -> str:
     """Return the reference of all settings as Markdown, one table for each section."""
     lines = []
-    sentences = section_sentences()
+    sentences, begun = section_sentences(), set[str]()
     for section, owner, model in _sections():
-        first = not owner or owner == next(iter(ALGORITHMS))
-        if first:
+        if section not in begun:
+            begun.add(section)
             shared = "plan: all parties agree on it" if section in Plan.model_fields else "local"
             lines += [f"## `[{section}]`", "", f"{sentences[section]} ({shared})", ""]
         if owner:
             lines += [f'### `name = "{owner}"`', "", _sentence(model), ""]
         lines += ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
         for setting in explain(section):
-            if setting.algorithm == owner:
+            if setting.owner == owner:
                 shown = f"`{as_toml(setting.default)}`"
                 cells = (f"`{setting.key}`", shown, setting.allowed, setting.sentence)
                 lines.append(f"| {' | '.join(_cell(text) for text in cells)} |")
@@ -237,21 +247,21 @@ def unknown_sentence(key: str, value: object) -> str:
     return f"{shown}: there is no such setting; sections are {sections}."
 
 
-def wrong_sentence(key: str, value: object, algorithm: str = "") -> str:
+def wrong_sentence(key: str, value: object, owner: str = "") -> str:
     """Return what is wrong with the value of a known key, and what would be right.
 
     Args:
-        algorithm: the algorithm that was chosen.
+        owner: the algorithm or protection that was chosen.
     """
-    setting = all_settings(algorithm).get(key)
+    setting = all_settings(*filter(None, [owner])).get(key)
     if setting is None:
-        having = [info.algorithm for info in _every_setting() if info.key == key]
-        name = key.partition(".")[2]
-        alike = [other.key for other in all_settings(algorithm).values() if other.name == name]
+        having = [info.owner for info in _every_setting() if info.key == key]
+        section, _, name = key.partition(".")
+        alike = [other.key for other in all_settings(owner).values() if other.name == name]
         instead = f", use {' or '.join(alike)}" if alike else ""
         return (
-            f"{key} = {_shortened(value)}: {algorithm} has no such setting, only "
-            f"{' and '.join(having)}. Leave it out{instead}, or change algorithm.name."
+            f"{key} = {_shortened(value)}: {owner} has no such setting, only "
+            f"{' and '.join(having)}. Leave it out{instead}, or change {section}.name."
         )
     choices = get_args(setting.annotation) if get_origin(setting.annotation) is Literal else ()
     nearest = _closest(value, choices) if isinstance(value, str) else ""
@@ -269,13 +279,17 @@ def _shortened(value: object) -> str:
 
 @cache
 def _sections() -> tuple[tuple[str, str, type[Section]], ...]:
-    """Return (section, algorithm or nothing, type) in the order of the schema."""
+    """Return (section, whose type it is or nothing, type) in the order of the schema."""
     found: list[tuple[str, str, type[Section]]] = []
     for section in Settings.model_fields:
-        if section == "algorithm":
-            found += [(section, name, kind.settings_type) for name, kind in ALGORITHMS.items()]
-        else:
+        if section == "protection":
+            found.append((section, "", ProtectionSettings))
+        if section not in NAMED:
             found.append((section, "", section_type(section, {})))
+            continue
+        for name, kind in NAMED[section][1].items():
+            if kind.settings_type is not ProtectionSettings:
+                found.append((section, name, kind.settings_type))
     return tuple(found)
 
 

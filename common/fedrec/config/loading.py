@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.explain import all_settings, unknown_sentence, wrong_sentence
-from fedrec.config.schema import Settings, section_type
+from fedrec.config.schema import NAMED, Settings, section_type
 from fedrec.data.public import PUBLIC, cached_path
 from fedrec.errors import SettingsError
 from fedrec.section import Section
@@ -133,7 +133,7 @@ def load_with_sources(
         settings=_with_paths(settings, given.origins, Path() if path is None else path.parent),
         origins={
             key: given.origins.get(key, Origin(kind="default"))
-            for key in all_settings(settings.algorithm.name)
+            for key in all_settings(settings.algorithm.name, settings.protection.name)
         },
     )
 
@@ -240,11 +240,11 @@ def _validated(given: _Given) -> Settings | None:
         if isinstance(value, float) and not math.isfinite(value):
             given.refuse(given.origins[key], wrong_sentence(key, value))
     sections: dict[str, Section] = {}
-    algorithm = ""
+    owner = ""
     for section, values in nested.items():
         try:
             kind = section_type(section, values)
-            algorithm = str(kind.model_fields["name"].default) if section == "algorithm" else ""
+            owner = str(values.get("name", NAMED[section][0])) if section in NAMED else ""
             sections[section] = kind.model_validate(values, strict=True)
         except ValidationError as error:
             for found in error.errors(include_url=False):
@@ -255,12 +255,12 @@ def _validated(given: _Given) -> Settings | None:
                     given.refuse(given.origins[key], f"{section}.{message}")
                     continue
                 key = f"{section}.{found['loc'][0]}"
-                sentence = wrong_sentence(key, given.values[key], algorithm)
+                sentence = wrong_sentence(key, given.values[key], owner)
                 if isinstance(given.values[key], Mapping):
                     sentence = f"{key}: {message}"
                 given.refuse(given.origins[key], sentence)
         except ValueError:
-            key = "algorithm.name"
+            key = f"{section}.name"
             given.refuse(given.origins[key], wrong_sentence(key, given.values[key]))
     return Settings(**sections) if len(sections) == len(nested) else None  # type: ignore[arg-type]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
-from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, AlgorithmSettings
+from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, AlgorithmSettings
 from fedrec.config.local_sections import (
     ClientSettings,
     CoordinatorSettings,
@@ -22,11 +22,12 @@ from fedrec.config.local_sections import (
     PartiesSettings,
 )
 from fedrec.identity.cells import FEWEST_IN_CELL
-from fedrec.protection import PROTECTIONS, Tolerance
+from fedrec.protection import PROTECTIONS, Protection, ProtectionSettings
 from fedrec.section import Section
 from fedrec.updates.settings import UpdateSettings
 
 __all__ = [
+    "NAMED",
     "ClientSettings",
     "CoordinatorSettings",
     "DataSettings",
@@ -77,65 +78,6 @@ class FederationSettings(Section):
         "none or this many of its users differ; until then it sends what it sent before. A client "
         "with fewer users counts once.",
     )
-
-
-class ProtectionSettings(Section):
-    """How the coordinator adds updates up without reading them."""
-
-    name: str = Field(
-        default="bfv",
-        description="; ".join(f"{name}: {kind.summary}" for name, kind in PROTECTIONS.items())
-        + ".",
-    )
-    preset: str = Field(
-        default="default",
-        description="Parameter set; `fedrec check` lists the sets and their prices.",
-    )
-    key_holder: Literal["authority", "members"] = Field(
-        default="authority",
-        description="Who holds the secret key and opens sums (bfv, paillier, ckks). "
-        "authority: only the data owners' key authority, for which every closed round waits; "
-        "clients can encrypt and open nothing; under ckks all clients are taken to be honest. "
-        "members: the papers' protocol; every client has it and decrypts the published ciphertext "
-        "sum, and everybody is taken to be honest but curious.",
-    )
-    corrupt_share: float = Field(
-        default=0.1,
-        ge=0,
-        lt=1,
-        description="Share of the roster's clients, rounded up, that may pool what they know with "
-        "the coordinator without reading anybody's update (masks).",
-    )
-    dropout_share: float = Field(
-        default=0.1,
-        ge=0,
-        lt=1,
-        description="Share of a round's clients that may vanish after they shared their secrets "
-        "(masks); with more, the round is abandoned.",
-    )
-    coordinator: Literal["malicious", "semi-honest"] = Field(
-        default="malicious",
-        description="Whether the coordinator may lie about who dropped out, or only looks at "
-        "what it gets (masks); the latter needs fewer neighbours.",
-    )
-
-    @property
-    def tolerance(self) -> Tolerance:
-        """Which clients and which coordinator rounds withstand."""
-        return Tolerance(
-            corrupt_share=self.corrupt_share,
-            dropout_share=self.dropout_share,
-            malicious=self.coordinator == "malicious",
-        )
-
-    @field_validator("name")
-    @classmethod
-    def _exists(cls, name: str) -> str:
-        if name not in PROTECTIONS:
-            raise ValueError(
-                f"There is no protection {name!r}; known are {', '.join(PROTECTIONS)}."
-            )
-        return name
 
 
 class PrivacySettings(Section):
@@ -302,7 +244,7 @@ class Plan(Section):
     algorithm: SerializeAsAny[AlgorithmSettings] = _default_algorithm()
     update: UpdateSettings = UpdateSettings()
     training: TrainingSettings = TrainingSettings()
-    protection: ProtectionSettings = ProtectionSettings()
+    protection: SerializeAsAny[ProtectionSettings] = ProtectionSettings()
     privacy: PrivacySettings = PrivacySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     rounds: RoundSettings = RoundSettings()
@@ -324,12 +266,17 @@ class Plan(Section):
         has_key = PROTECTIONS[self.protection.name].needs_reveal
         return has_key and self.protection.key_holder == "authority"
 
-    @field_validator("algorithm", mode="before")
+    @field_validator("algorithm", "protection", mode="before")
     @classmethod
-    def _settings_of_algorithm(cls, value: Any) -> Any:
-        """Read the section as the settings of the algorithm that it names."""
+    def _settings_by_name(cls, value: Any, info: ValidationInfo) -> Any:
+        """Read the section as the settings of the algorithm or protection that it names."""
+        assert info.field_name is not None
+        if isinstance(value, ProtectionSettings):
+            if type(value) is section_type("protection", {"name": value.name}):
+                return value
+            value = value.model_dump(exclude_unset=True)
         if isinstance(value, Mapping):
-            return section_type("algorithm", value).model_validate(dict(value))
+            return section_type(info.field_name, value).model_validate(dict(value))
         return value
 
 
@@ -348,17 +295,25 @@ class Settings(Plan):
         return Plan(**{name: getattr(self, name) for name in Plan.model_fields})
 
 
+NAMED: Mapping[str, tuple[str, Mapping[str, type[Algorithm] | type[Protection]]]] = {
+    "algorithm": (DEFAULT_ALGORITHM.name, ALGORITHMS),
+    "protection": (ProtectionSettings().name, PROTECTIONS),
+}
+"""Sections whose type depends on the name in them: the default, and what there is."""
+
+
 def section_type(section: str, values: Mapping[str, object]) -> type[Section]:
-    """Return the type of a section; that of `algorithm` depends on the algorithm's name.
+    """Return the type of a section; that of some (`NAMED`) depends on the name in it.
 
     Raises:
-        ValueError: for an algorithm that does not exist.
+        ValueError: for an algorithm or protection that does not exist.
     """
-    if section == "algorithm":
-        name = values.get("name", DEFAULT_ALGORITHM.name)
-        if not isinstance(name, str) or name not in ALGORITHMS:
-            raise ValueError(f"There is no algorithm {name!r}; known are {', '.join(ALGORITHMS)}.")
-        return ALGORITHMS[name].settings_type
+    if section in NAMED:
+        default, known = NAMED[section]
+        name = values.get("name", default)
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"There is no {section} {name!r}; known are {', '.join(known)}.")
+        return known[name].settings_type
     annotation = Settings.model_fields[section].annotation
     assert isinstance(annotation, type) and issubclass(annotation, Section)
     return annotation

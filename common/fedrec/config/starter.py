@@ -120,7 +120,7 @@ class Starter:
         return "\n".join(lines)
 
     def _setting(self, key: str, value: object) -> list[str]:
-        setting = all_settings(self.algorithm)[key]
+        setting = all_settings(self.algorithm, self.protection)[key]
         comment = textwrap.wrap(setting.sentence, width=_LINE_CHARS)
         shown = f"{setting.name} = {as_toml(value)}"
         if value is None:

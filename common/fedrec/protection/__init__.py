@@ -9,6 +9,7 @@ from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.round_protocol import RoundTerms, Steps
 from fedrec.protection.secret import SecretKey
+from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.tolerance import Tolerance
 from fedrec.protection.vector import SegmentSpec, VectorSpec
 
@@ -23,6 +24,7 @@ __all__ = [
     "Paillier",
     "Protection",
     "ProtectionPlan",
+    "ProtectionSettings",
     "RoundTerms",
     "SecretKey",
     "SegmentSpec",

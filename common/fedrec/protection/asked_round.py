@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import VectorSpec
 
 __all__ = ["AskedRound", "StepsPrice"]
@@ -21,7 +21,7 @@ class AskedRound:
         n_clients: of the round, as assumed.
         minimum_clients: with fewer no round is published (`rounds.minimum_clients`).
         minimum_summands: a sum has at least so many (`rounds.minimum_summands`).
-        tolerance: who may be corrupt, and who may vanish.
+        settings: of the protection's `settings_type`.
         maximum_users: users of one sum (`federation.maximum_users`).
         fraction_bits: of a value's grid (`update.fraction_bits`).
         changes: returns one item row's change for other numbers of these two; raises
@@ -31,7 +31,7 @@ class AskedRound:
     n_clients: int
     minimum_clients: int
     minimum_summands: int
-    tolerance: Tolerance
+    settings: ProtectionSettings
     maximum_users: int
     fraction_bits: int
     changes: Callable[[int, int], VectorSpec]

@@ -12,7 +12,7 @@ from fedrec.protection.envelope import Envelope
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.round_protocol import ONE_STEP, RoundProtocol, Steps
 from fedrec.protection.secret import SecretKey
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["Accumulator", "Member", "Protection"]
@@ -134,8 +134,10 @@ class Protection(ABC):
     )
     steps: ClassVar[Steps] = ONE_STEP
     """What every client of a round sends; with more than one step there is a `round_protocol`."""
+    settings_type: ClassVar[type[ProtectionSettings]] = ProtectionSettings
+    """Its section of the settings; a subclass of `ProtectionSettings` adds settings of its own."""
     own_settings: ClassVar[tuple[str, ...]] = ()
-    """Dotted keys of settings that only some protections have a use for, and this one has."""
+    """Dotted keys of settings in every plan that only some protections use, and this one does."""
     most_clients: ClassVar[int | None] = None
     """The most messages of a sum that are possible at all; None for any number."""
     without_entries: ClassVar[str] = (
@@ -237,7 +239,9 @@ class Protection(ABC):
         return cls.hides_updates and not cls.needs_reveal
 
     @classmethod
-    def fewest_clients(cls, tolerance: Tolerance, minimum_summands: int, n_members: int) -> int:
+    def fewest_clients(
+        cls, settings: ProtectionSettings, minimum_summands: int, n_members: int
+    ) -> int:
         """Return with how many clients at least a round begins, if more than its sum needs.
 
         Args:
@@ -247,7 +251,7 @@ class Protection(ABC):
         return 0
 
     @classmethod
-    def check_sizes(cls, least: int, most: int, tolerance: Tolerance) -> None:
+    def check_sizes(cls, least: int, most: int, settings: ProtectionSettings) -> None:
         """Check that rounds of any number of clients between two withstand what they should.
 
         Raises:
@@ -273,11 +277,11 @@ class Protection(ABC):
             f"{asked.minimum_clients - 1} must collude."
         ]
 
-    def round_protocol(self, tolerance: Tolerance) -> RoundProtocol:
+    def round_protocol(self, settings: ProtectionSettings) -> RoundProtocol:
         """Return both sides of this protection's rounds, where they take several steps.
 
         Args:
-            tolerance: which clients and which coordinator they withstand.
+            settings: of this protection's `settings_type`.
 
         Raises:
             RoundError: a round has one step, in which every client sends what `Member.protect`

@@ -13,7 +13,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection.none import NoProtection
 from fedrec.protection.protection import Protection
 from fedrec.protection.round_protocol import RoundTerms
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["FEWEST_SUMMANDS", "Rehearsal", "rehearse"]
@@ -34,7 +34,7 @@ class Rehearsal(ABC):
         """
 
 
-def rehearse(protection: Protection, tolerance: Tolerance, n_clients: int) -> Rehearsal:
+def rehearse(protection: Protection, settings: ProtectionSettings, n_clients: int) -> Rehearsal:
     """Return what plays a protection's rounds.
 
     Args:
@@ -42,7 +42,7 @@ def rehearse(protection: Protection, tolerance: Tolerance, n_clients: int) -> Re
         n_clients: in every round.
     """
     if protection.steps.are_several:
-        return _StepByStep(protection, tolerance, n_clients)
+        return _StepByStep(protection, settings, n_clients)
     return _WithOneKey(protection)
 
 
@@ -69,9 +69,11 @@ class _WithOneKey(Rehearsal):
 class _StepByStep(Rehearsal):
     """Plays both sides of every step of a round protocol."""
 
-    def __init__(self, protection: Protection, tolerance: Tolerance, n_clients: int) -> None:
+    def __init__(
+        self, protection: Protection, settings: ProtectionSettings, n_clients: int
+    ) -> None:
         self._protection = protection
-        self._protocol = protection.round_protocol(tolerance)
+        self._protocol = protection.round_protocol(settings)
         people = [Identity.create() for _ in range(n_clients)]
         self._people = sorted(people, key=lambda person: person.client_id)
         self._roster = Roster(

@@ -65,7 +65,7 @@ def make_adder(
             f"{chosen.max_summands}.",
             remedy="Simulate another number of clients, or without really protecting.",
         )
-    rehearsal = rehearse(protection, plan.protection.tolerance, n_clients)
+    rehearsal = rehearse(protection, plan.protection, n_clients)
     return ProtectedAdder(rehearsal), protection
 
 

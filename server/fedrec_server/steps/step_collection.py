@@ -219,7 +219,7 @@ class StepCollection(Collection):
 
     def _protocol(self) -> RoundProtocol:
         federation = self._run.federation
-        return federation.protection.round_protocol(federation.plan.protection.tolerance)
+        return federation.protection.round_protocol(federation.plan.protection)
 
     def _step_of(self, round_: Round) -> Step:
         step = self._run.state.rules.steps.in_phase(round_.phase)

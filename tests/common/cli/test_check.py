@@ -57,7 +57,7 @@ def test_the_keys_of_its_json_are_stable(
         "warnings",
         "refusals",
     }
-    assert set(found["sources"]) == set(all_settings("fedmf"))
+    assert set(found["sources"]) == set(all_settings("fedmf", "bfv"))
     assert found["sources"]["rounds.total"]["kind"] == "flag"
     assert found["sources"]["evaluation.at"]["where"] == "environment FEDREC_EVALUATION__AT"
     assert found["settings"]["rounds"]["total"] == 7

@@ -58,8 +58,8 @@ def mask_price(asked: AskedRound) -> MaskPrice:
         SettingsError: where no graph of so many clients withstands what the settings say.
     """
     n_clients = asked.n_clients
-    graph = parameters_for(n_clients, asked.tolerance)
-    signed_by = n_clients if asked.tolerance.malicious else graph.degree
+    graph = parameters_for(n_clients, asked.settings.tolerance)
+    signed_by = n_clients if asked.settings.tolerance.malicious else graph.degree
     held = graph.degree + graph.complete
     bits = -(-n_clients // 8)
     sealed = graph.degree * (SEALED_BYTES + POSITION_BYTES)
@@ -79,7 +79,7 @@ def mask_price(asked: AskedRound) -> MaskPrice:
 def mask_warnings(asked: AskedRound) -> list[str]:
     """Return what follows from masks in such a round."""
     n_clients = asked.n_clients
-    graph = parameters_for(n_clients, asked.tolerance)
+    graph = parameters_for(n_clients, asked.settings.tolerance)
     found = [
         "The coordinator reads every round's sum, and all clients of a round but one can compute "
         f"the last one's update from it: with {n_clients} clients, {n_clients - 1} must collude. "
@@ -154,5 +154,5 @@ def _may_drop_out(asked: AskedRound, graph: GraphParameters) -> int:
     n_clients, needed = graph.n_clients, asked.needed
     if graph.complete:
         return max(0, min(n_clients - graph.threshold, n_clients - needed))
-    tolerated = asked.tolerance.dropped_among(n_clients)
+    tolerated = asked.settings.tolerance.dropped_among(n_clients)
     return max(0, min(tolerated, n_clients - graph.quorum, n_clients - needed))

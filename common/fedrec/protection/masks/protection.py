@@ -20,7 +20,7 @@ from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.round_protocol import RoundProtocol, Steps
 from fedrec.protection.secret import SecretKey
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["Masks"]
@@ -65,15 +65,17 @@ class Masks(Protection):
         )
 
     @classmethod
-    def fewest_clients(cls, tolerance: Tolerance, minimum_summands: int, n_members: int) -> int:
+    def fewest_clients(
+        cls, settings: ProtectionSettings, minimum_summands: int, n_members: int
+    ) -> int:
         """Return how many keys a list has at least; see `Tolerance.fewest_listed`."""
-        return tolerance.fewest_listed(minimum_summands, n_members)
+        return settings.tolerance.fewest_listed(minimum_summands, n_members)
 
     @classmethod
-    def check_sizes(cls, least: int, most: int, tolerance: Tolerance) -> None:
+    def check_sizes(cls, least: int, most: int, settings: ProtectionSettings) -> None:
         """Check that there is a graph for every size."""
         for count in (*range(least, min(most, _EVERY_SIZE_TO) + 1), most):
-            parameters_for(count, tolerance)
+            parameters_for(count, settings.tolerance)
 
     @classmethod
     def steps_price(cls, asked: AskedRound) -> StepsPrice:
@@ -85,12 +87,12 @@ class Masks(Protection):
         """Return who must collude, how many may drop out, and what makes values longer."""
         return mask_warnings(asked)
 
-    def round_protocol(self, tolerance: Tolerance) -> RoundProtocol:
+    def round_protocol(self, settings: ProtectionSettings) -> RoundProtocol:
         """Return both sides of a round's five steps."""
         # Settings are read, and `fedrec --help` is answered, without protocol buffers.
         from fedrec.protection.masks.rounds import MaskRounds
 
-        return MaskRounds(tolerance)
+        return MaskRounds(settings.tolerance)
 
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
