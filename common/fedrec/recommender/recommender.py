@@ -21,6 +21,7 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
+from fedrec.recommender.exclusion import allowed_items, without_excluded
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 from fedrec.recommender.ranking import Ids, Scores, best_items, side_by_side
 
@@ -359,15 +360,7 @@ class Recommender:
     def _allowed(
         self, candidates: Iterable[str] | None, block: Iterable[str] | None
     ) -> NDArray[np.bool_]:
-        """Return which items may be recommended at all, bool (n_items,)."""
-        allowed = self._active.copy()
-        if candidates is not None:
-            chosen = np.zeros_like(allowed)
-            chosen[self.catalogue.rows_of(candidates)] = True
-            allowed &= chosen
-        if block is not None:
-            allowed[self.catalogue.rows_of(block)] = False
-        return allowed
+        return allowed_items(self._active, self.catalogue, candidates=candidates, block=block)
 
     def _scores_of(self, vectors: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
         """Yield every user vector's scores of all items."""
@@ -386,9 +379,7 @@ class Recommender:
         if n < 1:
             raise DataError(f"{n} items were asked for.", remedy="Ask for 1 or more.")
         answers = []
-        for scores, rows in zip(rows_of_scores, excluded, strict=True):
-            scores[~allowed] = -np.inf
-            scores[rows] = -np.inf
+        for scores in without_excluded(rows_of_scores, allowed, excluded):
             best = best_items(scores, n)
             answers.append((self._names[best], scores[best]))
         return answers
