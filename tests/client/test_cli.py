@@ -105,7 +105,7 @@ def test_serving_reads_the_data_as_its_flags_say(  # type: ignore[no-untyped-def
         def __init__(self, settings: Settings, *_: object, **__: object) -> None:
             served.append(settings.data)
 
-    monkeypatch.setattr("fedrec_client.serve.holder.ModelHolder", Holder)
+    monkeypatch.setattr("fedrec_client.serve.model_holder.ModelHolder", Holder)
     monkeypatch.setattr("fedrec_client.serve.server.serve", lambda *_: False)
     assert call("serve", "--minimum-rating", "4", "--columns", "item,user,rating").code == 0
     assert (served[0].minimum_rating, served[0].columns) == (4.0, "item,user,rating")

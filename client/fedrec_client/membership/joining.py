@@ -1,4 +1,4 @@
-"""Backoff to become a member: the coordinator relays who asks, the key authority decides."""
+"""Applying to become a member: the coordinator relays who asks, the key authority decides."""
 
 from __future__ import annotations
 

@@ -17,11 +17,12 @@ from typing import Any, TypeAlias
 from structlog import get_logger
 
 from fedrec.errors import StorageError
-from fedrec_client.serve.document import document
-from fedrec_client.serve.gate import Gate
-from fedrec_client.serve.holder import ModelHolder
-from fedrec_client.serve.page import STYLE, page_of
-from fedrec_client.serve.questions import (
+from fedrec_client.serve.access import Gate
+from fedrec_client.serve.model_holder import ModelHolder
+from fedrec_client.serve.openapi_document import document
+from fedrec_client.serve.openapi_page import STYLE, page_of
+from fedrec_client.serve.refusals import Refusal
+from fedrec_client.serve.request_reading import (
     MOST_BODY_BYTES,
     RECOMMEND_FIELDS,
     SIMILAR_FIELDS,
@@ -31,7 +32,6 @@ from fedrec_client.serve.questions import (
     recommend_question,
     similar_question,
 )
-from fedrec_client.serve.refusals import Refusal
 from fedrec_client.serve.served_model import ServedModel
 
 __all__ = ["Application"]

@@ -76,7 +76,7 @@ def serve(
     from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
     from fedrec.telemetry import SteadyStream, log_to_stderr
-    from fedrec_client.serve.holder import ModelHolder
+    from fedrec_client.serve.model_holder import ModelHolder
     from fedrec_client.serve.server import Place
     from fedrec_client.serve.server import serve as serve_until_stopped
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from fedrec.errors import DataError, SettingsError
 from fedrec.recommender import Recommender
 from fedrec.recommender.ranking import Ids, Scores
-from fedrec_client.serve.questions import Recommend, Similar
 from fedrec_client.serve.refusals import Refusal
+from fedrec_client.serve.request_reading import Recommend, Similar
 
 __all__ = ["ServedModel"]
 

@@ -19,10 +19,10 @@ import uvloop
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, written_address
 from fedrec.web_server import WebServer, listening_socket, web_server
+from fedrec_client.serve.access import Gate
 from fedrec_client.serve.application import Application
 from fedrec_client.serve.connections import LimitedConnection, close_slow_ones
-from fedrec_client.serve.gate import Gate
-from fedrec_client.serve.holder import ModelHolder
+from fedrec_client.serve.model_holder import ModelHolder
 
 __all__ = ["Place", "serve"]
 

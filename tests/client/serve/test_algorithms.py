@@ -11,9 +11,9 @@ from client.support.silo import Silo
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec_client.recommending.own_recommender import own_recommender
+from fedrec_client.serve.access import Gate
 from fedrec_client.serve.application import Application
-from fedrec_client.serve.gate import Gate
-from fedrec_client.serve.holder import ModelHolder
+from fedrec_client.serve.model_holder import ModelHolder
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from client.support.silo import Silo
 from fedrec.data import Catalogue
 from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender
+from fedrec_client.serve.access import Gate
 from fedrec_client.serve.application import Application
-from fedrec_client.serve.gate import Gate
-from fedrec_client.serve.holder import ModelHolder
-from fedrec_client.serve.questions import MOST_BODY_BYTES
+from fedrec_client.serve.model_holder import ModelHolder
+from fedrec_client.serve.request_reading import MOST_BODY_BYTES
 
 
 def bits(answer: Answer) -> bytes:

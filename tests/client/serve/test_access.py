@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrec_client.serve.gate import Gate
+from fedrec_client.serve.access import Gate
 from fedrec_client.serve.refusals import Refusal
 
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from fedrec_client.serve.questions import (
+from fedrec_client.serve.refusals import Refusal
+from fedrec_client.serve.request_reading import (
     MOST_IDS,
     RECOMMEND_FIELDS,
     SIMILAR_FIELDS,
@@ -17,7 +18,6 @@ from fedrec_client.serve.questions import (
     recommend_question,
     similar_question,
 )
-from fedrec_client.serve.refusals import Refusal
 
 
 def test_an_address_with_everything() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrec import __version__
-from fedrec_client.serve.questions import (
+from fedrec_client.serve.refusals import REFUSALS
+from fedrec_client.serve.request_reading import (
     DEFAULT_N,
     MOST_BODY_BYTES,
     MOST_IDS,
@@ -14,7 +15,6 @@ from fedrec_client.serve.questions import (
     RECOMMEND_FIELDS,
     SIMILAR_FIELDS,
 )
-from fedrec_client.serve.refusals import REFUSALS
 
 __all__ = ["document"]
 

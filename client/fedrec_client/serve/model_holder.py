@@ -15,7 +15,7 @@ from fedrec.errors import FedrecError, InternalError, SettingsError
 from fedrec.ids import RoundId
 from fedrec.recommender import Recommender, UsersFile
 from fedrec_client.recommending.own_recommender import model_file_of, needs_training_code
-from fedrec_client.serve.reading import read_users_apart
+from fedrec_client.serve.data_reading import read_users_apart
 from fedrec_client.serve.served_model import ServedModel
 from fedrec_client.state.database import change_counter
 from fedrec_client.state.held_model import (
