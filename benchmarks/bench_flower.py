@@ -23,12 +23,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import venv
 from pathlib import Path
 
 import numpy as np
 import torch
 from fedmf_client import BATCH, DIM, EPOCHS
+from flower_environment import environment
 from measuring import add_device, describe_device, describe_machine, interleaved, print_ratio
 from per_client_loop import ml_100k, plan_of, round_of
 
@@ -38,14 +38,10 @@ from fedrec.training.learner import Learner
 HERE = Path(__file__).parent
 
 
-def environment(folder: Path) -> Path:
+def with_flower(folder: Path) -> Path:
     """Make an environment with Flower, which finds torch in this one; return its Python."""
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    quiet = ["--quiet", "--disable-pip-version-check"]
-    wanted = ["-r", str(HERE / "flower_requirements.txt")]
-    wanted.append(f"numpy=={np.__version__}")
-    subprocess.run([python, "-m", "pip", "install", *quiet, *wanted], check=True)
+    wanted = ["-r", str(HERE / "flower_requirements.txt"), f"numpy=={np.__version__}"]
+    python = environment(folder, *wanted)
     packages = sysconfig.get_path("purelib")
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = folder / "lib" / version / "site-packages" / "zz_parent.pth"
@@ -98,7 +94,7 @@ def main() -> None:
     learner = Learner(plan, n_items, device="cpu")
     ours = {"fedrec": round_of(plan, users, n_items, chosen.device)}
     with tempfile.TemporaryDirectory() as folder:
-        python = chosen.python or environment(Path(folder))
+        python = chosen.python or with_flower(Path(folder))
         before = interleaved(ours, runs=chosen.runs)["fedrec"]
         flower = flower_seconds(python, users, learner, 2 * chosen.runs)
         after = interleaved(ours, runs=chosen.runs)["fedrec"]

@@ -13,7 +13,6 @@ runs another checkout's own benchmark by turns with this one.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -23,60 +22,13 @@ import tempfile
 from pathlib import Path
 
 from measuring import describe_machine, summary
-from small_federation import federation
-
-from fedrec.identity.certificates import Credentials
-from fedrec.wire.admin_link import AdminLink
-from fedrec_lab.demo.processes import Processes
+from untrained_rounds import untrained_rounds
 
 
 def round_seconds(protection: str, n_clients: int, rounds: int) -> tuple[list[float], int]:
     """Run a federation and return the seconds of its training rounds and a message's bytes."""
-    with tempfile.TemporaryDirectory() as scratch:
-        workspace = federation(
-            Path(scratch) / "run",
-            n_clients=n_clients,
-            n_items=37_500,
-            rank=4,
-            rounds=rounds,
-            protection=protection,
-        )
-        children = []
-        with Processes(Path(scratch) / "logs") as processes:
-            processes.start(
-                "coordinator",
-                "coordinator",
-                "run",
-                str(workspace.coordinator_settings),
-                talks=True,
-            )
-            address = processes.first_line("coordinator")["address"]
-            script = Path(__file__).with_name("small_federation.py")
-            try:
-                for settings in workspace.client_settings:
-                    command = [sys.executable, str(script), str(settings), address]
-                    children.append(
-                        subprocess.Popen(
-                            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                        )
-                    )
-                link = AdminLink(address, Credentials.load(workspace.operator, "the benchmark"))
-                opened, size = [], 0
-                for event in link.events():
-                    if event.kind == "round opened":
-                        opened.append(event.unix_seconds)
-                    if event.kind == "update counted":
-                        size = event.fields["bytes"]
-                    if event.kind == "round abandoned":
-                        raise SystemExit(f"Round {event.round} was abandoned: {event.fields}")
-                    if event.kind == "run finished":
-                        break
-                link.close()
-            finally:
-                for child in children:
-                    child.terminate()
-                    child.wait()
-    return [b - a for a, b in itertools.pairwise(opened[1:])], size
+    found = untrained_rounds(protection, n_clients, rounds)
+    return found.seconds, found.message_bytes
 
 
 def main() -> None:

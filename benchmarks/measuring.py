@@ -67,6 +67,13 @@ def processor_seconds(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process had resident so far."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
 def summary(values: list[float], unit: str = "s") -> str:
     """Return median and range."""
     return (

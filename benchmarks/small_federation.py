@@ -106,16 +106,70 @@ def signed_header(
     return replace(unsigned, signature=identity.sign(unsigned.statement()))
 
 
+class FixedVectors:
+    """What an untrained client sends, and whether what it gets back is the sum of all clients'.
+
+    Every client sends the same: a vector that is made once, whose first value is the number of its
+    round, so that no round's sum is that of another.
+
+    Args:
+        n_clients: how many add up to a sum.
+    """
+
+    def __init__(self, n_clients: int) -> None:
+        self._n_clients = n_clients
+        self._vector: NDArray[np.int64] | None = None
+        self._n_sent = 0
+        self._last: NDArray[np.int64] | None = None
+        self.faults: list[str] = []
+
+    def next(self, layout: Layout, n_active: int) -> NDArray[np.int64]:
+        """Return the vector of the next round of training."""
+        if self._vector is None or len(self._vector) != layout.length:
+            # A client warms up on a small model before it joins.
+            self._n_sent = 0
+            self._vector = training_vector(layout, 0)
+            # Key holders refuse a sum that is not zero behind the active rows.
+            for part in layout.padding(n_active):
+                self._vector[part] = 0
+        self._n_sent += 1
+        self._vector[0] = self._n_sent
+        return self._vector
+
+    def compare(self, aggregate: NDArray[np.int64]) -> None:
+        """Hold a sum against what it has to be, in some places: all would take time of a round."""
+        self._last = aggregate
+        self._hold(slice(None, None, 1009))
+
+    def compare_last(self) -> None:
+        """Hold every value of the last sum against what it has to be."""
+        self._hold(slice(None))
+        if self._last is None:
+            self.faults.append("no sum arrived")
+
+    def _hold(self, places: slice) -> None:
+        if self._last is None or self._vector is None:
+            return
+        if not np.array_equal(self._last[places], self._n_clients * self._vector[places]):
+            self.faults.append(f"the sum of training round {self._n_sent} is wrong")
+
+
 def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> None:
     """Take part as the real client does, with a fixed vector in place of training.
 
     Args:
         fill: print a line once the private state is in hand, and leave noise in its tables.
+
+    Raises:
+        SystemExit: when the run is over and a sum was not that of all clients' vectors.
     """
     from fedrec.config.loading import load_settings
     from fedrec.model.state import PrivateState
     from fedrec.training.learner import Contribution, Learner
     from fedrec_client.app import ClientApp
+
+    settings = load_settings(settings_file, {"client.coordinator": coordinator})
+    fixed = FixedVectors(settings.plan.rounds.minimum_clients)
 
     def contribute(
         self, kind, round_id, shared, users, private, participating=None, *, abstains=False
@@ -129,29 +183,31 @@ def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> N
                 {name: random.random(table.shape, dtype=np.float32) for name, table in tables}
             )
         layout = self.travelling.layout(kind, shared)
-        vector = np.zeros(layout.length, dtype=np.int64)
+        if kind == "train":
+            vector = fixed.next(layout, len(self.travelling.rows(kind, shared).index))
+        else:
+            vector = np.zeros(layout.length, dtype=np.int64)
         if kind == "count":
             # Everybody holds everything, so that all rows travel.
             vector[layout.count_slice] = 1
-        if kind == "train":
-            vector = training_vector(layout, round_id)
-            # Key holders refuse a sum that is not zero behind the active rows.
-            for part in layout.padding(len(self.travelling.rows(kind, shared).index)):
-                vector[part] = 0
         return Contribution(vector=vector, private=private, n_clipped=0)
 
     def counted(self, shared, counts, private):
         return contribute(self, "count", 0, shared, None, private)
 
     def apply(self, kind, round_id, shared, aggregate):
+        if kind == "train":
+            fixed.compare(aggregate)
         if kind != "count":
             return shared
         counts = self.travelling.counts(kind, shared, aggregate).copy()
         return self.apart(shared.with_holders(counts))
 
     Learner.contribute, Learner.counted, Learner.apply = contribute, counted, apply
-    settings = load_settings(settings_file, {"client.coordinator": coordinator})
     ClientApp(settings).run()
+    fixed.compare_last()
+    if fixed.faults:
+        raise SystemExit("; ".join(fixed.faults))
 
 
 if __name__ == "__main__":
