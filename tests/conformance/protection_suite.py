@@ -1,4 +1,4 @@
-"""What every protection must do; subclass `ProtectionSuite` with a kind and a preset."""
+"""What every protection must do whose clients make messages by themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import pickle
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -39,6 +39,7 @@ SPEC = VectorSpec(
     max_summands=6,
 )
 HEADER_BYTES = 44
+CONTEXT_BYTES = 56
 
 
 class Party(NamedTuple):
@@ -81,26 +82,65 @@ def extreme(spec: VectorSpec, sign: int, count: int = 1) -> Integers:
     return whole if sign > 0 or count == 1 else -(-whole // count)
 
 
-class ProtectionSuite:
-    """The conformance suite; a subclass names its protection and preset.
+DAMAGES: tuple[Callable[[bytes], bytes], ...] = (
+    lambda raw: b"",
+    lambda raw: raw[:-1],
+    lambda raw: raw + b"\0",
+    lambda raw: raw[: len(raw) // 2],
+    lambda raw: b"XXXX" + raw[4:],
+    lambda raw: raw[:4] + b"\2" + raw[5:],
+    lambda raw: raw[:5] + b"\1" + raw[6:],
+    lambda raw: raw[:8] + b"\2" + raw[9:],
+    lambda raw: raw[:12] + bytes(16) + raw[28:],
+    lambda raw: raw[:28] + b"other key's name" + raw[44:],
+    lambda raw: b"\xff" * len(raw),
+)
+"""What is seen in any message: a wrong length, or a wrong word in the header."""
 
-    A subclass may also choose a shorter vector, and say how long a keyless context may be.
-    """
+BAD_VECTORS: dict[str, Callable[[VectorSpec], Any]] = {
+    "float": lambda spec: np.zeros(spec.length, dtype=np.float64),
+    "nan": lambda spec: np.full(spec.length, np.nan),
+    "int32": lambda spec: np.zeros(spec.length, dtype=np.int32),
+    "short": lambda spec: np.zeros(spec.length - 1, dtype=np.int64),
+    "matrix": lambda spec: np.zeros((1, spec.length), dtype=np.int64),
+    "list": lambda spec: [0] * spec.length,
+    "above": lambda spec: extreme(spec, 1) + 1,
+    "below": lambda spec: extreme(spec, -1) - 1,
+}
+
+
+class PlanSuite:
+    """What every protection promises of its plan; a subclass names its protection and preset."""
 
     kind: ClassVar[type[Protection]]
     preset: ClassVar[str]
     spec: ClassVar[VectorSpec] = SPEC
-    most_context_bytes: ClassVar[int] = 200
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def plan(cls) -> ProtectionPlan:
+        return cls.kind.plan(cls.spec, preset=cls.preset)
+
+    def test_the_plan_survives_json_and_is_compared(self, plan: ProtectionPlan) -> None:
+        again = ProtectionPlan.from_json(plan.to_json())
+        assert again == plan
+        assert self.kind(self.spec, again).chosen == plan
+        larger = dataclasses.replace(plan, message_bytes=plan.message_bytes + 1)
+        with pytest.raises(PlanMismatch):
+            self.kind(self.spec, larger)
+        with pytest.raises(PlanMismatch):
+            self.kind(self.spec, dataclasses.replace(plan, preset="other"))
+        with pytest.raises(FedrecError):
+            self.kind.plan(self.spec, preset="other")
+
+
+class ProtectionSuite(PlanSuite):
+    """The conformance suite of messages that clients make by themselves."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def party(cls) -> Party:
         return make_party(cls.kind, cls.preset, cls.spec)
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def plan(cls, party: Party) -> ProtectionPlan:
-        return party.protection.chosen
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -164,23 +204,7 @@ class ProtectionSuite:
         total = self.total(party, [message])
         assert np.array_equal(other.reveal(total, 1), party.member.reveal(total, 1))
 
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            lambda raw: b"",
-            lambda raw: raw[:-1],
-            lambda raw: raw + b"\0",
-            lambda raw: raw[: len(raw) // 2],
-            lambda raw: b"XXXX" + raw[4:],
-            lambda raw: raw[:4] + b"\2" + raw[5:],
-            lambda raw: raw[:5] + b"\1" + raw[6:],
-            lambda raw: raw[:8] + b"\2" + raw[9:],
-            lambda raw: raw[:12] + bytes(16) + raw[28:],
-            lambda raw: raw[:28] + b"other key's name" + raw[44:],
-            lambda raw: raw[:44] + b"\xff" * (len(raw) - 44),
-            lambda raw: b"\xff" * len(raw),
-        ],
-    )
+    @pytest.mark.parametrize("damage", [*DAMAGES, lambda raw: raw[:44] + b"\xff" * len(raw[44:])])
     def test_damage_is_refused_and_changes_nothing(
         self, party: Party, message: bytes, damage: object
     ) -> None:
@@ -225,20 +249,7 @@ class ProtectionSuite:
             with pytest.raises(RevealRefused):
                 party.member.reveal(total, count)
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda spec: np.zeros(spec.length, dtype=np.float64),
-            lambda spec: np.full(spec.length, np.nan),
-            lambda spec: np.zeros(spec.length, dtype=np.int32),
-            lambda spec: np.zeros(spec.length - 1, dtype=np.int64),
-            lambda spec: np.zeros((1, spec.length), dtype=np.int64),
-            lambda spec: [0] * spec.length,
-            lambda spec: extreme(spec, 1) + 1,
-            lambda spec: extreme(spec, -1) - 1,
-        ],
-        ids=["float", "nan", "int32", "short", "matrix", "list", "above", "below"],
-    )
+    @pytest.mark.parametrize("change", BAD_VECTORS.values(), ids=BAD_VECTORS)
     def test_other_inputs_are_refused(
         self, party: Party, change: Callable[[VectorSpec], Integers]
     ) -> None:
@@ -252,7 +263,8 @@ class ProtectionSuite:
             for steal in (copy.copy, copy.deepcopy, pickle.dumps):
                 with pytest.raises(TypeError):
                     steal(holder)
-        assert len(party.context) < self.most_context_bytes
+        # A context names a public key at most.
+        assert len(party.context) <= CONTEXT_BYTES + party.protection.chosen.key_bits // 8
         assert content not in party.context and content not in message
 
     def test_a_destroyed_secret_cannot_be_exported(self, party: Party) -> None:
@@ -276,18 +288,6 @@ class ProtectionSuite:
                 party.protection.check_context(context)
             with pytest.raises(KeysError):
                 party.protection.accumulator(context)
-
-    def test_the_plan_survives_json_and_is_compared(self, plan: ProtectionPlan) -> None:
-        again = ProtectionPlan.from_json(plan.to_json())
-        assert again == plan
-        assert self.kind(self.spec, again).chosen == plan
-        larger = dataclasses.replace(plan, message_bytes=plan.message_bytes + 1)
-        with pytest.raises(PlanMismatch):
-            self.kind(self.spec, larger)
-        with pytest.raises(PlanMismatch):
-            self.kind(self.spec, dataclasses.replace(plan, preset="other"))
-        with pytest.raises(FedrecError):
-            self.kind.plan(self.spec, preset="other")
 
 
 class EncryptedSuite(ProtectionSuite):

@@ -1,4 +1,4 @@
-"""BFV: conformance, the noise really measured, and sums at the planned limits."""
+"""BFV: the noise really measured, and sums at the planned limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conformance.protection_suite import EncryptedSuite, extreme, make_party
+from conformance.protection_suite import extreme, make_party
 
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
@@ -15,16 +15,6 @@ from fedrec.protection.modular import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import MAX_BOUND
-
-
-class TestDefault(EncryptedSuite):
-    kind = BFV
-    preset = "default"
-
-
-class TestWide(EncryptedSuite):
-    kind = BFV
-    preset = "wide"
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -1,26 +1,16 @@
-"""CKKS in exact mode: conformance, and the error really measured against the planned bound."""
+"""CKKS in exact mode: the error really measured against the planned bound."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from conformance.protection_suite import EncryptedSuite, extreme, make_party, random_vectors
+from conformance.protection_suite import extreme, make_party, random_vectors
 
 from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
 from fedrec.protection.ckks import CKKSMember
 from fedrec.protection.modular import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
-
-
-class TestLean(EncryptedSuite):
-    kind = CKKS
-    preset = "lean"
-
-
-class TestPaper(EncryptedSuite):
-    kind = CKKS
-    preset = "paper"
 
 
 @pytest.mark.slow

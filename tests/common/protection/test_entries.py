@@ -82,7 +82,6 @@ class TestEveryPlaceEntered(EncryptedSuite):
         ),
         max_summands=6,
     )
-    most_context_bytes = CONTEXT_HEAD + 2048 // 8 + 1
 
     def test_every_message_and_sum_has_the_promised_length(
         self, party: Party, plan: ProtectionPlan
@@ -91,21 +90,6 @@ class TestEveryPlaceEntered(EncryptedSuite):
         message = party.member.protect(vector)
         assert len(message) == plan.message_bytes == HEADER_BYTES + 4 * (4 + FRAME) + FRAME
         assert len(self.total(party, [message, message])) == plan.message_bytes
-
-
-class TestPaper(EncryptedSuite):
-    """The papers' preset: the same messages, made and opened by phe."""
-
-    kind = Paillier
-    preset = "paper"
-    spec = VectorSpec(
-        segments=(
-            SegmentSpec(name="items", length=2, max_abs_sum=2**27),
-            SegmentSpec(name="wide unsigned", length=1, max_abs_sum=2**61, signed=False),
-        ),
-        max_summands=6,
-    )
-    most_context_bytes = CONTEXT_HEAD + 3072 // 8 + 1
 
 
 def test_a_sum_has_the_union_of_indices_and_is_zero_elsewhere(party: Party) -> None:
@@ -281,7 +265,8 @@ def test_vectors_that_cannot_travel_so_are_refused(problem: str) -> None:
 
 
 def test_without_phe_the_papers_preset_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    protection = Paillier(TestPaper.spec, Paillier.plan(TestPaper.spec, preset="paper"))
+    spec = TestEveryPlaceEntered.spec
+    protection = Paillier(spec, Paillier.plan(spec, preset="paper"))
     context, secret = protection.generate()
     monkeypatch.setitem(sys.modules, "phe", None)
     with pytest.raises(KeysError, match="the package phe") as caught:

@@ -1,39 +1,42 @@
-"""The conformance of no protection at all, and the bounds that only it can check early."""
+"""The bounds that only a sum without protection can check early."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from conformance.protection_suite import SPEC, Party, ProtectionSuite, extreme
+from conformance.protection_suite import SPEC, Party, extreme, make_party
 
 from fedrec.errors import MalformedUpdate
 from fedrec.protection import NoProtection
 
 
-class TestNone(ProtectionSuite):
-    kind = NoProtection
-    preset = "default"
+@pytest.fixture
+def party() -> Party:
+    return make_party(NoProtection, "default")
 
-    def test_values_take_four_bytes_where_the_sum_fits(self, party: Party) -> None:
-        assert party.protection.chosen.message_bytes == 44 + 4 * (4200 + 60) + 8 * (40 + 3)
 
-    def test_a_sum_that_leaves_its_bound_is_refused_at_once(self, party: Party) -> None:
-        accumulator = party.protection.accumulator(party.context)
-        message = party.member.protect(extreme(SPEC, 1))
+def test_values_take_four_bytes_where_the_sum_fits(party: Party) -> None:
+    assert party.protection.chosen.message_bytes == 44 + 4 * (4200 + 60) + 8 * (40 + 3)
+
+
+def test_a_sum_that_leaves_its_bound_is_refused_at_once(party: Party) -> None:
+    accumulator = party.protection.accumulator(party.context)
+    message = party.member.protect(extreme(SPEC, 1))
+    accumulator.add(message)
+    with pytest.raises(MalformedUpdate):
         accumulator.add(message)
-        with pytest.raises(MalformedUpdate):
-            accumulator.add(message)
-        accumulator.add(party.member.protect(np.zeros(SPEC.length, dtype=np.int64)))
-        assert accumulator.count == 2
+    accumulator.add(party.member.protect(np.zeros(SPEC.length, dtype=np.int64)))
+    assert accumulator.count == 2
 
-    def test_extremes_of_different_slots_are_no_extreme_of_the_sum(self, party: Party) -> None:
-        accumulator = party.protection.accumulator(party.context)
-        vectors = np.zeros((3, SPEC.length), dtype=np.int64)
-        for row, vector in enumerate(vectors):
-            starts = np.cumsum([0, *(segment.length for segment in SPEC.segments[:-1])])
-            vector[starts + row] = [segment.max_abs_sum for segment in SPEC.segments]
-            accumulator.add(party.member.protect(vector))
-        with pytest.raises(MalformedUpdate):
-            accumulator.add(party.member.protect(vectors[1]))
-        revealed = party.member.reveal(accumulator.finish(), 3)
-        np.testing.assert_array_equal(revealed, vectors.sum(axis=0))
+
+def test_extremes_of_different_slots_are_no_extreme_of_the_sum(party: Party) -> None:
+    accumulator = party.protection.accumulator(party.context)
+    vectors = np.zeros((3, SPEC.length), dtype=np.int64)
+    for row, vector in enumerate(vectors):
+        starts = np.cumsum([0, *(segment.length for segment in SPEC.segments[:-1])])
+        vector[starts + row] = [segment.max_abs_sum for segment in SPEC.segments]
+        accumulator.add(party.member.protect(vector))
+    with pytest.raises(MalformedUpdate):
+        accumulator.add(party.member.protect(vectors[1]))
+    revealed = party.member.reveal(accumulator.finish(), 3)
+    np.testing.assert_array_equal(revealed, vectors.sum(axis=0))

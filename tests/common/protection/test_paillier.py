@@ -1,4 +1,4 @@
-"""Paillier: conformance, phe as an independent implementation, and what hostile peers send."""
+"""Paillier: phe as an independent implementation, and what hostile peers send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import phe
 import pytest
 from conformance.protection_suite import (
     HEADER_BYTES,
-    EncryptedSuite,
     Party,
     extreme,
     make_party,
@@ -55,20 +54,6 @@ def tagged(spec: VectorSpec) -> VectorSpec:
     most = (TAG_MODULUS - 1) // 2
     segments = (replace(s, max_abs_sum=min(s.max_abs_sum, most)) for s in spec.segments)
     return replace(spec, segments=tuple(segments), tagged=True)
-
-
-class TestPacked3072(EncryptedSuite):
-    kind = Paillier
-    preset = "default"
-    spec = SMALL
-    most_context_bytes = CONTEXT_HEAD + 3072 // 8 + 1
-
-
-class TestSingle2048(EncryptedSuite):
-    kind = Paillier
-    preset = "single-2048"
-    spec = TINY
-    most_context_bytes = CONTEXT_HEAD + 2048 // 8 + 1
 
 
 @pytest.fixture(scope="module")
