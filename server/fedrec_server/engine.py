@@ -46,8 +46,7 @@ from fedrec_server.uploads.round_collection import Collection
 from fedrec_server.uploads.round_sum import RoundSum, accumulator_of
 from fedrec_server.uploads.running_sum import RunningSum
 from fedrec_server.uploads.stream_turns import StreamTurns
-from fedrec_server.uploads.update_counting import UpdateCounting
-from fedrec_server.uploads.updates import Updates
+from fedrec_server.uploads.updates import UpdateCounting, Updates
 
 __all__ = ["Engine"]
 

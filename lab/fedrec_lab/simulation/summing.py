@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +14,20 @@ from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.protection.rehearsal import FEWEST_SUMMANDS, Rehearsal, rehearse
 from fedrec.training.evaluator import Segments
-from fedrec_lab.simulation.adder import Adder
 
 __all__ = ["Adder", "PlainAdder", "ProtectedAdder", "add_segments", "make_adder"]
+
+
+class Adder(ABC):
+    """Adds the vectors of a round."""
+
+    @abstractmethod
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
+        """Return the exact sum, int64 (length,).
+
+        Args:
+            spec: what the round's vectors are.
+        """
 
 
 class PlainAdder(Adder):

@@ -6,14 +6,35 @@ from fedrec.errors import DamagedFile, FedrecError, RoundClosed, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import StepMessage
 from fedrec_server.membership.admission import Admission
+from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.endings import reason_of
-from fedrec_server.rounds.events import StepClosed
-from fedrec_server.rounds.state import Round
+from fedrec_server.rounds.events import StepClosed, StepHeard
+from fedrec_server.rounds.machine import step
+from fedrec_server.rounds.state import Round, State
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.steps.message_commit import StepMessageCommit
+from fedrec_server.uploads.group_commit import GroupCommit
 from fedrec_server.uploads.round_collection import Collection
 
 __all__ = ["RunningSteps"]
+
+
+class StepMessageCommit(GroupCommit[StepMessage]):
+    """Hands admitted messages to the collection.
+
+    What follows from messages, such as the end of a step, is looked at once for all of a group.
+    """
+
+    def _take(self, state: State, what: StepMessage) -> tuple[State, tuple[Change, ...]]:
+        after, changes = step(state, StepHeard(now=self._run.clock.now(), message=what))
+        collection, round_ = self._collection, state.current
+        if round_ is None:
+            raise RoundClosed(f"Round {what.round} is over.")
+        if not any(isinstance(change, AlreadyCounted) for change in changes):
+            collection.hear(round_, what)
+        return after, changes
+
+    def _decided(self) -> None:
+        self._run.advance_soon()
 
 
 class RunningSteps:
