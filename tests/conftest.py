@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -24,6 +25,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # `make test-fast` takes this one: fewer examples of each property, where a test names no number.
 hypothesis.settings.register_profile("fast", max_examples=10)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: garbage is looked for among what tests make."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -144,6 +144,12 @@ class ProtectionSuite(PlanSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
+    def foreign(cls) -> Party:
+        """Others, with keys of their own under the same plan."""
+        return make_party(cls.kind, cls.preset, cls.spec)
+
+    @pytest.fixture(scope="class")
+    @classmethod
     def message(cls, party: Party) -> bytes:
         return party.member.protect(random_vectors(cls.spec, 1)[0])
 
@@ -297,17 +303,19 @@ class EncryptedSuite(ProtectionSuite):
         vector = np.zeros(self.spec.length, dtype=np.int64)
         assert party.member.protect(vector) != party.member.protect(vector)
 
-    def test_a_foreign_key_is_refused_by_name(self, party: Party, message: bytes) -> None:
-        other = make_party(self.kind, self.preset, self.spec)
+    def test_a_foreign_key_is_refused_by_name(
+        self, party: Party, foreign: Party, message: bytes
+    ) -> None:
         with pytest.raises(MalformedUpdate):
-            other.protection.accumulator(other.context).add(message)
+            foreign.protection.accumulator(foreign.context).add(message)
         with pytest.raises(KeysError):
-            party.protection.member(party.context, other.secret)
+            party.protection.member(party.context, foreign.secret)
 
-    def test_a_foreign_key_under_a_forged_name_is_seen(self, party: Party, message: bytes) -> None:
-        other = make_party(self.kind, self.preset, self.spec)
+    def test_a_foreign_key_under_a_forged_name_is_seen(
+        self, party: Party, foreign: Party, message: bytes
+    ) -> None:
         zeros = np.zeros(self.spec.length, dtype=np.int64)
-        forged = message[:HEADER_BYTES] + other.member.protect(zeros)[HEADER_BYTES:]
+        forged = message[:HEADER_BYTES] + foreign.member.protect(zeros)[HEADER_BYTES:]
         # A ciphertext of a larger modulus is no number of ours, and is refused before the sum.
         with pytest.raises((RevealRefused, MalformedUpdate)):
             party.member.reveal(self.total(party, [message, forged]), 2)

@@ -57,14 +57,17 @@ def no_learning_rates(
         kept += is_active[np.maximum(held, 0)] & (held >= 0)
     pool = np.maximum(len(active) - kept, 1)
     held_out = np.diff(users.train_indptr)[present] + 1 + (users.validation_items[present] >= 0)
+    found = is_active[users.test_items[present]]
+    # Users with as many items of each kind have the same chances.
+    alike = np.stack([trained, pool, held_out])[:, found]
+    (trained, pool, held_out), n_alike = np.unique(alike, axis=1, return_counts=True)
     recommendable = pool / np.maximum(n_items - held_out, 1)
     never = np.clip(1.0 - negatives_per_positive / pool, 0.0, 1.0)
-    found = is_active[users.test_items[present]]
     values = np.array(_values_by_tied(at))
     total = np.zeros(3)
     for taken, weight in _binomial(rounds, user_fraction):
         tied = np.minimum(recommendable, 1.0) * never ** (trained * taken)
-        total += weight * (_binomial_rows(tied[found]) @ values).sum(0)
+        total += weight * (n_alike @ (_binomial_rows(tied) @ values))
     hr, ndcg, mrr = (total / len(present)).tolist()
     return Rates(users=len(present), hr=hr, recall=hr, ndcg=ndcg, mrr=mrr)
 
@@ -93,7 +96,7 @@ def _binomial(n: int, p: float) -> list[tuple[int, float]]:
 
 
 def _binomial_rows(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probabilities of 0 .. 99 of Binomial(99, p), (n_users, 100)."""
+    """Return the probabilities of 0 .. 99 of Binomial(99, p), (n_kinds, 100)."""
     k = np.arange(N_CANDIDATES + 1)
     ways = np.array([float(math.comb(N_CANDIDATES, int(value))) for value in k])
     return np.asarray(ways * p[:, None] ** k * (1.0 - p[:, None]) ** (N_CANDIDATES - k))

@@ -85,7 +85,11 @@ class MetricsEndpoint:
         found = self._server.server_address[1]
         self.address = written_address(host, found)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
+            target=self._server.serve_forever,
+            # A party that ends waits at most this long for it.
+            kwargs={"poll_interval": 0.05},
+            name="metrics",
+            daemon=True,
         )
         self._thread.start()
 

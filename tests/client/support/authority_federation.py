@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from client.support.fake_federation import N_ITEMS, FakeRound, World
 from client.support.key_watch import KeyWatch
+from made_keys import encryption_key_of
 
 from fedrec.config.layout import METRICS_SLICE
 from fedrec.identity.authority import AUTHORITY_FILE
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.protection import Member
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, manifest_digest
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -56,15 +56,12 @@ class AuthorityWorld(World):
         keys.revealer.keep(changes.get("epoch", 1), self._secret)
         alone = {
             "revealer": self.revealer.public,
-            "protection_secret": self.largest.encryption_key(self._secret),
+            "protection_secret": encryption_key_of(self.largest, self._secret),
         }
         return super().make_epoch(**{**alone, **changes})
 
-    def half_of(self, member: Identity, tag_key: bytes) -> Member:
-        if member.client_id == self.revealer.client_id:
-            return super().half_of(member, tag_key)
-        key = self.largest.encryption_key(self._secret)
-        return self.largest.encryptor(self.context, key, tag_key=tag_key)
+    def opens_sums(self, member: Identity) -> bool:
+        return member.client_id == self.revealer.client_id
 
     def put_vector(self, round_: FakeRound, member: Identity, vector: Any) -> None:
         """Let a member contribute a vector as an honest one does."""

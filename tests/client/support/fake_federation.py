@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from blake3 import blake3
 from cells import guest, partition_of
+from made_keys import encryption_key_of, keys_of
 
 from fedrec.clock import FakeClock
 from fedrec.config.layout import Layout, protection_of
@@ -121,18 +122,19 @@ class World:
         self.largest = protection_of(self.plan, N_ITEMS)
         # What most tests play: rounds in which all items are trained, because nobody counted.
         self.protection = self.largest.over(self.layout.vector_spec)
-        self.context, secret = self.largest.generate()
+        self.context, secret = keys_of(self.largest)
         self.authority = Authority.create()
         self.identity = Identity.load_or_create(self.state, "tested")
         self.puppets = [Identity.create(f"puppet {n}") for n in range(n_puppets)]
         self.stranger = Identity.create("stranger")
-        self._secret = secret.export_for_wrapping() if self.protection.needs_reveal else b""
+        self._secret = secret if self.protection.needs_reveal else b""
         self.run = "run-1"
         self.caller = ClientId("")
         self.rounds: dict[int, FakeRound] = {}
         self.published_round = RoundId(0)
         self.epoch = self.make_epoch()
         self._memberships: dict[Any, Membership] = {}
+        self._halves: dict[tuple[bool, bytes], Member] = {}
         self.shared = {0: self.learner.initial_shared()}
         self.clock = FakeClock()
         self.link = FakeLink(self)
@@ -225,8 +227,21 @@ class World:
         )
 
     def half_of(self, member: Identity, tag_key: bytes) -> Member:
-        """Return what protects a member's vectors, and opens sums."""
-        return self.largest.member(self.context, self._secret or b"none", tag_key=tag_key)
+        """Return what protects a member's vectors, of all who have the same keys."""
+        opens = self.opens_sums(member)
+        if (opens, tag_key) not in self._halves:
+            self._halves[opens, tag_key] = (
+                self.largest.member(self.context, self._secret or b"none", tag_key=tag_key)
+                if opens
+                else self.largest.encryptor(
+                    self.context, encryption_key_of(self.largest, self._secret), tag_key=tag_key
+                )
+            )
+        return self._halves[opens, tag_key]
+
+    def opens_sums(self, member: Identity) -> bool:
+        """Return whether somebody has the key that opens sums."""
+        return True
 
     def half(self, identity: Identity | None = None) -> Member:
         """Return what protects and opens the vectors of rounds in which all items are trained."""
