@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from integration.support.bench import N_ITEMS, Bench, data, plan_of
+from scenarios.support.searching import found_in, without_empty_pages
 
 from fedrec.config.layout import protection_of
 from fedrec.errors import FedrecError
@@ -38,7 +39,7 @@ from fedrec_lab.demo.workspace import Workspace, prepare
 
 
 def memory_of(process_id: int) -> bytes:
-    """Return everything that a process of this test can write to, end to end."""
+    """Return everything that a process of this test has written to, end to end."""
     parts = []
     maps = Path(f"/proc/{process_id}/maps").read_text().splitlines()
     with open(f"/proc/{process_id}/mem", "rb", buffering=0) as memory:
@@ -49,7 +50,7 @@ def memory_of(process_id: int) -> bytes:
                 continue
             try:
                 memory.seek(start)
-                parts.append(memory.read(stop - start))
+                parts.append(without_empty_pages(memory.read(stop - start)))
             except (OSError, ValueError, OverflowError):
                 continue
     return b"".join(parts)
@@ -109,10 +110,6 @@ def forms_of_paillier(content: bytes, modulus: int) -> list[bytes]:
         pieces += [str(number).encode()[-40:], f"{number:x}".encode()[-40:]]
     assert {len(piece) for piece in pieces} == {32, 40}
     return pieces
-
-
-def found_in(content: bytes, secrets: dict[str, list[bytes]]) -> list[str]:
-    return [name for name, pieces in secrets.items() if any(piece in content for piece in pieces)]
 
 
 class Served:
@@ -178,6 +175,18 @@ class Served:
         files = [path for state in states for path in state.glob("identity*")]
         kept = b"".join(path.read_bytes() for path in files)
         assert "keys of members" in found_in(kept, secrets), "the search finds nothing anywhere"
+
+
+def test_the_search_finds_a_piece_wherever_it_begins() -> None:
+    piece, other = bytes(4) + b"secret\0", b"secret2"
+    for before in range(9):
+        content = bytes(before) + piece + bytes(9 - before)
+        assert found_in(content, {"absent": [other], "there": [other, piece]}) == ["there"]
+        assert found_in(content[: before + len(piece)], {"there": [piece]}) == ["there"]
+        assert found_in(content[: before + len(piece) - 1], {"there": [piece]}) == []
+    page = 4096
+    memory = bytes(page) + piece.rjust(page) + bytes(page) + b"tail"
+    assert without_empty_pages(memory) == piece.rjust(page) + b"tail"
 
 
 @pytest.mark.slow

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 from conformance import invariance
-from conformance.invariance import CASES, DIMS, SHAPES, differences
+from conformance.invariance import CASES, DIMS, SHAPES, differences, plan_of_case
 from conformance.shape_dependence import ShapeDependence
+
+from fedrec.config.algorithm import accelerator_of
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +25,8 @@ LARGE = [case for case in CASES if not case.endswith(f"-{DIMS[0]}")]
 """One length of vectors for each algorithm: a process of its own costs some seconds."""
 DENSE = [case for case in LARGE if "-dense-" in case]
 """Update structures multiply by the same function that the dense case is tried with."""
+COMPILED = [case for case in DENSE if accelerator_of(plan_of_case(case)) is not None]
+"""What numba compiles; torch trains the others."""
 
 
 def in_make_test(case: str) -> Any:
@@ -94,8 +98,9 @@ def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "value", "cases"),
     [
-        ("ATEN_CPU_CAPABILITY", "default", DENSE),
-        ("NUMBA_CPU_NAME", "generic", DENSE),
+        # Each library with what it trains; in the long tests each with everything.
+        ("ATEN_CPU_CAPABILITY", "default", [case for case in DENSE if case not in COMPILED]),
+        ("NUMBA_CPU_NAME", "generic", COMPILED),
         pytest.param("ATEN_CPU_CAPABILITY", "default", LARGE, marks=pytest.mark.long),
         pytest.param("NUMBA_CPU_NAME", "generic", LARGE, marks=pytest.mark.long),
         pytest.param("MKL_CBWR", "COMPATIBLE", LARGE, marks=pytest.mark.long),
