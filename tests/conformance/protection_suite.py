@@ -296,7 +296,7 @@ class ProtectionSuite(PlanSuite):
                 party.protection.accumulator(context)
 
 
-class EncryptedSuite(ProtectionSuite):
+class KeyedSuite(ProtectionSuite):
     """What only a protection with keys can promise."""
 
     def test_one_vector_gives_different_messages(self, party: Party) -> None:
@@ -319,6 +319,10 @@ class EncryptedSuite(ProtectionSuite):
         # A ciphertext of a larger modulus is no number of ours, and is refused before the sum.
         with pytest.raises((RevealRefused, MalformedUpdate)):
             party.member.reveal(self.total(party, [message, forged]), 2)
+
+
+class EncryptedSuite(KeyedSuite):
+    """What only a protection can promise whose key for encrypting opens nothing."""
 
     def test_whoever_only_encrypts_is_summed_like_the_others(self, party: Party) -> None:
         protection = party.protection

@@ -324,7 +324,7 @@ class Protection(ABC):
         """
         raise KeysError(
             f"Protection {self.name} has no key that only encrypts.",
-            remedy='Leave protection.key_holder out, or set protection.name = "bfv".',
+            remedy='Set protection.key_holder = "members", or protection.name = "bfv".',
         )
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:

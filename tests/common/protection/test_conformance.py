@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from conformance.protection_suite import SPEC, EncryptedSuite, PlanSuite, ProtectionSuite
+from conformance.protection_suite import (
+    SPEC,
+    EncryptedSuite,
+    KeyedSuite,
+    PlanSuite,
+    ProtectionSuite,
+)
 from conformance.round_suite import RoundSuite
 
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
@@ -35,7 +41,9 @@ def suite_of(kind: type[Protection], preset: str) -> type[PlanSuite]:
     if kind.steps.are_several:
         base = RoundSuite
     else:
-        base = EncryptedSuite if kind.needs_reveal else ProtectionSuite
+        if kind.needs_reveal:
+            has_encryptor = kind.encryptor is not Protection.encryptor
+            base = EncryptedSuite if has_encryptor else KeyedSuite
         fits = (s for s in (SPEC, SHORT) if kind.plan(s, preset=preset).n_blocks <= MOST_BLOCKS)
         content["spec"] = next(fits, SHORTEST)
     found = type(f"Test_{kind.name}_{preset}".replace("-", "_"), (base,), content)

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedrec.errors import RoundError
 from fedrec.protection.asked_round import AskedRound, StepsPrice
-from fedrec.protection.envelope import Envelope
 from fedrec.protection.masks.parameters import MAX_CLIENTS, parameters_for
 from fedrec.protection.masks.price import mask_price, mask_warnings
 from fedrec.protection.masks.steps import STEPS
 from fedrec.protection.masks.words import plan_masks
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.round_protocol import RoundProtocol, Steps
-from fedrec.protection.secret import SecretKey
 from fedrec.protection.settings import ProtectionSettings
-from fedrec.protection.vector import Integers, VectorSpec
+from fedrec.protection.stepped import SteppedProtection
+from fedrec.protection.vector import VectorSpec
 
 __all__ = ["Masks"]
 
@@ -29,18 +26,13 @@ _EVERY_SIZE_TO = 128
 """Above, what a graph withstands no longer depends on how shares of its size are rounded."""
 
 
-class Masks(Protection):
+class Masks(SteppedProtection):
     """Words of 32 bits under masks that cancel in the sum of a round."""
 
     name: ClassVar[str] = "masks"
     summary: ClassVar[str] = (
         "exact integers under masks that clients agree on for one round, 4 bytes a value; no "
         "shared key, the coordinator reads the sums"
-    )
-    needs_reveal: ClassVar[bool] = False
-    views: ClassVar[tuple[str, str]] = (
-        "masked updates, their sums, the model",
-        "interactions, any update",
     )
     steps: ClassVar[Steps] = STEPS
     own_settings: ClassVar[tuple[str, ...]] = (
@@ -53,7 +45,6 @@ class Masks(Protection):
     without_entries: ClassVar[str] = (
         "these only cancel where all clients of a round add values at the same places"
     )
-    presets: ClassVar[tuple[str, ...]] = ("default",)
 
     @classmethod
     def statement(cls) -> str:
@@ -97,41 +88,3 @@ class Masks(Protection):
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
         return plan_masks(spec, preset)
-
-    def generate(self) -> tuple[bytes, SecretKey]:
-        """Return a context that names no key, and a secret in which there is none."""
-        return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
-
-    def accumulator(self, context: bytes) -> Accumulator:
-        """Refuse: a sum of masked messages is a `Collector`'s, of one round."""
-        raise _without_round()
-
-    def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
-        """Return a client's half outside a round, which can do nothing."""
-        self._envelope(context)
-        return _Alone()
-
-
-class _Alone(Member):
-    """A client outside a round: without the others there is nothing to protect with."""
-
-    def protect(self, vector: Integers, name: bytes = b"") -> bytes:
-        """Refuse; see `Participant.mask`."""
-        raise _without_round()
-
-    def reveal(
-        self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
-    ) -> Integers:
-        """Refuse; see `Collector.unmask`."""
-        raise _without_round()
-
-    def over(self, protection: Protection) -> Member:
-        """Return itself, which can do nothing with any vector."""
-        return self
-
-    def close(self) -> None:
-        """Do nothing: there is no key."""
-
-
-def _without_round() -> RoundError:
-    return RoundError("Under masks messages are made and summed by the clients of one round.")
