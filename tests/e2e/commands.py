@@ -30,9 +30,9 @@ sys.meta_path.insert(0, Missing())
 """Makes packages look as if they were not installed."""
 
 
-def poll(look: Callable[[], T], what: str) -> T:
+def poll(look: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS) -> T:
     """Look again and again until there is something."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + seconds
     while not (seen := look()):
         assert time.monotonic() < deadline, f"it never happened: {what}"
         time.sleep(0.02)
