@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_from_json
+from fedrec.disk import DiskFull
 from fedrec.errors import (
     AuthorityIsOld,
     FedrecError,
@@ -34,6 +35,7 @@ __all__ = ["AuthorityEvent", "Coordinator", "Delivery", "EventName"]
 EventName = Literal[
     "coordinator found",
     "coordinator lost",
+    "disk full",
     "epoch delivered",
     "epoch began",
     "epoch refused",
@@ -124,9 +126,14 @@ class Delivery:
             if self._folder.last_epoch >= max(found.epoch, found.next_epoch):
                 self._hear(self._link.applicants())
             self._deliver(found)
+        except DiskFull as error:
+            # What was kept before is whole, and the next look does the rest.
+            self._once("disk", "disk full", 0, f"{error} Tried again until there is some.")
         except (Unreachable, StorageError) as error:
             self._once("line", "coordinator lost", 0, error.message)
             return False
+        else:
+            self._last.pop("disk", None)
         return True
 
     def _deliver(self, found: RunStatus) -> None:

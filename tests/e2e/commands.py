@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -46,15 +46,25 @@ class Command:
         log: where stderr goes; stdout goes beside it.
         arguments: of the command.
         missing: packages that look as if they were not installed.
+        first: lines of Python to run before the command.
+        under: a command that starts it, and becomes it.
     """
 
-    def __init__(self, log: Path, *arguments: str, missing: Sequence[str] = ()) -> None:
-        code = WITHOUT.format(missing=tuple(missing)) + "from fedrec.cli.main import main; main()"
-        call = ["-c", code] if missing else ["-m", "fedrec"]
+    def __init__(
+        self,
+        log: Path,
+        *arguments: str,
+        missing: Sequence[str] = (),
+        first: str = "",
+        under: Sequence[str] = (),
+    ) -> None:
+        first = WITHOUT.format(missing=tuple(missing)) if missing else first
+        call = ["-c", f"{first}\nfrom fedrec.cli.main import main; main()"]
+        call = call if first else ["-m", "fedrec"]
         self.log, self._out = log, log.with_suffix(".out")
         with log.open("a") as stderr, self._out.open("a") as stdout:
             self.process = subprocess.Popen(
-                [sys.executable, *call, *arguments],
+                [*under, sys.executable, *call, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -94,6 +104,11 @@ class Command:
         poll(seen, "a line on stdout")
         return self.out.partition("\n")[0]
 
+    def kill(self) -> None:
+        """End it as a power cut does."""
+        self.process.kill()
+        self.process.wait()
+
     def interrupt(self) -> None:
         """Press Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
@@ -114,8 +129,8 @@ def commands() -> Iterator[Callable[..., Command]]:
     """Start commands; all of them end with the block."""
     started: list[Command] = []
 
-    def start(log: Path, *arguments: str, missing: Sequence[str] = ()) -> Command:
-        started.append(Command(log, *arguments, missing=missing))
+    def start(log: Path, *arguments: str, **how: Any) -> Command:
+        started.append(Command(log, *arguments, **how))
         return started[-1]
 
     try:

@@ -14,6 +14,7 @@ from fedrec.errors import (
     ERRORS,
     FedrecError,
     InternalError,
+    InvitationUsed,
     RefusedError,
     TooLarge,
     Unreachable,
@@ -60,6 +61,9 @@ REMEDIES: dict[type[FedrecError], str] = {
     Unreachable: "Check the address, that the coordinator runs and which authority it is of; a "
     "client's own settings are client.coordinator, client.authority_key and client.certificate.",
     VersionMismatch: "Install the same fedrec version on both sides.",
+    InvitationUsed: "A kit is for one machine: start the client where this kit was started first. "
+    "Where that was nobody of yours, tell the data owners; another client needs a kit of its own "
+    "(`fedrec provision --add NAME`).",
     InternalError: "Look for it in the coordinator's log.",
 }
 
@@ -113,7 +117,8 @@ def from_rpc_error(error: grpc.RpcError) -> FedrecError:
             message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
     if incident := metadata.get(INCIDENT_KEY, ""):
         message = f"{message} (incident {_printable(incident)[:64]})"
-    return kind(message, remedy=REMEDIES.get(kind, ""))
+    remedy = REMEDIES.get(kind, "")
+    return kind(message.removesuffix(f" {remedy}"), remedy=remedy)
 
 
 def _metadata(error: grpc.RpcError) -> dict[str, str]:

@@ -161,8 +161,11 @@ def check_step(value: str, field: str) -> str:
     return value
 
 
-def check_version(value: str, field: str) -> str:
+def check_version(value: str, field: str, *, here: str = "this fedrec") -> str:
     """Return a protocol version whose major number is ours.
+
+    Args:
+        here: who speaks ours, for the error.
 
     Raises:
         ProtocolError: when it is no version.
@@ -173,7 +176,7 @@ def check_version(value: str, field: str) -> str:
         raise ProtocolError(f"{field} is {value[:20]!r}, expected a version such as 1.0.")
     if int(found[1]) != int(PROTOCOL_VERSION.partition(".")[0]):
         raise VersionMismatch(
-            f"{field} is {value}, this fedrec speaks {PROTOCOL_VERSION}.",
+            f"{field} is {value}, {here} speaks {PROTOCOL_VERSION}.",
             remedy="Install the same fedrec version on both sides.",
         )
     return value

@@ -19,6 +19,7 @@ import numpy as np
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
+from fedrec.disk import DiskFull
 from fedrec.errors import FedrecError, KeysError, NotInRoster, Unreachable
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.ids import RoundId
@@ -122,8 +123,20 @@ class Revealer:
     def _run(self) -> None:
         try:
             with PrivateStore(self._state) as store:
+                full, told = 0, ""
                 while True:
-                    self._work(store)
+                    try:
+                        self._journal.write()
+                        self._work(store)
+                        full, told = 0, ""
+                    except DiskFull as error:
+                        # What was said is on disk; from there it goes on.
+                        if error.message != told:
+                            told = error.message
+                            again = f"{error} Tried again until there is some."
+                            self._tell(AuthorityEvent(name="disk full", detail=again))
+                        self._backoff.pause(full)
+                        full += 1
         except Stopped:
             pass
         except BaseException as error:

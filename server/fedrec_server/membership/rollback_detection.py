@@ -56,6 +56,15 @@ class RollbackDetection:
         """Return the client's last update, signed by itself, where it remembers another one."""
         if not self.differs(client_id, remembered):
             return None
+        held = self.of(client_id)
+        # Of one that was killed before it heard that its update arrived, it says so once.
+        structlog.get_logger().warning(
+            "client remembers another update",
+            run=self._run.name,
+            client=self._run.federation.keys.roster.holder(client_id).label or client_id[:16],
+            remembered_round=remembered.round,
+            held_round=held.round,
+        )
         latest_header = self._run.store.latest_header
         return Latest(header=await self._run.work.in_thread(latest_header, client_id))
 

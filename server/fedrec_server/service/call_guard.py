@@ -126,7 +126,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
     async def _abort(self, error: Exception, method: str, context: Context) -> NoReturn:
         if self._on_refused is not None:
             self._on_refused(method, error)
-        await _abort(error, method, context)
+        await _abort(error, method, context, self._callers.name_of(context))
 
     def _check(self, method: str, context: Context, *, streams: bool) -> Caller:
         caller = self._callers.of(context)
@@ -155,11 +155,12 @@ async def _parts(parts: AsyncIterator[bytes], read: Read, caller: Caller) -> Asy
         yield _read(raw, read, caller)
 
 
-async def _abort(error: Exception, method: str, context: Context) -> NoReturn:
+async def _abort(error: Exception, method: str, context: Context, client: str) -> NoReturn:
     if isinstance(error, DurabilityLost):
         error = Unreachable("The store failed; the coordinator stops.")
     incident = new_incident()
     log = structlog.get_logger().bind(method=method.rpartition("/")[2], incident=incident)
+    log = log.bind(client=client) if client else log
     if isinstance(error, FedrecError):
         log.info("call refused", code=error.code, why=error.message)
     else:

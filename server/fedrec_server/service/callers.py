@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedrec.errors import KeysError, NotInRoster, RefusedError, WrongIdentity
-from fedrec.identity.certificates import is_invitation, key_of, split_certificates
+from fedrec.identity.certificates import is_invitation, key_of, name_of, split_certificates
 from fedrec.identity.key_files import read_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
@@ -100,6 +100,20 @@ class Callers:
         raise NotInRoster(
             f"The certificate's key is nobody's in epoch {roster.epoch}, nor an operator's."
         )
+
+    def name_of(self, context: Context) -> str:
+        """Return what people call a caller, for the log; empty where its certificate says nothing.
+
+        A member is called by its label, an applicant by the name on its invitation.
+        """
+        certificate = certificate_of(context)
+        try:
+            client_id = self._members(self._roster()).get(key_of(certificate))
+            if client_id is None:
+                return name_of(certificate)
+        except KeysError:
+            return ""
+        return self._roster().holder(client_id).label or client_id[:16]
 
     def check(self, caller: Caller, method: str) -> None:
         """Refuse calls that are not for this caller.

@@ -62,7 +62,8 @@ class CoordinatorService(CoordinatorServicer):
 
     async def GetFederation(self, request: Message, context: Message) -> Message:
         """Describe the federation to anybody who may connect."""
-        check_version(request.protocol_version, "request.protocol_version")
+        version = request.protocol_version
+        check_version(version, "The client's protocol version", here="the coordinator")
         client_id = check_client_id(request.client_id, "request.client_id")
         run = self._run
         published = run.state.published

@@ -11,6 +11,7 @@ import pytest
 
 from fedrec.clock import FakeClock
 from fedrec.config.schema import FederationSettings, Plan
+from fedrec.disk import DiskFull
 from fedrec.errors import (
     FedrecError,
     InvitationUsed,
@@ -377,6 +378,23 @@ def test_the_newest_epoch_is_delivered_once_and_after_a_loss_again(
     delivery.look()
     assert link.installed == [3, 3]
     assert [e.name for e in events[4:]][:2] == ["coordinator lost", "coordinator found"]
+
+
+def test_a_full_disk_is_told_as_one_and_waited_for(
+    folder: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append)
+    delivery.look()
+    with monkeypatch.context() as patched:
+        full = DiskFull("membership.json cannot be written: No space left on device.")
+        patched.setattr(link, "failure", full)
+        assert delivery.look() and delivery.look(), "the coordinator is there"
+    assert [e.name for e in events[2:]] == ["disk full"]
+    assert "Free disk space" in events[2].detail and "Tried again" in events[2].detail
+    folder.rotate()
+    delivery.look()
+    assert [e.name for e in events[3:]] == ["epoch delivered"]
 
 
 def test_an_older_folder_delivers_nothing_and_says_what_to_do(folder: AuthorityFolder) -> None:

@@ -12,11 +12,13 @@ from client.support.fake_federation import Killed
 from client.support.key_watch import KeyWatch, put_watch
 
 from fedrec.config.plan import plan_to_json
+from fedrec.disk import DiskFull
 from fedrec.errors import PlanMismatch
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.wire.messages import MakeSnapshot, Wait
 from fedrec_authority.opening.revealer import STATE_FOLDER
+from fedrec_client.state.database import Records, StateDatabase, Table
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
@@ -93,6 +95,31 @@ def test_updates_that_start_from_another_model(world: AuthorityWorld, key: KeyWa
     world.put(round_, member, payload, nonce=nonce, base_state=bytes(32))
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "from another model")
+
+
+def test_a_full_disk_is_waited_for(
+    world: AuthorityWorld, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is not used before what it is used for is kept; then it is used once."""
+    round_ = world.honest_round()
+    commit, asked = StateDatabase.write, list[int]()
+
+    def full(database: StateDatabase, table: Table, records: Records) -> None:
+        if 0 < len(asked) < 4:
+            raise DiskFull("state.sqlite cannot be written: database or disk is full.")
+        commit(database, table, records)
+
+    def reveal() -> Any:
+        assert not key.opened
+        asked.append(1)
+        return world.reveal(round_)
+
+    monkeypatch.setattr(StateDatabase, "write", full)
+    world.run_revealer(*[reveal] * 4)
+    assert len(key.opened) == 1 and len(world.link.reveals) == 1
+    told = [event for event in world.events if event.name == "disk full"]
+    assert len(told) == 1 and "Tried again until there is some." in told[0].detail
+    assert world.refusals() == ""
 
 
 def test_killed_before_its_word_arrived(world: AuthorityWorld, key: KeyWatch) -> None:

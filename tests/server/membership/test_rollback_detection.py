@@ -9,6 +9,7 @@ import pytest
 from server.support.driving import gather, poll, running, upload, wait
 from server.support.federations import Bench, identity
 from server.support.serving import settings_of
+from structlog.testing import capture_logs
 
 from fedrec.errors import StateWentBack
 from fedrec.ids import RoundId
@@ -32,8 +33,16 @@ def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path: Path) 
             # Of another digest, of a later round, and of nothing that was ever sent.
             for other in (Remembered(round=RoundId(1), digest=b"x" * 32), Remembered()):
                 me = identity(0).client_id
-                found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, other)
+                with capture_logs() as logs:
+                    found = await engine.polls.next_task(
+                        me, engine.run.name, RoundId(0), 60.0, other
+                    )
                 assert found.latest == told.latest
+                (line,) = logs
+                assert (line["event"], line["client"]) == (
+                    "client remembers another update", identity(0).public.label,
+                )  # fmt: skip
+                assert (line["remembered_round"], line["held_round"]) == (other.round, 1)
             await engine.stop_run(at_once=True)
         async with running(bench, tmp_path) as engine:
             # The round was given up, and the process is another one.

@@ -14,6 +14,7 @@ import pytest
 from blake3 import blake3
 from server.support.federations import CATALOGUE, REVEALER, SEALED_BYTES, Bench, identity, operator
 from server.support.serving import Serving, serving
+from structlog.testing import capture_logs
 
 from fedrec.errors import (
     BadSignature,
@@ -36,7 +37,7 @@ from fedrec.ids import RoundId
 from fedrec.protection import BFV, Paillier, Protection
 from fedrec.wire.error_status import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import Finished, Reveal, Train, Wait
+from fedrec.wire.messages import PROTOCOL_VERSION, Finished, Reveal, Train, Wait
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
@@ -233,9 +234,15 @@ class TestTransport:
         request = coordinator_pb2.GetFederationRequest(
             protocol_version="1.0", client_id=identity(0).client_id
         )
-        with pytest.raises(grpc.RpcError) as caught:
+        with capture_logs() as logs, pytest.raises(grpc.RpcError) as caught:
             self.call(plain, "GetFederation", request, timeout=5)
-        assert type(from_rpc_error(caught.value)) is VersionMismatch
+        error = from_rpc_error(caught.value)
+        assert type(error) is VersionMismatch
+        both = f"The client's protocol version is 1.0, the coordinator speaks {PROTOCOL_VERSION}."
+        assert error.message.endswith(both) and error.remedy not in error.message
+        (line,) = (line for line in logs if line["event"] == "call refused")
+        label = identity(0).public.label
+        assert label and (line["client"], line["code"]) == (label, "version_mismatch")
 
     @pytest.mark.parametrize("seconds", [None, 3600])
     def test_call_without_a_sensible_deadline(self, plain: Serving, seconds: int | None) -> None:

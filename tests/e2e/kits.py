@@ -1,0 +1,137 @@
+"""A small federation from its kits, whose parties are commands of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from e2e.commands import Command, poll
+
+from fedrec.data import generate
+from fedrec.data.writing import write_interactions
+
+__all__ = ["Kits", "events_of", "fedrec", "wait_for_event"]
+
+SETTINGS = """
+[federation]
+name = "days"
+maximum_users = 64
+minimum_item_users = 6
+[algorithm]
+{algorithm}
+[update]
+structure = "dense"
+[protection]
+name = "bfv"
+[rounds]
+total = {total}
+[parties]
+address = "127.0.0.1:7447"
+clients = ["a", "b", "c"]
+"""
+
+
+def fedrec(folder: Path, *arguments: str) -> str:
+    """Run a command to its end; return what it said on stdout."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedrec", *arguments],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Kits:
+    """The kits of the clients a, b and c, and everybody's commands.
+
+    Args:
+        folder: an empty one.
+        start: starts commands; see `commands`.
+        algorithm: lines of the settings' section.
+        total: rounds that train.
+
+    Attributes:
+        path: the folder of all kits.
+        address: the coordinator's, once it was started.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        start: Callable[..., Command],
+        *,
+        algorithm: str = 'name = "fedmf"\ndim = 4',
+        total: int = 3,
+    ) -> None:
+        self._folder, self._start = folder, start
+        self.path, self.address = folder / "kits", ""
+        made = generate(
+            n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+        )
+        write_interactions(folder / "data.csv", made.interactions)
+        text = SETTINGS.format(algorithm=algorithm, total=total)
+        (folder / "federation.toml").write_text(text, encoding="utf-8")
+        fedrec(folder, "provision", "--data", "data.csv")
+        self._take_port("port = 7447", "port = 0")
+
+    def coordinator(self, log: str = "coordinator") -> Command:
+        """Start the coordinator, again at the address that it had before."""
+        made = self._start(
+            self._log(log), "coordinator", "run", str(self._settings), "--until-finished"
+        )
+        self.address = json.loads(made.first_line())["address"]
+        self._take_port("port = 0", f"port = {self.address.rpartition(':')[2]}")
+        return made
+
+    def authority(self, log: str = "authority", **how: Any) -> Command:
+        """Start the key authority; stdout has an object for each event."""
+        return self._start(
+            self._log(log), "keys", "authority", "run", self.address, "--json",
+            "--into", str(self.path / "authority"), "--every-seconds", "0.2", **how,
+        )  # fmt: skip
+
+    def client(self, name: str, log: str = "", **how: Any) -> Command:
+        """Start the client of a kit."""
+        settings = self.path / "clients" / name / "client.toml"
+        return self._start(
+            self._log(log or name), "client", "run", str(settings),
+            "--coordinator", self.address, **how,
+        )  # fmt: skip
+
+    def state(self, name: str) -> Path:
+        """Return where a client keeps what it has."""
+        return self.path / "clients" / name / "state"
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    @property
+    def _settings(self) -> Path:
+        return self.path / "coordinator" / "coordinator.toml"
+
+    def _take_port(self, before: str, after: str) -> None:
+        text = self._settings.read_text(encoding="utf-8")
+        self._settings.write_text(text.replace(before, after), encoding="utf-8")
+
+
+def events_of(authority: Command) -> list[dict[str, Any]]:
+    """Return what a key authority told so far."""
+    lines = authority.out.splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def wait_for_event(authority: Command, name: str, **fields: Any) -> dict[str, Any]:
+    """Wait until a key authority tells of something, and return it."""
+
+    def found() -> dict[str, Any] | None:
+        told = [event for event in events_of(authority) if event["name"] == name]
+        assert authority.process.poll() is None, authority.told
+        return next((one for one in told if fields.items() <= one.items()), None)
+
+    event = poll(found, name)
+    assert event is not None
+    return event
