@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
+from docs.commands import run
 from docs.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "tutorial" / "a-toy-algorithm.md"
@@ -27,30 +24,6 @@ def test_the_algorithm_is_one_file_of_at_most_40_lines(text):
     assert max(map(len, program.splitlines())) <= 100
     said = re.search(r"with (\d+) lines", (ROOT / "docs/how-to/add-an-algorithm.md").read_text())
     assert said and int(said.group(1)) == len(program.splitlines())
-
-
-def run(body, folder, site, **environment):
-    """Run a block as a reader does, but install into a folder that is thrown away."""
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", body],
-        cwd=folder,
-        env=os.environ
-        | {
-            "PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(site), *sys.path]),
-            "PIP_TARGET": str(site),
-            "PIP_NO_BUILD_ISOLATION": "0",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_ROOT_USER_ACTION": "ignore",
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow

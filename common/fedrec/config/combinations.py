@@ -264,6 +264,18 @@ def _protection_settings(plan: Plan) -> Iterator[Conflict]:
         )
 
 
+def _key_holder(plan: Plan) -> Iterator[Conflict]:
+    """Refuse to keep a key from clients without which they cannot encrypt."""
+    name = plan.protection.name
+    if plan.authority_opens and not PROTECTIONS[name].has_encryptor:
+        yield Conflict(
+            keys=("protection.key_holder", "protection.name"),
+            sentence=f'protection.key_holder is "authority", but {name} has no key that only '
+            "encrypts: who sends an update under it can open sums, too. Set "
+            'protection.key_holder = "members", or protection.name = "bfv".',
+        )
+
+
 def _sizes(plan: Plan) -> Iterator[Conflict]:
     """Refuse rounds of a size that does not withstand what the protection should."""
     rounds = plan.rounds
@@ -362,6 +374,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _preset,
     _summands,
     _protection_settings,
+    _key_holder,
     _sizes,
     _clients,
     _protocol,

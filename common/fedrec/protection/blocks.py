@@ -10,6 +10,7 @@ follow the counter, and bind the sum to its messages.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
@@ -126,6 +127,7 @@ class BlockMember(Member):
 class BlockProtection(Protection):
     """What BFV and CKKS share: keys, contexts, and sums of residues."""
 
+    has_encryptor: ClassVar[bool] = True
     member_kind: type[BlockMember]
 
     def generate(self) -> tuple[bytes, SecretKey]:

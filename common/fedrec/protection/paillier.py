@@ -57,6 +57,7 @@ class Paillier(Protection):
     name: ClassVar[str] = "paillier"
     summary: ClassVar[str] = "few bytes and slow, or one value to a ciphertext as the papers do"
     needs_reveal: ClassVar[bool] = True
+    has_encryptor: ClassVar[bool] = True
     can_tag: ClassVar[bool] = True
     without_entries: ClassVar[str] = ""
     presets: ClassVar[tuple[str, ...]] = tuple(

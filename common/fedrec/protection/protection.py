@@ -145,6 +145,8 @@ class Protection(ABC):
         "ciphertext to where another client has it"
     )
     """Why clients cannot add values at indices of their own; empty where they can."""
+    has_encryptor: ClassVar[bool] = False
+    """Whether a key that encrypts opens nothing, so that the key authority alone can open sums."""
     can_tag: ClassVar[bool] = False
     """Whether sums can carry tags, so that they need not be recomputed to be opened."""
     presets: ClassVar[tuple[str, ...]]

@@ -340,3 +340,11 @@ def test_sums_that_the_authority_opens_carry_tags() -> None:
     for name in ("bfv", "paillier"):
         assert vector_spec(held_by_the_authority(name), 10).tagged
         assert not vector_spec(plan(name=name, key_holder="members"), 10).tagged
+
+
+def test_a_key_that_encrypts_and_opens_is_kept_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PROTECTIONS["bfv"], "has_encryptor", False)
+    (found,) = find_conflicts(Plan())
+    assert found.keys == ("protection.key_holder", "protection.name")
+    assert 'Set protection.key_holder = "members"' in found.sentence
+    assert not find_conflicts(plan({}, key_holder="members"))

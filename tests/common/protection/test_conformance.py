@@ -42,8 +42,7 @@ def suite_of(kind: type[Protection], preset: str) -> type[PlanSuite]:
         base = RoundSuite
     else:
         if kind.needs_reveal:
-            has_encryptor = kind.encryptor is not Protection.encryptor
-            base = EncryptedSuite if has_encryptor else KeyedSuite
+            base = EncryptedSuite if kind.has_encryptor else KeyedSuite
         fits = (s for s in (SPEC, SHORT) if kind.plan(s, preset=preset).n_blocks <= MOST_BLOCKS)
         content["spec"] = next(fits, SHORTEST)
     found = type(f"Test_{kind.name}_{preset}".replace("-", "_"), (base,), content)
