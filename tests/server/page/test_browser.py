@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from debian import install
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from server.page.test_history import metrics
-from server.support.browsing import publish_round, with_page
+from server.support.browsing import give_up_rounds, publish_round, with_page
 from server.support.federations import Bench, operator
 from server.support.serving import Serving, serving
 
+from fedrec.clock import FakeClock
 from fedrec.ids import RoundId
 from fedrec.wire.admin_link import AdminLink
+from fedrec_server.rounds.backoff import STALLED_AFTER, pause_seconds
 from fedrec_server.store.store import Entry
 
 pytestmark = pytest.mark.long
@@ -52,7 +54,12 @@ class Looked:
 
 @contextmanager
 def look(
-    browser: Browser, url: str, *, size: str = "desk", theme: str = "light"
+    browser: Browser,
+    url: str,
+    *,
+    size: str = "desk",
+    theme: str = "light",
+    prepare: Callable[[Page], None] = lambda page: None,
 ) -> Iterator[Looked]:
     width, height = SIZES[size]
     context = browser.new_context(
@@ -71,6 +78,7 @@ def look(
             None if request.url.startswith(here) else found.problems.append(request.url)
         ),
     )
+    prepare(found.page)
     found.page.goto(url)
     try:
         yield found
@@ -207,6 +215,55 @@ def test_a_link_lets_one_browser_in(browser: Browser, tmp_path: Path) -> None:
         with look(browser, url) as tab:
             tab.shows("#locked", "The link was used before")
             expect(tab.page.locator("#run")).to_be_hidden()
+            assert tab.problems == []
+
+
+def test_a_link_outlives_a_connection_that_breaks(browser: Browser, tmp_path: Path) -> None:
+    """Asked once more with it: who was not answered has used up nothing."""
+    broken: list[str] = []
+
+    def prepare(page: Page) -> None:
+        def break_once(route: Route) -> None:
+            if broken:
+                route.continue_()
+            else:
+                broken.append(route.request.method)
+                route.abort()
+
+        page.route("**/session", break_once)
+
+    with serving(Bench.of(3), tmp_path, prepare=with_page(page_link=True)) as found:
+        with closing(AdminLink(found.address, operator())) as link:
+            url = link.open_page().url("127.0.0.1")
+        with look(browser, url, prepare=prepare) as tab:
+            tab.shows("#state", "Waiting")
+            expect(tab.page).to_have_url(url.partition("#")[0])
+            assert broken == ["POST"]
+            assert [one for one in tab.problems if "ERR_" not in one] == []
+
+
+def test_a_run_that_stalls_says_so_until_a_round_is_published(
+    browser: Browser, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    with serving(Bench.of(3, total=3), tmp_path, clock=clock, prepare=with_page()) as found:
+        engine = found.coordinator.engine
+        with look(browser, found.coordinator.page_url) as tab:
+            give_up_rounds(found, clock, STALLED_AFTER)
+            tab.shows("#state", "Stalled")
+            tab.shows("#story", f"stalled: {STALLED_AFTER} rounds in a row were given up")
+            tab.shows("#done", f"0 of 5 rounds published, {STALLED_AFTER} given up")
+            assert tab.page.locator("#now").get_attribute("data-state") == "stalled"
+            clock.advance(pause_seconds(engine.run.state.rules, STALLED_AFTER))
+            found.come(range(3))
+            tab.shows("#state", "Stalled, trying again")
+            tab.shows("#story", f"Round {STALLED_AFTER + 1} (count)")
+            publish_round(found, STALLED_AFTER + 1)
+            tab.shows("#done", "1 of 5 rounds published")
+            expect(tab.page.locator("#state")).not_to_contain_text(
+                "Stalled", timeout=PATIENCE_MILLISECONDS
+            )
+            assert tab.page.locator("#now").get_attribute("data-state") in ("running", "waiting")
             assert tab.problems == []
 
 

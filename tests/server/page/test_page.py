@@ -8,10 +8,12 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
-from server.support.browsing import Told, ask, publish_round, told, with_page
+from server.support.browsing import Told, ask, give_up_rounds, publish_round, told, with_page
 from server.support.federations import Bench, authority, operator
 from server.support.serving import Serving, serving, settings_of
 
@@ -22,6 +24,7 @@ from fedrec.wire.admin_link import AdminLink
 from fedrec_server.app import Coordinator
 from fedrec_server.page.access import LINK_SECONDS
 from fedrec_server.page.application import COOKIE, MOST_LINK_BYTES, MOST_STREAMS
+from fedrec_server.rounds.backoff import STALLED_AFTER, pause_seconds
 
 CA = authority().issuer.certificate
 
@@ -222,6 +225,40 @@ class TestFeed:
             status = first(messages, "status")[2]
         assert (budget["mechanism"], budget["epsilon"]) == ("laplace", 8.0)
         assert (status["noisy_sums"], status["epsilon"]) == (0, 0.0)
+
+    def test_a_run_that_stalls_and_goes_on(self, tmp_path: Path) -> None:
+        clock, bench = FakeClock(), Bench.of(3, total=3)
+
+        def until(messages: Iterator[Told], **wanted: bool) -> dict[str, Any]:
+            """Return the next status in which the run is stalled, or in a round, as wanted."""
+            for _, _, status in islice((m for m in messages if m[1] == "status"), 100):
+                seen = {"stalled": status["stalled"], "current": status["current"] is not None}
+                if wanted.items() <= seen.items():
+                    found: dict[str, Any] = status
+                    return found
+            raise AssertionError(f"It was never {wanted}.")
+
+        with (
+            serving(bench, tmp_path, clock=clock, prepare=with_page()) as found,
+            told(url(found)) as messages,
+        ):
+            give_up_rounds(found, clock, STALLED_AFTER - 1)
+            assert until(messages, current=False)["stalled"] is False
+            give_up_rounds(found, clock, 1)
+            status = until(messages, stalled=True)
+            assert status["current"] is None and not status["finished"]
+            assert len(status["awaited"]) == 3
+            assert f"stalled: {STALLED_AFTER} rounds in a row were given up" in status["waits_for"]
+            assert "tried again by itself in" in status["waits_for"]
+            clock.advance(pause_seconds(found.coordinator.engine.run.state.rules, STALLED_AFTER))
+            found.come(range(3))
+            found.do(found.coordinator.engine.tick())
+            until(messages, stalled=True, current=True)
+            current = found.coordinator.engine.run.state.current
+            assert current is not None and current.number == STALLED_AFTER + 1
+            publish_round(found, current.number)
+            status = until(messages, stalled=False)
+            assert (status["rounds_published"], status["rounds_abandoned"]) == (1, STALLED_AFTER)
 
     def test_no_more_than_so_many_browsers(self, found: Serving) -> None:
         opened = [told(url(found)) for _ in range(MOST_STREAMS)]

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 from server.support.serving import Serving
 
+from fedrec.clock import FakeClock
 from fedrec.config.schema import CoordinatorSettings
 
-__all__ = ["Told", "ask", "publish_round", "told", "with_page"]
+__all__ = ["Told", "ask", "give_up_rounds", "publish_round", "told", "with_page"]
 
 Told = tuple[str, str, Any]
 """The id, the kind and the content of a message."""
@@ -84,6 +85,21 @@ def _messages(answer: http.client.HTTPResponse) -> Iterator[Told]:
         if "data" in found:
             yield found.get("id", ""), found["event"], json.loads(found["data"])
         found = {}
+
+
+def give_up_rounds(
+    found: Serving, clock: FakeClock, number: int, clients: range = range(3)
+) -> None:
+    """Let clients come to so many rounds and be silent, until the time of each is over."""
+    engine = found.coordinator.engine
+    for _ in range(number):
+        before = engine.run.state.abandoned
+        found.come(clients)
+        found.do(engine.tick())
+        assert engine.run.state.current is not None
+        clock.advance(found.bench.federation.plan.rounds.deadline_seconds + 1)
+        found.do(engine.tick())
+        assert engine.run.state.abandoned == before + 1
 
 
 def publish_round(found: Serving, number: int, clients: range = range(3)) -> None:

@@ -9,16 +9,18 @@ export class Feed {
     this.heard = heard;
     this.changed = changed;
     this.last = "";
+    this.link = "";
     this.source = null;
     this.watch = 0;
   }
 
   async begin() {
-    const link = location.hash.slice(1);
-    if (link) {
+    if (location.hash.length > 1) {
       // The token is good once; it is not left in the address, nor in the browser's history.
+      this.link = location.hash.slice(1);
       history.replaceState(null, "", location.pathname);
     }
+    const link = this.link;
     try {
       const asked = link ? { method: "POST", body: link } : {};
       const answer = await fetch("/session", { cache: "no-store", ...asked });
@@ -27,6 +29,8 @@ export class Feed {
         // The link is used up, but this browser may have a session of before.
         open = (await (await fetch("/session", { cache: "no-store" })).json()).open;
       }
+      // Not before: a connection that broke may have used up nothing.
+      this.link = "";
       if (open) this.connect();
       else this.changed("locked", link ? "The link was used before, or is older than five minutes." : "");
     } catch {
