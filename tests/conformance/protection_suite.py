@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -125,11 +125,11 @@ class PlanSuite:
         again = ProtectionPlan.from_json(plan.to_json())
         assert again == plan
         assert self.kind(self.spec, again).chosen == plan
-        larger = dataclasses.replace(plan, message_bytes=plan.message_bytes + 1)
+        larger = replace(plan, message_bytes=plan.message_bytes + 1)
         with pytest.raises(PlanMismatch):
             self.kind(self.spec, larger)
         with pytest.raises(PlanMismatch):
-            self.kind(self.spec, dataclasses.replace(plan, preset="other"))
+            self.kind(self.spec, replace(plan, preset="other"))
         with pytest.raises(FedrecError):
             self.kind.plan(self.spec, preset="other")
 
@@ -198,6 +198,14 @@ class ProtectionSuite(PlanSuite):
         fresh = party.protection.refreshed(party.context, total)
         assert np.array_equal(party.member.reveal(fresh, 3), np.sum(vectors, axis=0))
 
+    def test_the_shortest_vector(self) -> None:
+        segment = replace(self.spec.segments[0], length=1, entries=0)
+        spec = VectorSpec(segments=(segment,), max_summands=2)
+        party = make_party(self.kind, self.preset, spec)
+        vectors = random_vectors(spec, 2)
+        total = self.total(party, [party.member.protect(vector) for vector in vectors])
+        assert np.array_equal(party.member.reveal(total, 2), np.sum(vectors, axis=0))
+
     def test_zeros_sum_to_zeros(self, party: Party) -> None:
         zeros = np.zeros(self.spec.length, dtype=np.int64)
         total = self.total(party, [party.member.protect(zeros) for _ in range(3)])
@@ -231,7 +239,7 @@ class ProtectionSuite(PlanSuite):
             party.member.reveal(message, 1)
 
     def test_messages_of_another_plan_are_refused(self, party: Party) -> None:
-        spec = dataclasses.replace(self.spec, max_summands=5)
+        spec = replace(self.spec, max_summands=5)
         other = make_party(self.kind, self.preset, spec)
         foreign = other.member.protect(np.zeros(spec.length, dtype=np.int64))
         with pytest.raises(MalformedUpdate):

@@ -20,9 +20,15 @@ from conformance.protection_suite import (
 )
 from conformance.round_table import RoundTable, another_round, packed
 
-from fedrec.errors import FedrecError, KeysError, MalformedUpdate, ProtocolError, RoundError
-from fedrec.protection import ProtectionSettings, VectorSpec
-from fedrec.protection.asked_round import AskedRound
+from fedrec.errors import (
+    FedrecError,
+    KeysError,
+    MalformedUpdate,
+    PartialCell,
+    ProtocolError,
+    RoundError,
+)
+from fedrec.protection import ProtectionSettings, SegmentSpec, VectorSpec
 from fedrec.protection.round_protocol import COLLECTING, SUMMING
 from fedrec.protection.vector import Integers
 
@@ -79,11 +85,22 @@ class RoundSuite(PlanSuite):
         table.play()
         assert np.array_equal(table.finish(), table.summed)
 
+    @pytest.mark.parametrize("length", [1, 300_000])
+    def test_the_shortest_and_a_long_vector(
+        self, settings: ProtectionSettings, length: int
+    ) -> None:
+        segment = SegmentSpec(name="all", length=length, max_abs_sum=2**20)
+        spec = VectorSpec(segments=(segment,), max_summands=3)
+        protection = self.kind(spec, self.kind.plan(spec, preset=self.preset))
+        table = RoundTable(protection, settings, random_vectors(spec, 3))
+        table.play()
+        assert np.array_equal(table.finish(), table.summed)
+
     def test_sizes_are_those_promised(self, table: RoundTable) -> None:
         table.play()
         vector = self.kind.steps.vector.name
         assert {len(one) for one in table.sent[vector].values()} == {table.plan.message_bytes}
-        price = self.kind.steps_price(self.asked(table))
+        price = self.kind.steps_price(table.asked)
         assert price is not None
         framing = FRAMING_BYTES * len(self.kind.steps.all) + FRAMING_BYTES * N_CLIENTS
         for who in table.ids:
@@ -91,18 +108,7 @@ class RoundSuite(PlanSuite):
             down = sum(len(found[who]) for found in table.fetched.values())
             assert 0.9 * price.up_bytes <= up <= price.up_bytes + framing
             assert 0.9 * price.down_bytes <= down <= price.down_bytes + framing
-        assert self.kind.warnings(self.asked(table)) and price.rows() is not None
-
-    def asked(self, table: RoundTable) -> AskedRound:
-        return AskedRound(
-            n_clients=N_CLIENTS,
-            minimum_clients=3,
-            minimum_summands=3,
-            settings=self.kind.settings_type(name=self.kind.name),
-            maximum_users=100,
-            fraction_bits=8,
-            changes=lambda users, bits: table.spec,
-        )
+        assert self.kind.warnings(table.asked) and price.rows() is not None
 
     def test_what_the_coordinator_gets_says_nothing_of_a_vector(
         self, settings: ProtectionSettings, table: RoundTable
@@ -237,6 +243,23 @@ class RoundSuite(PlanSuite):
                 assert not declared, step.name
             else:
                 assert np.array_equal(found, table.summed)
+
+    def test_a_vector_is_protected_once(self, table: RoundTable) -> None:
+        """Under the same masks two vectors would show their difference."""
+        step, who = self.kind.steps.vector, table.ids[0]
+        table.play(before=step.name)
+        table.message(step, who)
+        with pytest.raises(FedrecError):
+            table.message(step, who)
+
+    def test_clients_help_to_no_sum_without_the_others_of_their_cell(
+        self, settings: ProtectionSettings
+    ) -> None:
+        """The coordinator leaves one out of the round, and everybody else takes all steps."""
+        table = self.seated(settings, cell=True)
+        del table.sent[self.kind.steps.first.name][table.ids[0]]
+        with pytest.raises(PartialCell):
+            table.play(gone_at=table.later[0].name, gone=table.ids[:1])
 
     def test_too_few_are_refused(self, table: RoundTable) -> None:
         firsts = table.sent[self.kind.steps.first.name]

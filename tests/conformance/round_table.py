@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from cells import partition_of
+
+from fedrec.identity.cells import Partition
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import NoProtection, Protection, ProtectionSettings, RoundTerms, VectorSpec
+from fedrec.protection.asked_round import AskedRound
 from fedrec.protection.round_protocol import ClientSide, CoordinatorSide, Step
 from fedrec.protection.vector import Integers
 
@@ -37,6 +41,7 @@ class RoundTable:
         vectors: one for each client.
         spec: what they are; the protection's own vector, or a part of it.
         people: of another round's table, to have the same clients again.
+        cell: whether they are one cell, always summed together; else anybody may be missing.
 
     Attributes:
         sent: by step, each client's message.
@@ -52,12 +57,13 @@ class RoundTable:
         spec: VectorSpec | None = None,
         number: int = 1,
         people: Sequence[Identity] = (),
+        cell: bool = False,
     ) -> None:
         self.protection = protection.over(spec or protection.spec)
         self.spec, self.plan = self.protection.spec, self.protection.chosen
-        self.protocol = protection.round_protocol(settings)
+        self.protocol, self._settings = protection.round_protocol(settings), settings
         self.people = tuple(people) or _people(len(vectors))
-        self.terms = _terms(protection, self.people, number)
+        self.terms = _terms(protection, self.people, number, cell=cell)
         self.ids = [person.client_id for person in self.people]
         self.vectors = dict(zip(self.ids, vectors, strict=True))
         begun = {who.client_id: self.protocol.begin(self.terms, who) for who in self.people}
@@ -84,6 +90,19 @@ class RoundTable:
     def summed(self) -> Integers:
         """What the vectors that were sent add up to."""
         return sum((self.vectors[who] for who in self.sent[self._vector]), 0 * self._any)
+
+    @property
+    def asked(self) -> AskedRound:
+        """The round as settings ask for it."""
+        return AskedRound(
+            n_clients=len(self.ids),
+            minimum_clients=MINIMUM,
+            minimum_summands=MINIMUM,
+            settings=self._settings,
+            maximum_users=100,
+            fraction_bits=8,
+            changes=lambda users, bits: self.spec,
+        )
 
     def side(self, who: ClientId, terms: RoundTerms | None = None) -> ClientSide:
         """Return a client's side as it was stored after its last step."""
@@ -173,7 +192,10 @@ def _people(count: int) -> tuple[Identity, ...]:
     return tuple(sorted((Identity.create() for _ in range(count)), key=lambda one: one.client_id))
 
 
-def _terms(protection: Protection, people: Sequence[Identity], number: int) -> RoundTerms:
+def _terms(
+    protection: Protection, people: Sequence[Identity], number: int, *, cell: bool
+) -> RoundTerms:
+    partition = partition_of((who.client_id for who in people), len(people)) if cell else None
     roster = Roster(
         federation="conformance",
         epoch=1,
@@ -185,6 +207,7 @@ def _terms(protection: Protection, people: Sequence[Identity], number: int) -> R
         secrets_sha256=bytes(32),
         authority_key=bytes(32),
         ca_sha256=bytes(32),
+        partition=partition or Partition(),
     )
     return RoundTerms(
         federation="conformance",
