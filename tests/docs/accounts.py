@@ -35,6 +35,7 @@ DOWNLOADED = "needs a data set that people download themselves"
 
 ELSEWHERE: dict[str, dict[str, str]] = {
     "README.md": {"from fedrec import": "tests/lab/test_public_names.py"},
+    "docs/how-to/add-a-protection.md": {"": "tests/docs/test_toy_protections.py"},
     "docs/how-to/when-a-machine-is-lost.md": {"": "tests/e2e/test_lost_machines.py"},
     "docs/tutorial/a-toy-algorithm.md": {"": "tests/docs/test_toy_algorithm.py"},
 }

@@ -24,7 +24,7 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     for name, program in zip(("pads", "pairs"), blocks(TEXT, "python"), strict=True):
         assert max(map(len, program.splitlines())) <= 100
         (folder / f"{name}.py").write_text(program)
-    (lines,) = blocks(TEXT, "diff")
+    (lines,) = blocks(TEXT, "text")
     added = [line.removeprefix("+") for line in lines.splitlines()]
     init = (folder / "__init__.py").read_text()
     last = '    "masks": Masks,\n'
