@@ -27,8 +27,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/fedrec demo $(DEMO)
 
-# Tests run in WORKERS processes, each on one thread; the files of one stay together. Many wait for
-# other processes, so that three keep two cores busy; those of the fast part do not.
+# Tests run in WORKERS processes, each on one thread. Many wait for other processes, so that three
+# keep two cores busy; those of the fast part do not. The tests of a file stay together, in the order
+# of the tree: files of few tests, which take longest, would else be the last ones.
 # What Python compiled is kept, whatever the shell says: each worker, and each process that a test
 # starts, would compile it again.
 # Parties force thousands of small files to the disk. Tests kill processes and no machine, so that
@@ -36,7 +37,7 @@ demo: setup
 MEMORY = $(shell test -w /dev/shm && ! grep -q '^[^ ]* /dev/shm .*noexec' /proc/mounts && \
 	test "$$(df -Pk /dev/shm | awk 'NR == 2 { print $$4 }')" -gt 4194304 && echo /dev/shm)
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TMPDIR="$(or $(TMPDIR),$(MEMORY),/tmp)" \
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST)

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,9 @@ def arithmetic_of(device: str = "cpu") -> Arithmetic:
     )
 
 
+@cache
 def _version(name: str) -> str:
+    """Return a library's version, read once: no process changes what it runs on."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -194,7 +194,8 @@ def test_the_search_finds_a_piece_wherever_it_begins() -> None:
     "protection",
     [
         "bfv",
-        "ckks",
+        # The same library and the same processes.
+        pytest.param("ckks", marks=pytest.mark.long),
         pytest.param("paillier/packed-2048", marks=pytest.mark.long),
     ],
 )

@@ -29,6 +29,8 @@ N_ITEMS, BATCH = 2000, 20
 POSITIVES_OF_A_STEP = BATCH // 5
 BUDGET = {2: (3, 120), 16: (12, 50), 64: (40, 24)}
 """By steps: client.device_memory_mib, and more users than fit it at once."""
+BETWEEN = pytest.param(16, marks=pytest.mark.long)
+"""A number of steps that `make test-more` looks at besides the least and the most."""
 COLR = {"structure": "colr", "rank": 4}
 SMALL = {"batch_size": BATCH, "local_epochs": 1}
 CASES = {
@@ -81,7 +83,7 @@ def users_of(n_users, n_steps):
     )
 
 
-@pytest.mark.parametrize("n_steps", sorted(BUDGET))
+@pytest.mark.parametrize("n_steps", [2, BETWEEN, 64])
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_alive_keeps_to_the_budget(case, n_steps, monkeypatch):
     device_mib, n_users = BUDGET[n_steps]
@@ -117,7 +119,7 @@ def fitted(case, n_steps, n_users=16):
     return learner, start, empty_sums(learner, shared), chunk, own
 
 
-@pytest.mark.parametrize("n_steps", [1, *sorted(BUDGET)])
+@pytest.mark.parametrize("n_steps", [1, 2, BETWEEN, 64])
 @pytest.mark.parametrize("case", CASES)
 def test_the_estimate_is_what_is_counted(case, n_steps):
     learner, start, sums, chunk, own = fitted(case, n_steps)

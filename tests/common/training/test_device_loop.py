@@ -94,8 +94,16 @@ def meta_block(trainer, n_places, n_rows, n_steps, width):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n_steps", [1, 5])
-@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize(
+    ("n_steps", "noise"),
+    [
+        (1, True),
+        (5, False),
+        # Noise is of the sums, behind the steps: either number with either is for the long tests.
+        pytest.param(1, False, marks=pytest.mark.long),
+        pytest.param(5, True, marks=pytest.mark.long),
+    ],
+)
 def test_a_block_trains_without_values(name, structure, own, n_steps, noise, users, monkeypatch):
     monkeypatch.setattr(TopK, "in_numpy", False)
     party = party_of(name, structure, own, users)

@@ -30,9 +30,13 @@ COMPILED = [case for case in DENSE if accelerator_of(plan_of_case(case)) is not 
 
 
 def in_make_test(case: str) -> Any:
-    """Return a case as a parameter: other structures at the small length are for the long tests."""
-    usual = case in (SHAPES, *LARGE) or "-dense-" in case
-    return case if usual else pytest.param(case, marks=pytest.mark.long)
+    """Return a case as a parameter; of the small length only fedrec's own compiled loops.
+
+    Torch's kernels for it, and other structures, are for the long tests.
+    """
+    usual = case in (SHAPES, *LARGE)
+    own = "-dense-" in case and accelerator_of(plan_of_case(case)) is not None
+    return case if usual or own else pytest.param(case, marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize("case", [in_make_test(case) for case in (SHAPES, *CASES)])
