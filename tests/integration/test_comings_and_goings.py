@@ -125,6 +125,44 @@ def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: st
     assert "published" not in {e.name for e in second.events if (e.round or 0) < 4}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_a_client_that_is_behind_by_fifty_versions(found: Found, protection: str) -> None:
+    """It takes each of them, or a copy where their sums are kept no more, and then part."""
+    missed = 50
+    federation = found(plan_of(protection, 3, total=missed + 4), 4)
+    gate, until_it_is_back = Gate(3), Gate(3 + missed)
+    away = federation.client(3, wrap=gate)
+    members = [federation.client(0, wrap=until_it_is_back)]
+    members += [federation.client(number) for number in MEMBERS[1:]]
+    try:
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        for member in members:
+            member.wait_for("sent", 3)
+        gate.opened.set()
+        away.stop()
+        federation.clients.remove(away)
+        federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
+        assert until_it_is_back.reached.wait(DEADLINE_SECONDS)
+        back = federation.client(3)
+        federation.until_waiting(3)
+    finally:
+        gate.opened.set()
+        until_it_is_back.opened.set()
+    if protection == "none":
+        counted = [len(clients) for clients in check_against_one_process(federation)]
+        told = [event.round for event in back.events if event.name == "published"]
+        assert told == list(range(told[0], missed + 7)) and told[0] <= 3
+    else:
+        assert {client.result().version for client in federation.clients} == {missed + 6}
+        counted = [e.fields["counted"] for e in federation.journal() if e.kind == "round published"]
+        assert back.wait_for("snapshot_taken").round == missed + 2
+        assert len({federation.bench.model(number) for number in range(4)}) == 1
+    # Under encryption its update may have been on its way when it went.
+    assert counted[3 : missed + 2] == [3] * (missed - 1)
+    assert counted[-3:] == [4, 4, 4]
+
+
 def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found: Found) -> None:
     """Nobody but a joiner can tell; it takes the rounds, and others have a better copy made."""
     federation = found(plan_of("bfv", 3), 6)
