@@ -31,8 +31,8 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     assert init.count(last) == 1
     init = init.replace(last, last + "\n".join(added[2:]) + "\n")
     (folder / "__init__.py").write_text("\n".join(added[:2]) + "\n" + init)
-    explain, conformance, sockets = blocks(TEXT, "sh")
+    explain, conformance, sockets, restarts = blocks(TEXT, "sh")
     assert "fewest_pairs" in run(explain, ROOT, common)
-    for command, fewest in ((conformance, 50), (sockets, 2)):
+    for command, fewest in ((conformance, 50), (sockets, 2), (restarts, 3)):
         passed = re.search(r"\b(\d+) passed", run(command, ROOT, common))
         assert passed and int(passed.group(1)) >= fewest

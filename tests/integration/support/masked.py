@@ -12,16 +12,17 @@ from integration.support.parties import Federation
 from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
+from fedrec.protection import PROTECTIONS
 from fedrec.wire.link import Link
 from fedrec.wire.messages import StepMessage, UploadHeader
 
 __all__ = [
     "N_CLIENTS",
-    "PHASES",
     "Gate",
     "everybody",
     "keys_of",
     "let_it_drop_out",
+    "phase_in",
     "phase_of",
     "until_others_are_done",
     "without_cell_of",
@@ -30,14 +31,6 @@ __all__ = [
 Found = Callable[..., Federation]
 
 N_CLIENTS = 9
-
-PHASES = {
-    "keys": "collecting",
-    "shares": "sharing",
-    "vector": "masking",
-    "signature": "signing",
-    "answer": "unmasking",
-}
 
 
 class Gate:
@@ -66,6 +59,11 @@ class Gate:
         if (step, round_id) == self._what:
             self.reached.set()
             assert self.opened.wait(DEADLINE_SECONDS)
+
+
+def phase_in(federation: Federation, step: str) -> str:
+    """Return the phase in which a step is taken."""
+    return PROTECTIONS[federation.bench.plan.protection.name].steps.named(step).phase
 
 
 def phase_of(federation: Federation) -> str:
@@ -125,7 +123,7 @@ def until_others_are_done(federation: Federation, gate: Gate, step: str) -> None
 
     def others_are_done() -> bool:
         round_ = engine.run.state.current
-        if round_ is None or round_.phase != PHASES[step]:
+        if round_ is None or round_.phase != phase_in(federation, step):
             return False
         here = round_.accepted if step == "vector" else round_.sent(step)
         return len(here) == federation.bench.n_clients - 1
