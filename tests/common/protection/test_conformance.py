@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.protection_suite import (
-    SPEC,
-    EncryptedSuite,
-    KeyedSuite,
-    PlanSuite,
-    ProtectionSuite,
-)
+from conformance.keyed_suite import EncryptedSuite, KeyedSuite
+from conformance.protection_suite import SPEC, PlanSuite, ProtectionSuite
 from conformance.round_suite import RoundSuite
 
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec

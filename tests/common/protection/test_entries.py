@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import phe
 import pytest
-from conformance.protection_suite import HEADER_BYTES, EncryptedSuite, Party, make_party
+from conformance.keyed_suite import EncryptedSuite
+from conformance.protection_suite import HEADER_BYTES, Party, make_party
 
 from fedrec.errors import (
     KeysError,
