@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import islice
+from itertools import groupby, islice
 
 import structlog
 
@@ -19,6 +19,10 @@ from fedrec_server.run.presence import LIVE_SECONDS, Presence
 __all__ = ["MissingClients", "labels_of", "missing", "waits_for"]
 
 _MOST_NAMED = 3
+_FORMS = (
+    "the first clients: rounds begin when all that were invited have applied; start those that "
+    "were not started yet"
+)
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 
@@ -55,6 +59,8 @@ def waits_for(state: State, roster: Roster, presence: Presence) -> str:
     """Return who has to come before a round opens, and when each was last heard of; maybe empty."""
     if is_stalled(state) and state.current is None and state.ending is None:
         return _stalled(state, roster, presence)
+    if not state.roster and state.ending is None:
+        return _FORMS
     live = presence.live()
     why, missing = awaited(state, live), absent(state, live)
     if not why or not missing:
@@ -94,9 +100,10 @@ def _stalled(state: State, roster: Roster, presence: Presence) -> str:
 
 
 def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> str:
+    first = islice(sorted(clients, key=presence.last_heard), _MOST_NAMED)
     named = [
-        f"{roster.member(one).label or one[:16]}, {_heard(presence, one)}"
-        for one in islice(sorted(clients, key=presence.last_heard), _MOST_NAMED)
+        f"{_joined(labels_of(list(alike), roster))}, {heard}"
+        for heard, alike in groupby(first, key=lambda one: _heard(presence, one))
     ]
     if len(clients) > _MOST_NAMED:
         named.append(f"{len(clients) - _MOST_NAMED} more")

@@ -24,7 +24,8 @@ class Quality:
     """What sums over all clients' users say.
 
     Attributes:
-        round: the last published round in which anything was measured; 0 before the first.
+        round: the last published round that ranked held-out items; before the first such round
+            the last one that trained; 0 before that.
         loss: of the last round that trained.
         validation, test: of the last round that ranked such items.
     """
@@ -40,14 +41,16 @@ class Quality:
         if len(given) != len(METRIC_NAMES):
             return self
         sums = MetricSums(given)
-        loss = self.loss if sums.loss is None else sums.loss
-        found = replace(
+        validation, test = (sums.rates("model", split) for split in ("validation", "test"))
+        ranks = validation is not None or test is not None
+        ranked = self.validation is not None or self.test is not None
+        return replace(
             self,
-            loss=loss,
-            validation=sums.rates("model", "validation") or self.validation,
-            test=sums.rates("model", "test") or self.test,
+            round=round_id if ranks or (sums.loss is not None and not ranked) else self.round,
+            loss=self.loss if sums.loss is None else sums.loss,
+            validation=validation or self.validation,
+            test=test or self.test,
         )
-        return self if found == self else replace(found, round=round_id)
 
 
 class LatestQuality:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,24 @@ def test_nobody_came_yet(tmp_path: Path) -> None:
             return words(engine)
 
     found = asyncio.run(scenario())
-    assert found.count("not heard since the coordinator started") == 3
+    first = ", ".join(identity(number).public.label for number in (1, 2))
+    assert found.startswith(first), "those of whom the same is told stand together"
+    assert found.count("not heard since the coordinator started") == 1
     assert found.endswith(", and 1 more; goes on by itself when they are back")
+
+
+def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path: Path) -> None:
+    bench = Bench.of(3, reveals=True)
+
+    async def scenario() -> str:
+        async with running(bench, tmp_path) as engine:
+            run = engine.run
+            nobody = replace(run.state, roster=frozenset())
+            return waits_for(nobody, run.federation.keys.roster, run.presence)
+
+    found = asyncio.run(scenario())
+    assert found.startswith("the first clients: ") and "start those" in found
+    assert "provision" not in found
 
 
 def test_nobody_is_away_and_they_are_too_few(tmp_path: Path) -> None:

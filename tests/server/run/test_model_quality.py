@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ TRAINED = sums(
     participants=12, loss=12 << 13,
     model_validation_users=40, model_validation_hits=8, model_validation_gain=4 << 20,
 )  # fmt: skip
+LOSS_ONLY = sums(participants=12, loss=12 << 13)
 EVALUATED = sums(model_test_users=40, model_test_hits=10, model_test_gain=5 << 20)
 
 
@@ -66,6 +68,22 @@ def test_each_figure_is_that_of_the_last_round_that_measured_it() -> None:
     assert quality.validation is not None and quality.test is not None
     assert (quality.validation.hr, quality.validation.ndcg) == (0.2, 0.1)
     assert (quality.test.hr, quality.test.ndcg) == (0.25, 0.125)
+
+
+def test_the_round_is_the_one_that_ranked_even_where_nothing_changed() -> None:
+    found = LatestQuality()
+    found.note([published(2, TRAINED)])
+    first = found.quality
+    found.note([published(3, TRAINED)])
+    assert (first.round, found.quality) == (2, replace(first, round=RoundId(3)))
+
+
+def test_a_loss_alone_dates_no_rates() -> None:
+    found = LatestQuality()
+    found.note([published(2, LOSS_ONLY)])
+    assert found.quality.round == 2, "nothing was ranked yet"
+    found.note([published(3, TRAINED), published(4, LOSS_ONLY)])
+    assert found.quality.round == 3
 
 
 @pytest.mark.parametrize("between", [0, 499, 2000])

@@ -70,10 +70,12 @@ function write(id, text) {
 
 const rounds = () => [...known.rounds.values()].sort((one, other) => one.round - other.round);
 
-function best(points) {
+// The first round with a metric's highest value on validation items; null before any has one.
+function best(points, metric) {
+  const name = `validation_${metric}`;
   let found = null;
   for (const point of points) {
-    if (point.validation_ndcg !== null && (!found || point.validation_ndcg > found.validation_ndcg)) found = point;
+    if (point[name] !== null && (!found || point[name] > found[name])) found = point;
   }
   return found;
 }
@@ -87,7 +89,6 @@ function situation(status) {
   }
   const current = status.current;
   if (!current) {
-    if (!status.clients_in_roster) return ["waiting", "Waiting", "No client has joined as yet."];
     if (status.stalled) return ["stalled", "Stalled", `Waits for ${status.waits_for}.`];
     if (!status.waits_for) return ["running", "Running", "The next round opens."];
     return ["waiting", "Waiting", `Waits for ${status.waits_for}.`];
@@ -143,14 +144,14 @@ function tile(name, value, about, { warns = false, spent = null } = {}) {
 
 function showTiles(status, about) {
   const points = rounds();
-  const found = best(points);
   const quality = status.quality;
   const K = about.at;
   const top = (name, split) => {
     const value = quality?.[`${split}_${name}`] ?? null;
     const none = about.budget ? "not released under noise" : "nothing measured yet";
     if (value === null) return tile(`${name.toUpperCase()}@${K}, ${split}`, "–", none);
-    const peak = found && split === "validation" ? `best ${words.rate(found[`validation_${name}`])} in round ${found.round}` : "";
+    const found = split === "validation" ? best(points, name) : null;
+    const peak = found ? `best ${words.rate(found[`validation_${name}`])} in round ${found.round}` : "";
     return tile(`${name.toUpperCase()}@${K}, ${split}`, words.rate(value), peak);
   };
   const tiles = [top("hr", "validation"), top("ndcg", "validation")];
@@ -180,7 +181,7 @@ function showRounds() {
   for (const chart of Object.values(charts)) chart.take(points);
   at("no-rounds").hidden = points.length > 0;
   at("rounds").hidden = points.length === 0;
-  const top = best(points)?.round;
+  const top = best(points, "ndcg")?.round;
   const newest = points.reverse();
   const shown = showsAll ? newest : newest.slice(0, SHOWN_ROUNDS);
   at("round-rows").replaceChildren(
@@ -188,7 +189,10 @@ function showRounds() {
       const row = made("tr", undefined, point.round === top ? "best" : "");
       const round = made("th", String(point.round));
       round.scope = "row";
-      if (point.round === top) round.append(made("span", " best", "quiet"));
+      if (point.round === top) {
+        round.append(made("span", " best", "quiet"));
+        round.title = "the highest NDCG on validation items";
+      }
       row.append(
         round,
         made("td", words.KINDS[point.kind] ?? point.kind),
