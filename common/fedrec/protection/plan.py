@@ -49,6 +49,7 @@ class ProtectionPlan:
         entries: values of a message that carry their index in the clear; a sum has one for each
             index that any message had. 0 where all values travel at their places.
         n_places: among how many places the entries are.
+        primitives: on what the security rests that is no encryption of a ring; maybe empty.
     """
 
     protection: str
@@ -74,6 +75,7 @@ class ProtectionPlan:
     key_bits: int = 0
     entries: int = 0
     n_places: int = 0
+    primitives: str = ""
 
     def most_blocks(self, n_summands: int) -> int:
         """Return how many blocks a sum has at most."""
@@ -137,7 +139,8 @@ class ProtectionPlan:
         if self.poly_modulus_degree:
             rows += self._describe_encryption()
         elif self.security_bits and not self.key_bits:
-            rows.append(("security", f"{self.security_bits} bits: X25519, AES-256, SHA-256"))
+            by = f": {self.primitives}" if self.primitives else ""
+            rows.append(("security", f"{self.security_bits} bits{by}"))
         if self.n_tags:
             of = "of each message" if self.entries else "in each block"
             rows.append(("tags", f"{self.n_tags} {of} bind a sum to its messages"))

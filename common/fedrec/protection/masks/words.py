@@ -51,6 +51,7 @@ def plan_masks(spec: VectorSpec, preset: str = "default") -> ProtectionPlan:
         frame_bytes=WORD_BYTES * n_words,
         message_bytes=HEADER_BYTES + WORD_BYTES * n_words,
         security_bits=SECURITY_BITS,
+        primitives="X25519, AES-256, SHA-256",
         error_bound=0.0,
         headroom_bits=to_spare,
         proof="worst case",
