@@ -39,9 +39,12 @@ def list_runs(
 ) -> None:
     """List the runs in a folder, the newest first, with what the chosen version reached on test.
 
-    The version is the one that validation chose under the plan's protocol. A run that was stopped
-    goes on with `fedrec simulate --resume`.
+    The version is the one that validation chose under the plan's protocol. Figures of different
+    protocols say nothing of each other: (!) marks one that flatters every method here, (?) one of
+    which that is not known, and `fedrec runs show` says why. A run that was stopped goes on with
+    `fedrec simulate --resume`.
     """
+    from fedrec.planning.cautions import marked
     from fedrec_lab.reports.run_summary import all_runs
 
     found = list(all_runs(base))
@@ -57,11 +60,12 @@ def list_runs(
             each.state,
             f"{each.algorithm} {each.structure} {each.protection}".strip(),
             _of(each.rounds, each.planned),
+            "" if each.test is None else marked(each.protocol, each.caution),
             *_rates(each.test),
         )
         for each in found
     ]
-    print_table(rows, headers=("run", "state", "what", "rounds", "HR", "NDCG"))
+    print_table(rows, headers=("run", "state", "what", "rounds", "protocol", "HR", "NDCG"))
     for each in found:
         if each.problem:
             typer.echo(f"{each.path.name}: {printable(each.problem)}", err=True)
@@ -73,6 +77,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a run: what it was, what it reached and cost, and what its folder holds."""
+    from fedrec.planning.cautions import UNKNOWN, marked
     from fedrec_lab.reports.run_summary import summary_of
 
     found = summary_of(run)
@@ -96,6 +101,10 @@ def show(
         if rates is not None:
             values = f"HR@{found.at} {rates.hr:.4f}  NDCG@{found.at} {rates.ndcg:.4f}"
             rows.append((name, f"{values}  {rates.users} users"))
+    if found.test is not None:
+        rows.append(("protocol", marked(found.protocol, found.caution)))
+        if found.caution != "":
+            rows.append(("caution", found.caution or UNKNOWN))
     print_table(rows)
     typer.echo(f"\n{'  '.join(files)}\n")
     for line in _next(found, files):

@@ -16,7 +16,7 @@ from fedrec_lab.cli.stop_request import StopRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fedrec.config.schema import Settings
+    from fedrec.config.schema import EvaluationSettings, Settings
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.simulation.seeds import SeedResult
 
@@ -79,7 +79,7 @@ def run_seeds(
             on_round=told,
             stop=stop.requested,
         )
-    _print(results, settings.evaluation.at, as_json)
+    _print(results, settings.evaluation, as_json)
     unfinished = [result for result in results if not result.finished]
     for result in unfinished:
         again = resume_command(
@@ -90,13 +90,14 @@ def run_seeds(
         raise typer.Exit(INTERRUPTED)
 
 
-def _print(results: list[SeedResult], at: int, as_json: bool) -> None:
+def _print(results: list[SeedResult], measured: EvaluationSettings, as_json: bool) -> None:
     from fedrec_lab.reports.tables import plain_table
 
     if as_json:
         print_json(
             {
-                "at": at,
+                "at": measured.at,
+                "protocol": measured.protocol,
                 "seeds": [
                     {
                         "seed": result.seed,
@@ -116,7 +117,7 @@ def _print(results: list[SeedResult], at: int, as_json: bool) -> None:
         return
     for result in results:
         if result.rows:
-            typer.echo(f"seed {result.seed}")
-            typer.echo(plain_table(result.rows, at=at))
+            typer.echo(f"seed {result.seed}, {measured.protocol}")
+            typer.echo(plain_table(result.rows, at=measured.at))
     for result in results:
         typer.echo(str(result.folder))

@@ -10,15 +10,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedrec.evaluation.metrics import Protocol, Rates
+from fedrec.planning.cautions import marked
 from fedrec_lab.reports.result_row import Metric, ResultRow
 
 __all__ = ["ComparisonRow", "ComparisonTable", "Sample"]
 
 _SHOWN: tuple[tuple[Metric, str], ...] = (("hr", "HR"), ("ndcg", "NDCG"))
 _MISSING = "-"
-_MARK = " (!)"
 _COLUMNS = (
     "method", "label", "protocol", "seed", "chosen", "users", "hr", "recall", "ndcg", "mrr",
+    "caution",
 )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ class ComparisonTable:
     def headings(self) -> list[str]:
         """Return the column headings; a column with a caution is marked."""
         metrics = [
-            f"{protocol}{_MARK if self.cautions.get(protocol) else ''} {name}@{self.at}"
+            f"{self._marked(protocol)} {name}@{self.at}"
             for protocol in self.protocols
             for _, name in _SHOWN
         ]
@@ -115,7 +116,7 @@ class ComparisonTable:
     def notes(self) -> list[str]:
         """Return a line for each column that has a caution and each row that has a note."""
         cautions = [
-            f"{protocol}{_MARK}: {self.cautions[protocol]}"
+            f"{self._marked(protocol)}: {self.cautions[protocol]}"
             for protocol in self.protocols
             if self.cautions.get(protocol)
         ]
@@ -192,6 +193,9 @@ class ComparisonTable:
         """Return `to_record` as text."""
         return json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n"
 
+    def _marked(self, protocol: Protocol) -> str:
+        return marked(protocol, self.cautions.get(protocol, ""))
+
     def _records(self) -> Iterator[dict[str, Any]]:
         for row in self.rows:
             for protocol in self.protocols:
@@ -203,6 +207,7 @@ class ComparisonTable:
                         "seed": sample.seed,
                         "chosen": sample.chosen,
                         **asdict(sample.rates),
+                        "caution": self.cautions.get(protocol, ""),
                     }
 
 

@@ -58,13 +58,16 @@ def record_federation(
     folder.write_metrics(view.rounds, view.references)
     folder.write_ledger(ledger)
     references, best = view.references, view.best
+    caution = measured_caution(plan, references)
     folder.write_report(
         ReportContent(
             title=title,
             subtitle=subtitle,
             rows=result_rows(plan, view, compared),
             at=plan.evaluation.at,
-            findings=tuple(filter(None, (*findings, measured_caution(plan, references)))),
+            protocol=plan.evaluation.protocol,
+            caution=caution,
+            findings=tuple(findings),
             figures=round_figures(
                 plan,
                 view.rounds,
@@ -73,6 +76,7 @@ def record_federation(
                 if references is None
                 else references.rates("popularity", "validation"),
                 best_version=None if best is None else best.round - 1,
+                caution=caution,
             ),
             statements=(*statements, *ledger.statements),
             facts=tuple(facts),

@@ -54,6 +54,7 @@ def quality_by_round(
     rounds: Sequence[RoundReport],
     *,
     at: int,
+    protocol: str,
     split: Split = "validation",
     popularity: Rates | None = None,
     best_version: int | None = None,
@@ -62,6 +63,7 @@ def quality_by_round(
 
     Args:
         rounds: a round measured the version before it.
+        protocol: what they were measured under, as `marked` writes it.
         popularity: the reference's rates on the same split.
         best_version: the version that validation chose.
     """
@@ -91,14 +93,18 @@ def quality_by_round(
         mark=best_version,
         mark_label="chosen on validation",
         x_label="version of the model (round)",
-        y_label=f"{split}, mean over users",
+        y_label=f"{split}, {protocol}, mean over users",
     )
 
 
 def quality_by_bytes_sent(
-    rounds: Sequence[RoundReport], *, at: int, split: Split = "validation"
+    rounds: Sequence[RoundReport], *, at: int, protocol: str, split: Split = "validation"
 ) -> LinePlot:
-    """Return NDCG of every version against what a client had sent for it, all rounds together."""
+    """Return NDCG of every version against what a client had sent for it, all rounds together.
+
+    Args:
+        protocol: what it was measured under, as `marked` writes it.
+    """
     sent = dict(
         zip(
             (report.round for report in rounds),
@@ -122,7 +128,7 @@ def quality_by_bytes_sent(
             ),
         ),
         x_label="MB that a client has sent (logarithmic)",
-        y_label=f"{split}, mean over users",
+        y_label=f"{split}, {protocol}, mean over users",
         x_is_log=True,
     )
 
@@ -148,6 +154,7 @@ def quality_by_activity(
     gains: Mapping[str, NDArray[np.float64]],
     *,
     at: int,
+    protocol: str,
     n_groups: int = _ACTIVITY_GROUPS,
 ) -> GroupPlot:
     """Return each scorer's NDCG in groups of equally many users, by their interactions.
@@ -155,6 +162,7 @@ def quality_by_activity(
     Args:
         activity: training interactions, int64 (n_users,); who has equally many is in one group.
         gains: by scorer, every user's NDCG, float64 (n_users,).
+        protocol: what they were measured under, as `marked` writes it.
     """
     shares = np.arange(1, n_groups) / n_groups
     edges = np.unique(np.quantile(activity, shares, method="lower"))
@@ -177,18 +185,23 @@ def quality_by_activity(
             for colour, (name, values) in enumerate(gains.items())
         ),
         x_label="a user's training interactions",
-        y_label="test, mean over users",
+        y_label=f"test, {protocol}, mean over users",
     )
 
 
 def share_of_clients(
-    clients: Sequence[NDArray[np.int64]], gains: Mapping[str, NDArray[np.float64]], *, at: int
+    clients: Sequence[NDArray[np.int64]],
+    gains: Mapping[str, NDArray[np.float64]],
+    *,
+    at: int,
+    protocol: str,
 ) -> LinePlot:
     """Return how many clients have at most so much quality, as a share, for each scorer.
 
     Args:
         clients: the users of each, by position.
         gains: by scorer, every user's NDCG, float64 (n_users,).
+        protocol: what they were measured under, as `marked` writes it.
     """
     share = tuple((place + 1) / len(clients) for place in range(len(clients)))
     return LinePlot(
@@ -203,7 +216,7 @@ def share_of_clients(
             )
             for colour, (name, values) in enumerate(gains.items())
         ),
-        x_label=f"NDCG@{at} of a client's users on test",
+        x_label=f"NDCG@{at} of a client's users on test, {protocol}",
         y_label="share of clients at or below",
         y_top=1.05,
     )

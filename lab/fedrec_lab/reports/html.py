@@ -9,13 +9,14 @@ from html import escape
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
+from fedrec.planning.cautions import UNKNOWN, marked
 from fedrec_lab.reports.drawing import as_element
 from fedrec_lab.reports.plots import Plot
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.tables import cells, headings
 
-__all__ = ["Fact", "Figure", "ReportContent", "render_report"]
+__all__ = ["Fact", "Figure", "ProtocolTable", "ReportContent", "render_report"]
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #3b82f6; }
@@ -61,12 +62,35 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolTable:
+    """What methods reached under one protocol.
+
+    Attributes:
+        protocol: empty where the report was written before it was kept.
+        rows: the run's own model first.
+        caution: what has to stand beside these figures; None where nobody knows.
+    """
+
+    protocol: str
+    rows: tuple[ResultRow, ...]
+    caution: str | None = ""
+
+    @property
+    def heading(self) -> str:
+        """The protocol, marked where it flatters what stands under it."""
+        return marked(self.protocol, self.caution)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContent:
     """What a report says.
 
     Attributes:
-        rows: the result table, the run's own model first.
+        rows: the result table under the plan's protocol, the run's own model first.
         at: the K of the metrics.
+        protocol: the plan's; empty where the report was written before it was kept.
+        caution: what has to stand beside figures under it; None where nobody knows.
+        also: the same under other protocols, where they were measured.
         findings: sentences that say what the table means.
         statements: what the run protects and what it does not.
         facts: settings and machine.
@@ -76,11 +100,20 @@ class ReportContent:
     subtitle: str
     rows: tuple[ResultRow, ...]
     at: int
+    protocol: str = ""
+    caution: str | None = ""
+    also: tuple[ProtocolTable, ...] = ()
     findings: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
     statements: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     rounds: tuple[RoundReport, ...] = ()
+
+    @property
+    def tables(self) -> tuple[ProtocolTable, ...]:
+        """The result tables, the plan's protocol first."""
+        own = ProtocolTable(protocol=self.protocol, rows=self.rows, caution=self.caution)
+        return (own, *self.also)
 
     def to_json(self) -> bytes:
         """Return all of it, figures as data."""
@@ -119,7 +152,7 @@ def render_report(content: ReportContent) -> str:
         *_section("Figures", map(_figure, content.figures)),
         *_section("Privacy", _paragraphs(content.statements, kind=' class="statement"')),
         *_section("Settings and machine", _facts(content.facts)),
-        *_section("Rounds", _rounds(content.rounds, content.at)),
+        *_section("Rounds", _rounds(content)),
     ]
     body = "\n".join(parts)
     return (
@@ -142,11 +175,20 @@ def _paragraphs(sentences: Sequence[str], kind: str = "") -> list[str]:
 
 
 def _results(content: ReportContent) -> list[str]:
-    if not content.rows:
+    return [part for table in content.tables for part in _under(table, content.at)]
+
+
+def _under(table: ProtocolTable, at: int) -> list[str]:
+    """Return the table of a protocol, and below it what it was measured under."""
+    if not table.rows:
         return []
-    table = _table(headings(content.at), map(cells, content.rows), kind="results")
-    notes = [f"{row.label}: {row.note}" for row in content.rows if row.note]
-    return [table, *_paragraphs(notes)]
+    said = [f"{row.label}: {row.note}" for row in table.rows if row.note]
+    if table.protocol:
+        said.append(f"Protocol: {table.protocol}; metrics on test at {at}.")
+    if table.caution != "":
+        said.append(f"{table.heading}: {table.caution or UNKNOWN}")
+    titles = headings(at, table.heading)
+    return [_table(titles, map(cells, table.rows), kind="results"), *_paragraphs(said)]
 
 
 def _figure(figure: Figure) -> str:
@@ -159,10 +201,13 @@ def _facts(facts: Sequence[Fact]) -> list[str]:
     return [_table([], ([fact.name, fact.value] for fact in facts), kind="facts")] if facts else []
 
 
-def _rounds(rounds: Sequence[RoundReport], at: int) -> list[str]:
+def _rounds(content: ReportContent) -> list[str]:
+    rounds, at = content.rounds, content.at
     if not rounds:
         return []
-    titles = ["round", "kind", "loss", f"HR@{at}", f"NDCG@{at}", "users", "clipped", "s", "bytes"]
+    under = marked(content.protocol, content.caution)
+    hr, ndcg = (f"{under} {name}@{at}".lstrip() for name in ("HR", "NDCG"))
+    titles = ["round", "kind", "loss", hr, ndcg, "users", "clipped", "s", "bytes"]
     table = _table(titles, map(_round, rounds), kind="rounds")
     count = f"{len(rounds)} rounds; HR and NDCG are validation's, of the version before the round"
     return [f"<details><summary>{escape(count)}</summary>{table}</details>"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import Rates
+from fedrec.planning.cautions import marked
 from fedrec_lab.reports.figures import (
     loss_by_round,
     quality_by_bytes_sent,
@@ -26,6 +27,7 @@ def round_figures(
     n_items: int,
     popularity: Rates | None,
     best_version: int | None,
+    caution: str | None,
 ) -> tuple[Figure, ...]:
     """Return quality by round and by bytes sent, the loss, and sizes of uploads.
 
@@ -35,10 +37,13 @@ def round_figures(
         n_items: size of the catalogue, for the sizes of other ways to upload.
         popularity: the reference's rates on validation.
         best_version: the version that was chosen.
+        caution: what has to stand beside the plan's protocol; None where nobody knows.
     """
-    at = plan.evaluation.at
-    quality = quality_by_round(rounds, at=at, popularity=popularity, best_version=best_version)
-    spent = quality_by_bytes_sent(rounds, at=at)
+    at, protocol = plan.evaluation.at, marked(plan.evaluation.protocol, caution)
+    quality = quality_by_round(
+        rounds, at=at, protocol=protocol, popularity=popularity, best_version=best_version
+    )
+    spent = quality_by_bytes_sent(rounds, at=at, protocol=protocol)
     loss = loss_by_round(rounds)
     lines = (
         ("quality-by-round", quality, "Quality on validation by version of the model."),

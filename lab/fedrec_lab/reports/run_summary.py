@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +15,13 @@ from typing import Any, Literal, TypeAlias
 from fedrec.errors import DataError, FedrecError
 from fedrec.evaluation.metrics import Rates
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_folder import ROUNDS_NAME, SETTINGS_NAME, RunFolder
+from fedrec_lab.reports.run_folder import (
+    CONTENT_NAME,
+    RESULTS_STEM,
+    ROUNDS_NAME,
+    SETTINGS_NAME,
+    RunFolder,
+)
 
 __all__ = ["RunState", "RunSummary", "all_runs", "summary_of"]
 
@@ -31,6 +39,8 @@ class RunSummary:
         started: from the folder's name; None where it has no time in it.
         state: "stopped" can be gone on with; "under way" has neither a report nor a checkpoint;
             "unreadable" is of another format, or damaged: `problem` says why.
+        protocol: what the rates were measured under.
+        caution: what has to stand beside them; empty for nothing, None where nobody knows.
         rounds: published ones; 0 where the run keeps none.
         planned: rounds of the whole run, with the count and the last evaluation.
         test: what the chosen version reached on test; None where nothing was measured.
@@ -46,6 +56,8 @@ class RunSummary:
     structure: str = ""
     protection: str = ""
     at: int = 0
+    protocol: str = ""
+    caution: str | None = ""
     rounds: int = 0
     planned: int = 0
     version: int | None = None
@@ -99,6 +111,8 @@ def summary_of(path: Path) -> RunSummary:
         structure=settings["update"]["structure"],
         protection=settings["protection"]["name"],
         at=settings["evaluation"]["at"],
+        protocol=settings["evaluation"]["protocol"],
+        caution=_caution(path, settings["evaluation"]["protocol"]),
         rounds=len(rounds),
         planned=settings["rounds"]["total"] + 2 if (path / ROUNDS_NAME).exists() else 0,
         version=None if best is None else int(best.round) - 1,
@@ -117,6 +131,7 @@ def _settings(path: Path) -> dict[str, Any]:
             ("update", "structure"),
             ("protection", "name"),
             ("evaluation", "at"),
+            ("evaluation", "protocol"),
             ("rounds", "total"),
             ("privacy", "mechanism"),
         ):
@@ -126,6 +141,24 @@ def _settings(path: Path) -> dict[str, Any]:
             f"{path} is not what a run leaves: {error}.", remedy="Restore it from a backup."
         ) from error
     return found
+
+
+def _caution(path: Path, protocol: str) -> str | None:
+    """Return what the run's own tables say of its protocol, None where they say nothing.
+
+    A simulation's are in its results, a deployed run's in its report.
+    """
+    if protocol == "full":
+        return ""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((path / f"{RESULTS_STEM}.json").read_bytes())
+        if protocol in found["protocols"]:
+            return str(found["cautions"].get(protocol, ""))
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((path / CONTENT_NAME).read_bytes())
+        if found["protocol"] == protocol and found["caution"] is not None:
+            return str(found["caution"])
+    return None
 
 
 def _chosen(rounds: tuple[RoundReport, ...], *, noisy: bool) -> RoundReport | None:

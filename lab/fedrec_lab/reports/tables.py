@@ -13,9 +13,15 @@ if TYPE_CHECKING:
 __all__ = ["cells", "headings", "plain_table", "rich_table"]
 
 
-def headings(at: int) -> list[str]:
-    """Return the column headings of a result table."""
-    return ["method", *(f"{name}@{at}" for _, name in METRICS), "users", "seeds"]
+def headings(at: int, protocol: str = "") -> list[str]:
+    """Return the column headings of a result table.
+
+    Args:
+        protocol: what the figures were measured under, as `marked` writes it; empty where
+            something above the table names it.
+    """
+    rates = (f"{protocol} {name}@{at}".lstrip() for _, name in METRICS)
+    return ["method", *rates, "users", "seeds"]
 
 
 def cells(row: ResultRow) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError
-from fedrec_lab.reports.html import Fact, Figure, ReportContent
+from fedrec.planning.cautions import marked
+from fedrec_lab.reports.comparison_table import ComparisonTable
+from fedrec_lab.reports.html import Fact, Figure, ProtocolTable, ReportContent
 from fedrec_lab.reports.ledger import Ledger, ledger_of
 from fedrec_lab.reports.round_figures import round_figures
 from fedrec_lab.reports.run_folder import RunFolder
@@ -42,6 +46,8 @@ def report_content(result: SimulationResult) -> ReportContent:
     """Return what the report of a simulation says."""
     settings = result.settings
     protocol, at = settings.evaluation.protocol, settings.evaluation.at
+    compared = result.comparison()
+    caution = compared.cautions.get(protocol, "")
     ledger, ranks = _ledger(result), user_ranks(result)
     state = "" if result.finished else ", stopped before its end"
     return ReportContent(
@@ -50,16 +56,33 @@ def report_content(result: SimulationResult) -> ReportContent:
         f"{len(result.catalogue)} items, {len(result.rounds)} rounds{state}.",
         rows=result.rows(),
         at=at,
-        findings=(
-            f"Protocol: {protocol}; metrics on test at {at}.",
-            *(f"{name}: {caution}" for name, caution in result.cautions.items()),
-            *_comparison(ranks, at),
+        protocol=protocol,
+        caution=caution,
+        also=_also(compared),
+        findings=_comparison(ranks, at),
+        figures=(
+            *_round_figures(result, caution),
+            *user_figures(result, ranks, protocol=marked(protocol, caution)),
         ),
-        figures=(*_round_figures(result), *user_figures(result, ranks)),
         statements=ledger.statements,
         facts=_facts(result),
         rounds=result.rounds,
     )
+
+
+def _also(compared: ComparisonTable) -> tuple[ProtocolTable, ...]:
+    """Return a table for each protocol that was measured besides the plan's, which is the first."""
+    tables = []
+    for protocol in compared.protocols[1:]:
+        found = ((row.result(protocol), row.chosen(protocol)) for row in compared.rows)
+        rows = tuple(
+            replace(row, note=f"{chosen}, chosen on validation" if chosen else "")
+            for row, chosen in found
+            if row is not None
+        )
+        caution = compared.cautions.get(protocol, "")
+        tables.append(ProtocolTable(protocol=protocol, rows=rows, caution=caution))
+    return tuple(tables)
 
 
 def _comparison(ranks: UserRanks, at: int) -> tuple[str, ...]:
@@ -76,7 +99,7 @@ def _comparison(ranks: UserRanks, at: int) -> tuple[str, ...]:
     )
 
 
-def _round_figures(result: SimulationResult) -> tuple[Figure, ...]:
+def _round_figures(result: SimulationResult, caution: str) -> tuple[Figure, ...]:
     evaluation = result.evaluation
     return round_figures(
         result.settings.plan,
@@ -84,6 +107,7 @@ def _round_figures(result: SimulationResult) -> tuple[Figure, ...]:
         n_items=len(result.catalogue),
         popularity=None if evaluation is None else evaluation.rates("popularity", "validation"),
         best_version=result.best.round,
+        caution=caution,
     )
 
 

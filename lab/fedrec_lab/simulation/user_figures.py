@@ -20,7 +20,9 @@ _USERS_WITH_TABLES = 50
 _GAIN = 2
 
 
-def user_figures(result: SimulationResult, ranks: UserRanks) -> tuple[Figure, ...]:
+def user_figures(
+    result: SimulationResult, ranks: UserRanks, *, protocol: str
+) -> tuple[Figure, ...]:
     """Return quality by activity, its spread over clients, and the spectra of item tables.
 
     A client is a party of the simulation; where there is one party, every user is a client, as in
@@ -28,6 +30,7 @@ def user_figures(result: SimulationResult, ranks: UserRanks) -> tuple[Figure, ..
 
     Args:
         ranks: of the held-out test items.
+        protocol: what they were ranked under, as `marked` writes it.
     """
     at, users = result.settings.evaluation.at, result.users
     measured = np.nonzero(ranks.model >= 0)[0]
@@ -42,14 +45,14 @@ def user_figures(result: SimulationResult, ranks: UserRanks) -> tuple[Figure, ..
         found.append(
             Figure(
                 name="quality-by-activity",
-                plot=quality_by_activity(activity, own, at=at),
+                plot=quality_by_activity(activity, own, at=at, protocol=protocol),
                 caption="Quality on test in fifths of the users, by their training interactions.",
             )
         )
         found.append(
             Figure(
                 name="spread-over-clients",
-                plot=share_of_clients(_clients(result, measured), gains, at=at),
+                plot=share_of_clients(_clients(result, measured), gains, at=at, protocol=protocol),
                 caption="How quality on test is spread over clients; further right is better.",
             )
         )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 
 import numpy as np
 
 from fedrec.config.schema import EvaluationSettings, FederationSettings, Plan, PrivacySettings
 from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out
-from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
-from fedrec.planning.cautions import measured_caution, protocol_cautions
-from fedrec_lab.reports.comparison_table import ComparisonTable
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates
+from fedrec.planning.cautions import marked, measured_caution, protocol_cautions
+from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 
 
 def long_tailed() -> tuple[UserSplit, int]:
@@ -59,6 +61,20 @@ def test_the_table_says_so_in_heading_and_below() -> None:
     assert table.to_record()["cautions"] == {"sampled": "It flatters."}
 
 
+def test_a_line_of_the_table_carries_it_too() -> None:
+    sample = Sample(seed=1, rates=Rates(users=5, hr=0.9, recall=0.9, ndcg=0.5, mrr=0.1))
+    row = ComparisonRow(
+        method="fedmf", label="own", samples={"full": (sample,), "sampled": (sample,)}
+    )
+    table = ComparisonTable(
+        rows=(row,), protocols=("full", "sampled"), at=10, cautions={"sampled": "It flatters."}
+    )
+    lines = list(csv.DictReader(io.StringIO(table.to_csv())))
+    assert [(line["protocol"], line["caution"]) for line in lines] == [
+        ("full", ""), ("sampled", "It flatters.")
+    ]  # fmt: skip
+
+
 def sums(users: int, hits: int) -> MetricSums:
     values = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     values[METRIC_NAMES.index("untrained.test.users")] = users
@@ -73,7 +89,16 @@ def test_a_deployed_federation_goes_by_its_untrained_model() -> None:
     # 3 of 10 may well be chance.
     assert measured_caution(sampled, sums(10, 3)) == ""
     assert measured_caution(Plan(), sums(1000, 600)) == ""
-    assert measured_caution(sampled, None) == ""
+
+
+def test_whether_a_stopped_deployed_run_is_flattered_is_not_known() -> None:
+    sampled = Plan(evaluation=EvaluationSettings(protocol="sampled"))
+    assert measured_caution(sampled, None) is None
+    assert measured_caution(sampled, sums(0, 0)) is None
+    assert measured_caution(Plan(), None) == ""
+    assert [marked("sampled", said) for said in ("It flatters.", "", None)] == [
+        "sampled (!)", "sampled", "sampled (?)"
+    ]  # fmt: skip
 
 
 def test_noise_trains_every_item() -> None:

@@ -93,6 +93,16 @@ def test_runs_are_listed_the_newest_first(
     shown = fedrec("runs", "list", "--in", runs)
     assert shown.code == 0 and "three-20260103-000000: " in shown.err
     assert fedrec("runs", "list", "--in", tmp_path / "nowhere").code == 2
+    header, _, _, last = shown.out.splitlines()
+    assert header.split()[-3:] == ["protocol", "HR", "NDCG"] and " full " in last
+    record = json.loads((whole / "results.json").read_text())
+    record |= {"protocols": ["sampled"], "cautions": {"sampled": "It flatters."}}
+    (whole / "results.json").write_text(json.dumps(record))
+    settings = (whole / "resolved.toml").read_text()
+    (whole / "resolved.toml").write_text(settings.replace('"full"', '"sampled"'))
+    assert " sampled (!)  0." in fedrec("runs", "list", "--in", runs).out
+    assert "It flatters." in fedrec("runs", "show", whole).out
+    (whole / "resolved.toml").write_text(settings)
     (tmp_path / "empty").mkdir()
     assert "no run" in fedrec("runs", "list", "--in", tmp_path / "empty").err
 

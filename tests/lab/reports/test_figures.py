@@ -42,7 +42,7 @@ def test_every_method_and_data_set_is_named_once() -> None:
 
 def test_what_was_sent_for_a_version_leaves_its_own_measuring_out(rounds) -> None:
     """Round r measures version r - 1, for which r - 1 uploads of 123,456 bytes were sent."""
-    (line,) = quality_by_bytes_sent(rounds, at=10).series
+    (line,) = quality_by_bytes_sent(rounds, at=10, protocol="full").series
     assert line.x == pytest.approx([0.123456, 0.246912, 0.370368, 0.493824])
     assert line.y == pytest.approx([0.04, 0.06, 0.08, 0.1])
 
@@ -56,21 +56,25 @@ def test_the_loss_is_that_of_training_rounds(rounds) -> None:
 def test_users_of_one_activity_stay_in_one_group() -> None:
     activity = np.array([1, 1, 1, 2, 5, 9])
     gains = {"model": np.array([0.0, 0.3, 0.6, 1.0, 0.5, 0.1])}
-    plot = quality_by_activity(activity, gains, at=10, n_groups=2)
+    plot = quality_by_activity(activity, gains, at=10, protocol="full", n_groups=2)
     # The lower median is 1: who has more is in the other half.
     assert plot.labels == ("1\n3 users", "2 to 9\n3 users")
     assert plot.series[0].y == pytest.approx([0.3, 1.6 / 3])
 
 
 def test_everybody_alike_is_one_group() -> None:
-    plot = quality_by_activity(np.array([4, 4]), {"model": np.array([0.2, 0.4])}, at=5)
+    plot = quality_by_activity(
+        np.array([4, 4]), {"model": np.array([0.2, 0.4])}, at=5, protocol="full"
+    )
     assert plot.labels == ("4\n2 users",)
     assert plot.series[0].y == pytest.approx([0.3])
 
 
 def test_clients_are_in_the_order_of_their_means() -> None:
     clients = [np.array([0, 1]), np.array([2]), np.array([3])]
-    plot = share_of_clients(clients, {"model": np.array([0.2, 0.4, 0.1, 0.9])}, at=10)
+    plot = share_of_clients(
+        clients, {"model": np.array([0.2, 0.4, 0.1, 0.9])}, at=10, protocol="full"
+    )
     (line,) = plot.series
     assert line.x == pytest.approx([0.1, 0.3, 0.9])
     assert line.y == pytest.approx([1 / 3, 2 / 3, 1.0])
@@ -85,11 +89,11 @@ def test_spectra_are_over_their_largest() -> None:
 
 PLOTS = {
     "quality": lambda rounds: quality_by_round(
-        rounds, at=10, popularity=rounds[-1].validation, best_version=3
+        rounds, at=10, protocol="full", popularity=rounds[-1].validation, best_version=3
     ),
     "loss": loss_by_round,
     "activity": lambda rounds: quality_by_activity(
-        np.arange(20), {"the model": np.ones(20), "popularity": np.ones(20)}, at=10
+        np.arange(20), {"the model": np.ones(20), "popularity": np.ones(20)}, at=10, protocol="full"
     ),
 }
 

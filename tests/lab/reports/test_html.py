@@ -20,6 +20,7 @@ from fedrec_lab.reports import (
     size_bars,
 )
 from fedrec_lab.reports.drawing import as_element
+from fedrec_lab.reports.html import ProtocolTable
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,9 @@ def page(rounds):
             findings=(EVIL,),
             figures=(
                 Figure(
-                    name="a", plot=quality_by_round(rounds, at=10, popularity=POPULAR), caption=EVIL
+                    name="a",
+                    plot=quality_by_round(rounds, at=10, protocol="full", popularity=POPULAR),
+                    caption=EVIL,
                 ),
                 Figure(name="b", plot=size_bars([SizeBar(label=EVIL, n_bytes=77)]), caption="b"),
             ),
@@ -103,19 +106,23 @@ def test_sections_without_content_are_absent():
 
 
 def test_figures_are_the_same_bits_every_time_and_valid_xml(rounds):
-    one = as_element(quality_by_round(rounds, at=10, popularity=POPULAR, best_version=3))
-    again = quality_by_round(rounds, at=10, popularity=POPULAR, best_version=3)
+    one = as_element(
+        quality_by_round(rounds, at=10, protocol="full", popularity=POPULAR, best_version=3)
+    )
+    again = quality_by_round(rounds, at=10, protocol="full", popularity=POPULAR, best_version=3)
     assert one == as_element(again)
     assert ElementTree.fromstring(one).tag.endswith("svg")
     assert "HR@10 of popularity" in one
     assert "chosen on validation" in one
     assert re.search("version of the model", one)
-    ElementTree.fromstring(as_element(quality_by_round(rounds, at=10, split="test")))
+    ElementTree.fromstring(
+        as_element(quality_by_round(rounds, at=10, protocol="full", split="test"))
+    )
 
 
 def test_figures_of_little(rounds):
-    ElementTree.fromstring(as_element(quality_by_round((), at=10)))
-    ElementTree.fromstring(as_element(quality_by_round(rounds[:2], at=10)))
+    ElementTree.fromstring(as_element(quality_by_round((), at=10, protocol="full")))
+    ElementTree.fromstring(as_element(quality_by_round(rounds[:2], at=10, protocol="full")))
     ElementTree.fromstring(as_element(size_bars(())))
     bars = as_element(size_bars([SizeBar(label="dense", n_bytes=5_300_000, chosen=True)]))
     assert "5,300,000 bytes" in bars
@@ -127,3 +134,23 @@ def test_nothing_sent_has_a_bar_of_its_own():
     found = as_element(size_bars([nothing, SizeBar(label="something", n_bytes=1000)]))
     assert ">0 bytes<" in found
     assert ">1,000 bytes<" in found
+
+
+def test_every_protocol_has_a_table_and_its_mark(rounds):
+    row = ResultRow(label="fedmf", samples=(POPULAR,))
+    page = render_report(
+        ReportContent(
+            title="a",
+            subtitle="b",
+            rows=(row,),
+            at=10,
+            protocol="sampled",
+            caution="It flatters.",
+            also=(ProtocolTable(protocol="full", rows=(row,)),),
+            rounds=rounds,
+        )
+    )
+    assert page.count('<table class="results">') == 2
+    assert "<th>sampled (!) NDCG@10</th>" in page and "<th>full NDCG@10</th>" in page
+    assert "sampled (!): It flatters." in page
+    assert page.count("<th>sampled (!) HR@10</th>") == 2, "the rounds are the plan's protocol too"
