@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic
-from fedrec.cli.data_options import DataFlags, takes_data_flags
+from fedrec.cli.data_options import DataFlags, takes_client_data_flags
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.item_flags import CandidateItems, ExcludedItems, SimilarTo
@@ -40,7 +40,7 @@ app.command("serve", epilog=SERVE_EPILOG)(serve)
 
 
 @app.command()
-@takes_data_flags
+@takes_client_data_flags
 def run(
     settings_file: SettingsFile,
     state: StateFolder = None,
@@ -176,7 +176,7 @@ def _best(outcome: ClientOutcome) -> str:
 
 
 @app.command()
-@takes_data_flags
+@takes_client_data_flags
 def recommend(
     settings_file: SettingsFile,
     user: Annotated[str, typer.Option(help="The user, as the data file names it.")] = "",
@@ -224,7 +224,7 @@ def recommend(
 
 
 @app.command()
-@takes_data_flags
+@takes_client_data_flags
 def export(
     settings_file: SettingsFile,
     to: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv, to write.")],

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.data_options import DataFlags, takes_data_flags
+from fedrec.cli.data_options import DataFlags, takes_client_data_flags
 from fedrec.cli.failures import INTERRUPTED
 
 __all__ = ["EPILOG", "serve"]
@@ -23,7 +23,7 @@ EPILOG = (
 )
 
 
-@takes_data_flags
+@takes_client_data_flags
 def serve(
     settings_file: Annotated[
         Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")

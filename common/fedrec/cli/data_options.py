@@ -6,6 +6,7 @@ They are made from the settings of the section `data`, so that a new one is one 
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -26,6 +27,8 @@ __all__ = [
     "data_settings",
     "echo_note",
     "flags_of",
+    "naming_own_flags",
+    "takes_client_data_flags",
     "takes_data_flags",
 ]
 
@@ -34,7 +37,10 @@ DataFlags = Mapping[str, object]
 
 _NO_FLAGS = ("path", "catalogue")
 _PARAMETER = "reading"
+_FLAG_AND_SETTING = re.compile(r"--([a-z-]+) \(data\.([a-z_]+)\)")
 DATA_FLAGS = tuple(name for name in DataSettings.model_fields if name not in _NO_FLAGS)
+_ALL_PARTIES = ("minimum_item_interactions",)
+"""What only somebody with all data could count, so that a client's commands have no such flag."""
 
 
 def takes_data_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -42,17 +48,26 @@ def takes_data_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     The command gets a `DataFlags` with what was given.
     """
+    return _with_flags(command, DATA_FLAGS)
+
+
+def takes_client_data_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a client's command the flags of `takes_data_flags` that one party's data can follow."""
+    return _with_flags(command, [name for name in DATA_FLAGS if name not in _ALL_PARTIES])
+
+
+def _with_flags(command: Callable[..., None], names: Sequence[str]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.name == _PARAMETER:
-            parameters += map(_flag, DATA_FLAGS)
+            parameters += map(_flag, names)
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(command)
     def wrapped(**given: Any) -> None:
-        flags = {name: given.pop(name) for name in DATA_FLAGS}
+        flags = {name: given.pop(name) for name in names}
         given[_PARAMETER] = {name: value for name, value in flags.items() if value is not None}
         command(**given)
 
@@ -127,14 +142,30 @@ def corrected_command(command: Any, given: Sequence[str], options: Mapping[str, 
     words = list(given)
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        if "separator" in names:
-            words = _without(words, flag)
-            words += [] if value is None else [flag, value]
-        elif "values" in names and value is not None:
-            words += ["--set", f"data.{name}={value}"]
+        if name in names:
+            kept = _without(words, flag)
+            if value is None and kept == words:
+                return ""  # a settings file has it, and no flag takes it away
+            words = kept + ([] if value is None else [flag, value])
+        elif "values" in names:
+            words += ["--set", f"data.{name}={value or ''}"]
         else:
             return ""
     return shlex.join(["fedrec", *words])
+
+
+def naming_own_flags(command: Any, given: Sequence[str], text: str) -> str:
+    """Return an error's text in which no flag is named that the command given does not have.
+
+    Args:
+        command: `fedrec` itself.
+        given: its arguments.
+        text: settings of `data` stand in it as `fedrec.data.reading.flag_of` writes them.
+    """
+    names = _parameters_of(command, given)
+    return _FLAG_AND_SETTING.sub(
+        lambda found: found[0] if found[2] in names else f"data.{found[2]}", text
+    )
 
 
 def _parameters_of(command: Any, given: Sequence[str]) -> set[str]:

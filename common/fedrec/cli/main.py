@@ -172,20 +172,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         command.main(args=given, prog_name="fedrec")
     except (Exception, KeyboardInterrupt) as error:
-        _propose_command(error, command, given)
+        if isinstance(error, DataError):
+            _propose_command(error, command, given)
         sys.exit(report_failure(error, as_json="--json" in given, debug=debug))
 
 
-def _propose_command(error: BaseException, command: Any, given: Sequence[str]) -> None:
-    """Add to a remedy the command that would work, where an error of the data knows it."""
-    options = getattr(error, "options", None)
-    if not isinstance(error, DataError) or not options:
-        return
-    from fedrec.cli.data_options import corrected_command
+def _propose_command(error: DataError, command: Any, given: Sequence[str]) -> None:
+    """Name the command's own flags, and what would work where the error knows it."""
+    from fedrec.cli.data_options import corrected_command, naming_own_flags
 
-    proposed = corrected_command(command, given, options)
+    error.message = naming_own_flags(command, given, error.message)
+    error.remedy = naming_own_flags(command, given, error.remedy)
+    if not error.options:
+        return
+    proposed = corrected_command(command, given, error.options)
     settings = ", ".join(
-        f"data.{name} = {value}" if value is not None else f"no data.{name}"
-        for name, value in options.items()
+        f"data.{name} = {value!r}" if value is not None else f"without data.{name}"
+        for name, value in error.options.items()
     )
     error.remedy += f"\n  As in: {proposed}" if proposed else f"\n  As in the settings: {settings}"

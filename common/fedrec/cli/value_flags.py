@@ -12,17 +12,20 @@ __all__ = ["SetValues", "values_of"]
 SetValues = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Overrule a setting, as in rounds.total=5; repeat it."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Overrule a setting, as in rounds.total=5; data.separator= unsets one. Repeat it.",
     ),
 ]
 
 
 def values_of(given: Sequence[str] | None) -> dict[str, object]:
-    """Return what `--set` was given, by dotted key.
+    """Return what `--set` was given, by dotted key; no value takes the file's away.
 
     Raises:
         SettingsError: for text without an equals sign.
     """
+    from fedrec.config.loading import UNSET
     from fedrec.errors import SettingsError
 
     found: dict[str, object] = {}
@@ -32,5 +35,5 @@ def values_of(given: Sequence[str] | None) -> dict[str, object]:
             raise SettingsError(
                 f"--set {text} names no value.", remedy="Write it as --set rounds.total=5."
             )
-        found[key.strip()] = value.strip()
+        found[key.strip()] = value.strip() or UNSET
     return found

@@ -16,8 +16,9 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,7 +29,7 @@ from fedrec.data.public import PUBLIC, cached_path
 from fedrec.errors import SettingsError
 from fedrec.section import Section
 
-__all__ = ["PATHS", "LoadedSettings", "Origin", "load_settings", "load_with_sources"]
+__all__ = ["PATHS", "UNSET", "LoadedSettings", "Origin", "load_settings", "load_with_sources"]
 
 PATHS = frozenset(
     {
@@ -55,6 +56,16 @@ _SHOWN_CHARS = 60
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[^=\s]+)*)\s*=")
 _SYNTAX_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+
+
+class _Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = _Unset.UNSET
+"""In place of a value: the setting is as if neither the file nor the environment had it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +120,8 @@ def load_with_sources(
 
     Args:
         path: the TOML file; None where values and the environment are everything.
-        values: what goes before the file, by dotted key, also as text; None is a flag not given.
+        values: what goes before the file, by dotted key, also as text; None is a flag not given,
+            `UNSET` takes away what the file and the environment say.
         environ: the environment; `os.environ` by default.
 
     Raises:
@@ -194,13 +206,18 @@ class _Given:
 
     def _take(self, key: str, value: object, origin: Origin, remedy: str) -> None:
         known, (table, _, name) = all_settings(), key.rpartition(".")
-        if key in known:
+        if key in known and value is UNSET:
+            self.values.pop(key, None)
+            self.origins.pop(key, None)
+        elif key in known:
             self.values[key], self.origins[key] = value, origin
         elif table in known and isinstance(known[table].default, Section):
             # A setting inside a table: of the one that was given, else of the usual one.
             whole = self.values.get(table, {"name": known[table].default.name})
             if isinstance(whole, Mapping):
-                self.values[table], self.origins[table] = {**whole, name: value}, origin
+                kept = {each: found for each, found in whole.items() if each != name}
+                kept |= {} if value is UNSET else {name: value}
+                self.values[table], self.origins[table] = kept, origin
         else:
             self.refuse(origin, f"{unknown_sentence(key, value)} {remedy}")
 

@@ -47,7 +47,9 @@ def detect_layout(path: Path, reading: Reading) -> str:
             return "ratings.dat"
         if suffix == ".data" and len(tabs) == 4 and not known_roles(tabs):
             return "u.data"
-        if suffix == ".txt" and len(spaces) == 3 and all(map(_is_number, spaces)):
+        # A .txt of three numbers may as well be user, item and time: its whole name has to say it.
+        is_filmtrust = plain_name(path).name.lower() == "ratings.txt"
+        if is_filmtrust and len(spaces) == 3 and all(map(_is_number, spaces)):
             return "ratings.txt"
     if suffix == ".inter" and any(":" in field for field in first.split("\t")):
         return "inter"

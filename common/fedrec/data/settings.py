@@ -21,7 +21,8 @@ class DataSettings(Section):
     layout: str | None = Field(
         default=None,
         description="File layout: csv (a header), table (none), jsonl, parquet, u.data, "
-        "ratings.dat, ratings.txt, inter or amazon; found out from the file where it is missing.",
+        "ratings.dat, ratings.csv, ratings.txt, inter or amazon; found out from the file where it "
+        "is missing.",
     )
     catalogue: str | None = Field(
         default=None, description="The federation's public catalogue of items."

@@ -31,10 +31,6 @@ RANDOM_HOLDOUT = (
     "has no times, so that held-out items are random ones: the tie rule, by SHA-256 of user and "
     "item, orders them"
 )
-_FLAG_MINIMUM, _FLAG_ITEM_MINIMUM = (
-    flag_of("minimum_interactions"),
-    flag_of("minimum_item_interactions"),
-)
 
 
 def _quiet(note: str) -> None:
@@ -94,14 +90,7 @@ def selected(
         return found
     kept = found.with_minimum(per_user, per_item)
     if not len(kept):
-        about = f"{found.n_users} users and {found.n_items} items"
-        raise DataError(
-            f"Nothing of {data.path} is left: of its {about}, none reach {per_user} interactions "
-            f"a user ({_FLAG_MINIMUM}) and {per_item} an item ({_FLAG_ITEM_MINIMUM}).",
-            remedy=f"Lower {_FLAG_MINIMUM.partition(' ')[0]} or "
-            f"{_FLAG_ITEM_MINIMUM.partition(' ')[0]}.",
-            options={"minimum_interactions": "1", "minimum_item_interactions": "1"},
-        )
+        raise _nothing_left(found, data)
     lost = (
         (found.n_users - kept.n_users, found.n_users, "users"),
         (found.n_items - kept.n_items, found.n_items, "items"),
@@ -110,6 +99,22 @@ def selected(
     words = ", ".join(f"{count} of {total} {what}" for count, total, what in lost)
     tell(f"left out by minimums of {per_user} a user and {per_item} an item: {words}")
     return kept
+
+
+def _nothing_left(found: Interactions, data: DataSettings) -> DataError:
+    """Return what to say where nobody reaches the minimums; only those that were set are named."""
+    minimums = {
+        "minimum_interactions": (data.minimum_interactions, "a user"),
+        "minimum_item_interactions": (data.minimum_item_interactions, "an item"),
+    }
+    asked = {name: words for name, words in minimums.items() if words[0] > 1}
+    about = f"{found.n_users} users and {found.n_items} items"
+    reached = " and ".join(f"{minimum} interactions {each}" for minimum, each in asked.values())
+    return DataError(
+        f"Nothing of {data.path} is left: of its {about}, none reach {reached}.",
+        remedy=f"Lower {' or '.join(map(flag_of, asked))}.",
+        options=dict.fromkeys(asked, "1"),
+    )
 
 
 def kept_and_items(

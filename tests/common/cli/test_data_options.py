@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.cli.data_options import DATA_FLAGS
+from fedrec.data import READERS
 from fedrec.data.settings import DataSettings
 
 from .conftest import Fedrec
@@ -56,8 +57,11 @@ def test_the_command_that_an_error_proposes_works(
     ("flags", "message"),
     [
         (("--minimum-rating", "9"), r"None of the 2 rows .* --minimum-rating"),
-        (("--minimum-interactions", "5"), r"none reach 5 interactions a user"),
-        (("--minimum-item-interactions", "5"), r"5 an item \(--minimum-item-interactions"),
+        (("--minimum-interactions", "5"), r"none reach 5 interactions a user\.\n"),
+        (
+            ("--minimum-item-interactions", "5"),
+            r"reach 5 interactions an item\.\n  Lower --minimum-item-interactions \(data\.",
+        ),
         (("--columns", "user,item,rating"), r"line 1, is a header"),
         (("--strict",), r"1 of 3 rows are bad. Line 4"),
         (("--layout", "xml"), r"layout 'xml' is unknown"),
@@ -102,11 +106,36 @@ def test_flags_are_the_settings(fedrec: Fedrec) -> None:
     assert set(DATA_FLAGS) | {"path", "catalogue"} == set(DataSettings.model_fields)
     for command in (
         ("data", "import"), ("data", "describe"), ("data", "catalogue"), ("data", "split"),
-        ("init",), ("provision",), ("recommend",), ("client", "run"), ("client", "recommend"),
+        ("init",), ("provision",), ("recommend",),
     ):  # fmt: skip
-        said = fedrec(*command, "--help").out
-        missing = [name for name in DATA_FLAGS if f"--{name.replace('_', '-')}" not in said]
-        assert not missing, command
+        assert missing_flags(fedrec, *command) == set(), command
+
+
+def test_a_client_has_no_flag_for_what_one_party_cannot_count(fedrec: Fedrec) -> None:
+    for verb in ("run", "recommend", "export", "serve"):
+        assert missing_flags(fedrec, "client", verb) == {"minimum_item_interactions"}
+
+
+def missing_flags(fedrec: Fedrec, *command: str) -> set[str]:
+    """Return the settings of reading of which a command's help shows no flag."""
+    said = fedrec(*command, "--help").out
+    return {name for name in DATA_FLAGS if f"--{name.replace('_', '-')}" not in said}
+
+
+def test_every_command_with_these_flags_is_in_the_guide() -> None:
+    guide = Path(__file__).parents[3] / "docs" / "how-to" / "bring-your-own-data.md"
+    told = guide.read_text("utf-8").partition("takes the same flags (")[2].partition(")")[0]
+    named = {" ".join(each.strip(" `\n").split()) for each in told.split(",")}
+    assert named == {
+        "data import", "describe", "catalogue", "split", "init", "provision", "recommend",
+        "client run", "client recommend", "client export", "client serve",
+    }  # fmt: skip
+
+
+def test_every_layout_is_in_the_help(fedrec: Fedrec) -> None:
+    said = fedrec("data", "describe", "--help").out.split("--separator")[0]
+    shown = re.sub(r"\W+(?=\s)|│", " ", said).split()
+    assert set(READERS) <= set(shown)
 
 
 @pytest.fixture
@@ -149,6 +178,40 @@ def test_a_settings_file_is_corrected_by_set(
     assert found.code == 0, found.err
 
 
+@pytest.mark.parametrize("verb", ["check", "simulate"])
+@pytest.mark.parametrize(
+    ("setting", "option"),
+    [
+        ('separator = "comma"', "data.separator="),
+        ("minimum_rating = 9", "data.minimum_rating="),
+        ("minimum_interactions = 9", "data.minimum_interactions=1"),
+        ("", "data.columns=user,item,rating,timestamp"),
+    ],
+)
+def test_commands_of_a_settings_file_name_settings_and_unset_them(
+    fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    verb: str, setting: str, option: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    header = "user\titem\trating\n" if setting else ""
+    rows = [(f"u{user}", f"i{(user + item) % 5}", item) for user in range(5) for item in range(4)]
+    time = "" if setting else "\t875072688"
+    body = "".join(f"{user}\t{item}\t{rating}{time}\n" for user, item, rating in rows)
+    (tmp_path / "v.csv").write_text(header + body)
+    (tmp_path / "s.toml").write_text(
+        f'[data]\npath = "v.csv"\n{setting}\n[federation]\nminimum_item_users = 1\n'
+        'maximum_users = 16\n[rounds]\ntotal = 1\n[update]\nstructure = "dense"\n'
+        '[algorithm]\nname = "fedmf"\ndim = 2\n[protection]\nname = "masks"\n'
+    )
+    refused = fedrec(verb, "s.toml")
+    assert refused.code == 2
+    assert "data." in refused.err and re.search(r"--(?!set)", refused.err) is None, refused.err
+    again = proposed(refused.err)
+    assert again == [verb, "s.toml", "--set", option]
+    worked = fedrec(*again)
+    assert worked.code == 0, worked.err
+
+
 def test_provision_reads_a_trial_and_deals_it_out(
     fedrec: Fedrec, tmp_path: Path, odd_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,8 +241,13 @@ def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
     assert made.code == 0, made.err
     kit = tmp_path / "kits" / "clients" / "a" / "client.toml"
     assert tomllib.loads(kit.read_text())["data"]["minimum_rating"] == 4.0
+    kit.write_text(
+        kit.read_text().replace(
+            "minimum_rating = 4", "minimum_item_interactions = 2\nminimum_rating = 4"
+        )
+    )
     for verb in (("run",), ("recommend", "--user", "u1")):
-        refused = fedrec("client", verb[0], kit, *verb[1:], "--minimum-item-interactions", "2")
+        refused = fedrec("client", verb[0], kit, *verb[1:])
         assert refused.code == 2
         assert "federation.minimum_item_users" in refused.err
 

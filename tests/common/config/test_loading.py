@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.config.explain import all_settings
-from fedrec.config.loading import PATHS, load_settings, load_with_sources
+from fedrec.config.loading import PATHS, UNSET, load_settings, load_with_sources
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
@@ -41,6 +41,19 @@ def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> N
     assert str(origins["minimum_clients"]) == "environment FEDREC_ROUNDS__MINIMUM_CLIENTS"
     assert str(origins["deadline_seconds"]) == f"{path}:4"
     assert origins["recompute_limit"].kind == "default"
+
+
+def test_unset_takes_away_what_file_and_environment_say(tmp_path: Path) -> None:
+    base = (
+        '[update]\nstructure = "dense"\n'
+        '[algorithm]\nname = "plgc"\n[algorithm.base]\nname = "fedmf"\n'
+    )
+    path = write(tmp_path, base + 'dim = 5\n[data]\nseparator = "tab"\n[rounds]\ntotal = 7\n')
+    values = {"data.separator": UNSET, "rounds.total": UNSET, "algorithm.base.dim": UNSET}
+    loaded = load_with_sources(path, values, {"FEDREC_ROUNDS__TOTAL": "9"})
+    assert loaded.settings == load_settings(write(tmp_path, base), environ={})
+    assert loaded.origins["data.separator"].kind == "default"
+    assert "no.such" in problems_of(write(tmp_path, ""), **{"no.such": UNSET})[0]
 
 
 def test_flags_and_variables_may_be_text(tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ def test_layouts_read_the_same_data(tmp_path: Path, layout: str, ends: str, mark
     assert report.n_missing_timestamps == (2 if times is None else 0)
 
 
+@pytest.mark.parametrize("name", ["visits.txt", "my-ratings.txt", "ratings.txt.csv"])
+def test_three_numbers_are_ratings_only_under_the_name_of_filmtrust(
+    tmp_path: Path, name: str
+) -> None:
+    path = write(tmp_path, name, "1 2 1700000000\n1 3 1700000001\n")
+    with pytest.raises(DataError, match="no header, as it looks") as caught:
+        read_interactions(path)
+    assert caught.value.options == {"columns": "user,item,timestamp"}
+    found, _ = read_interactions(path, Reading(columns="user,item,timestamp"))
+    assert columns(found) == (["1", "1"], ["2", "3"], [1700000000, 1700000001])
+
+
 def test_every_layout_is_tested() -> None:
     assert set(SAME_DATA) | {"parquet"} == set(READERS)
 
