@@ -47,6 +47,9 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
         Weaker(starts=("make ",), check=target, why="the tests themselves, and what takes hours"),
     ),
     "deploy/README.md": (Weaker(starts=("docker ",), check=container, why=ENGINE),),
+    "docs/explanation/algorithms.md": (
+        Weaker(starts=("[algorithm]",), check=settings, why="lines of a plan, with no data"),
+    ),
     "docs/explanation/cuda.md": (
         Weaker(starts=("fedrec doctor --device cuda",), check=arguments, why=DEVICE),
         Weaker(starts=("python -m pytest -m cuda",), check=nothing, why=DEVICE),
@@ -132,10 +135,32 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
         ),
     ),
     "docs/reference/cli.md": (
+        Weaker(starts=("fedrec demo",), check=arguments, why="a minute each; tests/e2e runs it"),
+        Weaker(starts=("fedrec data import ml-1m",), check=arguments, why=DOWNLOADED),
+        Weaker(starts=("fedrec doctor --device cuda:1",), check=arguments, why=DEVICE),
         Weaker(
-            starts=("fedrec ", "FEDREC_"),
+            starts=("fedrec coordinator run", "fedrec audit wire"),
             check=arguments,
-            why="examples of each command by itself; the other pages type them in their order",
+            why="typed in audit-a-run.md",
+        ),
+        Weaker(
+            starts=("fedrec evaluate",), check=arguments, why="typed in compare-with-references.md"
+        ),
+        Weaker(starts=("fedrec reproduce",), check=arguments, why="typed in reproduce-a-paper.md"),
+        Weaker(
+            starts=("fedrec keys roster admit", "fedrec keys roster remove"),
+            check=arguments,
+            why="typed in add-and-remove-members.md",
+        ),
+        Weaker(
+            starts=("fedrec keys authority run",),
+            check=arguments,
+            why="typed in keys-and-roster.md",
+        ),
+        Weaker(
+            starts=("fedrec client serve",),
+            check=arguments,
+            why="typed in hand-out-recommendations.md",
         ),
         Weaker(starts=("curl ",), check=nothing, why="typed in hand-out-recommendations.md"),
     ),

@@ -56,12 +56,12 @@ class Reader:
 
     Args:
         folder: where the first line is typed.
-        page: the page's name, for messages.
+        page: the page's name.
         script: how it is typed.
     """
 
     def __init__(self, folder: Path, page: str, script: Script) -> None:
-        self.folder, self._page, self.script = folder, page, script
+        self.folder, self.page, self.script = folder, page, script
         self._logs = folder.with_name(folder.name + "-logs")
         self._logs.mkdir()
         self.ports = {port: _free_port() for port in PORTS}
@@ -145,7 +145,7 @@ class Reader:
 
     def failed(self, typed: Typed | None, text: str, how: str, told: str) -> str:
         """Return the message of a failure: where it stands, what was typed, what it printed."""
-        at = f"{self._page}:{typed.line}" if typed else f"{self._page}, beside the page"
+        at = f"{self.page}:{typed.line}" if typed else f"{self.page}, beside the page"
         logs = [
             f"\n--- {name}\n" + self.told(name)[-1500:] for name in self.running if name != text
         ]
@@ -159,7 +159,8 @@ class Reader:
         self._send(f"echo $! > {pid}.new; mv {pid}.new {pid}")
         poll(pid.exists, text)
         self.running[text] = f"{pid.read_text().strip()} {log}"
-        if RUNS_ON.match(text)[1] not in ("coordinator run", "client serve"):
+        serves = RUNS_ON.match(text)
+        if serves is None or serves[1] not in ("coordinator run", "client serve"):
             return ""
 
         def answers() -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+from docs.pages import ROOT, blocks
 from docs.reader import Reader, Script
 from docs.scripts_members import BACK_UP, KEYS, MEMBERS
 from docs.scripts_operate import OPERATE
+from docs.scripts_reference import REFERENCE
 from docs.scripts_research import BRING_YOUR_OWN_DATA, RESEARCH
+from e2e.commands import poll
 
 MOVIES = "fedrec data fetch ml-100k --into data"
 
@@ -23,9 +28,24 @@ def two_rounds(reader: Reader) -> None:
 
 
 def run_is_over(reader: Reader) -> None:
-    """Clients end by themselves after the last round, the coordinator by Ctrl-C."""
+    """Clients tell what the page shows and end by themselves, the coordinator by Ctrl-C."""
+    first = next(text for text in reader.running if "client-1" in text)
+    poll(lambda: not reader.runs(first), "client 1 ends")
+    told = {words(line) for line in reader.told(first).splitlines()}
+    promised = blocks((ROOT / reader.page).read_text(encoding="utf-8"), "text")
+    lines = [line for body in promised for line in body.splitlines()]
+    events = [line for line in lines if line.startswith(("waiting", "joined", "round", "all"))]
+    assert len(events) == 12
+    # The page shortens lines.
+    has = {line: any(one[: len(words(line))] == words(line) for one in told) for line in events}
+    assert all(has.values()), (has, told)
     reader.awaits_end("fedrec client run")
     reader.ends("fedrec coordinator run")
+
+
+def words(line: str) -> tuple[str, ...]:
+    """Return a line's words, without numbers and names of runs."""
+    return tuple(word for word in line.split() if not re.search(r"\d", word))
 
 
 FIRST_FEDERATION = Script(
@@ -48,5 +68,5 @@ BEGIN = {
     "docs/tutorial/first-federation.md": FIRST_FEDERATION,
 }
 
-SCRIPTS = {**BEGIN, **OPERATE, **MEMBERS, **RESEARCH}
+SCRIPTS = {**BEGIN, **OPERATE, **MEMBERS, **RESEARCH, **REFERENCE}
 """By page."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from docs.pages import ROOT, blocks
 from docs.reader import Reader, Script
 from docs.scripts_operate import AUTHORITY, HOSPITALS, authority, clients, kits
 from e2e.commands import poll
@@ -12,6 +13,10 @@ COORDINATOR = "fedrec coordinator run kits/coordinator/coordinator.toml"
 PASSPHRASE = "some words that nobody guesses"
 LONG = 5000
 """More rounds than a page takes to be typed."""
+
+
+MOMENT = {"now", "arrived", "waits for", "closes in"}
+"""Rows of `fedrec status` while a round is collected."""
 
 
 def published(reader: Reader) -> None:
@@ -146,7 +151,15 @@ def on_a_page(reader: Reader) -> None:
     published(reader)
 
 
-WATCH = Script(given=on_a_page)
+def has_rows(reader: Reader, told: str) -> None:
+    """The status has the page's rows, but for those that depend on the moment."""
+    shown = blocks((ROOT / reader.page).read_text(encoding="utf-8"), "text")[0]
+    promised = {line.split("  ")[0] for line in shown.splitlines()}
+    assert len(promised) == 11
+    assert promised - {line.split("  ")[0] for line in told.splitlines()} <= MOMENT, told
+
+
+WATCH = Script(given=on_a_page, after={"fedrec status": has_rows})
 
 MEMBERS = {
     "docs/how-to/add-and-remove-members.md": ADD_AND_REMOVE_MEMBERS,

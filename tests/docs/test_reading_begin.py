@@ -10,7 +10,7 @@ from docs.scripts import BEGIN
 
 from fedrec.data import FetchedDataset
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("page", BEGIN)

@@ -10,7 +10,7 @@ from docs.scripts import RESEARCH
 
 from fedrec.data import FetchedDataset
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("page", RESEARCH)

@@ -66,7 +66,8 @@ app.command(
     epilog=(
         "Examples:\n"
         "  fedrec audit indices run.toml\n"
-        "  fedrec audit indices run.toml --set update.ratio=0.05 --rounds 5 --figure leak.svg"
+        "  fedrec audit indices run.toml --set update.structure=topk --set update.ratio=0.05 "
+        "--rounds 5 --figure leak.svg"
     )
 )(indices)
 app.command("dp", epilog=DP_EPILOG)(audit_dp)

@@ -1,0 +1,123 @@
+"""How the reference of commands is typed: each example by itself, for few people's data."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from docs.reader import Reader, Script
+from docs.scripts_research import RUN
+from e2e.commands import poll
+
+ADDRESS = "127.0.0.1:7447"
+TRIAL = f"fedrec provision --data data/interactions.csv --clients a,b,c --address {ADDRESS}"
+NOISE = """[privacy]
+mechanism = "gaussian"
+expected_users = 50
+"""
+
+
+def everything(reader: Reader) -> None:
+    """Files of every kind, settings, and a run of two rounds where there would be ten."""
+    reader.command("fedrec data fetch ml-100k --into data")
+    reader.command("awk -F, 'NR == 1 || $1 <= 60 || $1 == 196' data/interactions.csv > some")
+    reader.command("mv some data/interactions.csv && export FEDREC_ROUNDS__TOTAL=2")
+    reader.command("cp data/interactions.csv . && cp data/catalogue.csv items.csv")
+    reader.command('awk -F, \'NR > 1 {print $1 "," $2 ",5," $3}\' interactions.csv > ratings.csv')
+    reader.command("gzip ratings.csv && printf '313\\n316\\n' > films.txt")
+    reader.command("sed 's/user_id/customer/' interactions.csv > shop.csv")
+    reader.command(
+        "python -c 'import pyarrow.csv, pyarrow.parquet as pq;"
+        ' pq.write_table(pyarrow.csv.read_csv("shop.csv"), "ratings.parquet")\''
+    )
+    reader.command("printf 'user\\titem\\trating\\ttime\\n' > votes.tsv")
+    reader.command('awk -F, \'NR > 1 {print $1 "\\t" $2 "\\t5\\t" $3}\' shop.csv >> votes.tsv')
+    reader.command("fedrec init run.toml --data data/interactions.csv --clients 3 --name movies")
+    reader.command("fedrec init taught.toml --algorithm fedmf --data data/interactions.csv")
+    (reader.cwd / "noisy.toml").write_text(NOISE, encoding="utf-8")
+    reader.command(f"fedrec simulate run.toml && mv runs/* kept && mv kept {RUN}")
+
+
+def anew(reader: Reader) -> None:
+    """Every example begins without what the one before it wrote."""
+    reader.command("rm -rf federation.toml kits")
+
+
+def stopped(reader: Reader) -> None:
+    """A simulation of many rounds is stopped by Ctrl-C, and has the page's name."""
+    reader.command(f"export FEDREC_ROUNDS__TOTAL=150 && mv {RUN} two-rounds")
+    simulation = "fedrec simulate run.toml --set output.runs=stopped"
+    reader.start(simulation)
+    poll(lambda: "round 3/" in reader.told(simulation), "its third round")
+    os.kill(int(reader.running[simulation].split()[0]), signal.SIGINT)
+    reader.awaits_end(simulation, codes=(130,))
+    reader.command(f"mv stopped/* {RUN}")
+
+
+def two_rounds(reader: Reader) -> None:
+    """Two rounds again."""
+    reader.command("export FEDREC_ROUNDS__TOTAL=2")
+
+
+def kits_anew(reader: Reader) -> None:
+    """The settings stay, the kits go."""
+    reader.command("rm -r kits")
+
+
+def trial(reader: Reader) -> None:
+    """A trial's kits, twice."""
+    if not (reader.cwd / "trial").exists():
+        anew(reader)
+        reader.command(reader.in_place_of(TRIAL) + " && mkdir trial && cp -r kits trial")
+
+
+def finished(reader: Reader) -> None:
+    """The trial's coordinator stays after its run, with a page."""
+    if not reader.running:
+        page = reader.in_place_of("127.0.0.1:7448")
+        reader.start(f"fedrec coordinator run kits/coordinator/coordinator.toml --page {page}")
+        reader.command("cp kits/authority/operator.pem .")
+
+
+def elsewhere(reader: Reader) -> None:
+    """Runs in another folder."""
+    reader.command("mkdir elsewhere && cp -r runs elsewhere")
+
+
+def running(reader: Reader) -> None:
+    """A coordinator whose run waits for its members."""
+    reader.ends("fedrec coordinator run")
+    anew(reader)
+    reader.command(reader.in_place_of(TRIAL) + " && cp kits/authority/operator.pem .")
+    reader.start("fedrec coordinator run kits/coordinator/coordinator.toml")
+
+
+CLI = Script(
+    given=everything,
+    instead={
+        "fetch ml-100k --into data": "fetch ml-100k --into fetched",
+        "ratings.parquet --into data": "ratings.parquet --into imported",
+        "votes.tsv --into data": "votes.tsv --into voted",
+        "check run.toml --items": "check plain.toml --items",
+        "indices run.toml --set": "indices taught.toml --set",
+        "audit dp run.toml": "audit dp noisy.toml",
+        "tune run.toml --try algorithm.learning_rate": "tune taught.toml --try "
+        "algorithm.learning_rate",
+        "--set rounds.total=30": "--set rounds.total=2",
+        "fedrec costs": "fedrec costs --sizes-only",
+    },
+    before={
+        "fedrec init": anew,
+        "fedrec provision --data": anew,
+        "fedrec provision --catalogue": anew,
+        "fedrec provision federation.toml": kits_anew,
+        "fedrec simulate run.toml --resume": stopped,
+        "fedrec tune": two_rounds,
+        "fedrec up": trial,
+        "fedrec runs list --in": elsewhere,
+        "fedrec status": finished,
+        "fedrec stop": running,
+    },
+)
+
+REFERENCE = {"docs/reference/cli.md": CLI}
