@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from e2e.commands import Command, poll
+from integration.support.bench import N_ITEMS, Accepted, compute
 
+from fedrec.config.loading import load_settings
 from fedrec.data import generate
+from fedrec.data.settings import DataSettings
+from fedrec.data.source import read_users
 from fedrec.data.writing import write_interactions
+from fedrec.ids import RoundId
+from fedrec.model.state import SharedState
+from fedrec.wire.messages import RoundKind
+from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["Kits", "events_of", "fedrec", "wait_for_event"]
 
@@ -102,9 +110,28 @@ class Kits:
             "--coordinator", self.address, **how,
         )  # fmt: skip
 
-    def state(self, name: str) -> Path:
-        """Return where a client keeps what it has."""
-        return self.path / "clients" / name / "state"
+    def models(self, names: str) -> set[bytes]:
+        """Return the canonical bytes of the models that some clients ended with."""
+        found = set()
+        for name in names:
+            store = PrivateStore(self.path / "clients" / name / "state", read_only=True)
+            assert store.state.shared is not None
+            kept = SharedState.from_bytes(store.read(store.state.shared))
+            found.add(kept.canonical_bytes())
+        return found
+
+    def undisturbed(self) -> bytes:
+        """Return that model as one party that holds everybody computes it."""
+        plan = load_settings(self.path / "clients" / "a" / "client.toml").plan
+        data = DataSettings(path=str(self._folder / "data.csv"))
+        users, items = read_users(data, reader="a test")
+        assert len(items) == N_ITEMS
+        kinds: list[RoundKind] = ["count", *(["train"] * plan.rounds.total), "evaluate"]
+        rounds = [
+            Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))
+            for number, kind in enumerate(kinds, start=1)
+        ]
+        return compute(plan, [users], rounds).model
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

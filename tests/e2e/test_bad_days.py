@@ -7,6 +7,7 @@ docs/how-to/run-a-coordinator.md.
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -101,12 +102,13 @@ def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path: Path, sta
     finished(first, *others)
     assert coordinator.ended() == 0, coordinator.told
     assert counted(coordinator) == [3] * 5
+    assert kits.models("abc") == {kits.undisturbed()}
 
 
 @pytest.mark.long
 def test_a_folder_that_was_copied_after_it_enrolled(tmp_path: Path, start: Start) -> None:
     """The copy ends once the first one was heard, and the operator reads whose copy it is."""
-    kits = Kits(tmp_path, start, total=4)
+    kits = Kits(tmp_path, start, total=8)
     coordinator = kits.coordinator()
     kits.authority()
     first, second = kits.client("a"), kits.client("b")
@@ -116,18 +118,23 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path: Path, start: Start
     assert third.ended() == 130
     # As a machine is moved: stopped, copied, and then both are started.
     shutil.copytree(kits.path / "clients" / "c", kits.path / "clients" / "copy")
+    in_the_copy = third.told.count("  published") + 1
     third = kits.client("c", "third again")
-    third.wait_for("round 2  sent")
-    copy = kits.client("copy")
-    said = refused(copy, "folder_is_old_or_copied")
+    third.wait_for(f"round {in_the_copy + 1}  sent")
+    # So that the run is not over before the copy is here.
+    second.process.send_signal(signal.SIGSTOP)
+    try:
+        said = refused(kits.client("copy"), "folder_is_old_or_copied")
+    finally:
+        second.process.send_signal(signal.SIGCONT)
     assert "it is an older copy, or another copy of it runs" in said
     assert "Run the newest copy of the folder, and only that one" in said
-    assert "sent" not in copy.told
     finished(first, second, third)
     assert coordinator.ended() == 0, coordinator.told
-    assert counted(coordinator) == [3] * 6
-    (line,) = (one for one in coordinator.told.splitlines() if "remembers another" in one)
-    assert "client=c " in line and "remembered_round=1" in line
+    assert counted(coordinator) == [3] * 10
+    assert kits.models("abc") == {kits.undisturbed()}
+    lines = [one for one in coordinator.told.splitlines() if "remembers another update" in one]
+    assert lines and all("client=c " in line for line in lines)
 
 
 @pytest.mark.long

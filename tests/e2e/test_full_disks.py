@@ -14,19 +14,10 @@ from e2e.commands import Command, commands
 from e2e.kits import Kits, events_of, wait_for_event
 from e2e.small_disk import SmallDisk
 from e2e.test_bad_days import counted, finished
-from integration.support.bench import N_ITEMS, Accepted, compute
-
-from fedrec.config.loading import load_settings
-from fedrec.data.settings import DataSettings
-from fedrec.data.source import read_users
-from fedrec.ids import RoundId
-from fedrec.model.state import SharedState
-from fedrec.wire.messages import RoundKind
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-ROUNDS = 4
+ROUNDS = 8
 KIB = 2048
 FEDRAP = 'name = "fedrap"\ndim = 4\nlocal_epochs = 1'
 Start = Callable[..., Command]
@@ -36,25 +27,6 @@ Start = Callable[..., Command]
 def start() -> Iterator[Start]:
     with commands() as started:
         yield started
-
-
-def model_of(kits: Kits, name: str) -> bytes:
-    store = PrivateStore(kits.state(name), read_only=True)
-    assert store.state.shared is not None
-    return SharedState.from_bytes(store.read(store.state.shared)).canonical_bytes()
-
-
-def undisturbed(kits: Kits) -> bytes:
-    """Return the model as one party that holds everybody computes it."""
-    plan = load_settings(kits.path / "clients" / "a" / "client.toml").plan
-    users, items = read_users(DataSettings(path=str(kits.path.parent / "data.csv")), reader="this")
-    assert len(items) == N_ITEMS
-    kinds: list[RoundKind] = ["count", *(["train"] * ROUNDS), "evaluate"]
-    rounds = [
-        Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))
-        for number, kind in enumerate(kinds, start=1)
-    ]
-    return compute(plan, [users], rounds).model
 
 
 def test_the_key_authority_s_disk_fills(tmp_path: Path, start: Start) -> None:
@@ -77,7 +49,7 @@ def test_the_key_authority_s_disk_fills(tmp_path: Path, start: Start) -> None:
     assert counted(coordinator) == [3] * (ROUNDS + 2)
     told = [event["round"] for event in events_of(authority) if event["name"] == "sum revealed"]
     assert told == sorted(set(told)) and told[: len(opened)] == opened
-    assert {model_of(kits, name) for name in "abc"} == {undisturbed(kits)}
+    assert kits.models("abc") == {kits.undisturbed()}
     assert "Traceback" not in authority.told
 
 
@@ -100,5 +72,5 @@ def test_a_client_s_disk_fills_under_private_tables(tmp_path: Path, start: Start
     assert coordinator.ended() == 0, coordinator.told
     assert counted(coordinator) == [3] * (ROUNDS + 2)
     # What it trained after that started from the tables that it had kept.
-    assert {model_of(kits, name) for name in "ab"} == {undisturbed(kits)}
+    assert kits.models("ab") == {kits.undisturbed()}
     assert "Traceback" not in client.told
