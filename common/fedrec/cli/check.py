@@ -62,7 +62,8 @@ def check(
 ) -> None:
     """Check settings, say where each value comes from, and price the run.
 
-    What `fedrec simulate` would refuse is refused at the end, with the same error. Of a client's
+    What `fedrec simulate` would refuse is refused at the end, with the same error; of --clients
+    what the protection cannot add up, as `simulate --protect` refuses it. Of a client's
     own settings (client.invitation or client.certificate) the data is one party's: what all
     parties' data must have is a warning there.
 
@@ -77,10 +78,12 @@ def check(
     from fedrec.cli.pricing import parameter_sets, price, warnings_for
     from fedrec.cli.privacy_price import privacy_price, privacy_warnings
     from fedrec.cli.private_pricing import private_price
+    from fedrec.config.layout import protection_of
     from fedrec.config.loading import load_with_sources
     from fedrec.config.plan import plan_fingerprint
     from fedrec.errors import SettingsError
     from fedrec.planning.cautions import protocol_cautions
+    from fedrec.protection.rehearsal import check_summands
 
     if not target:
         raise SettingsError(
@@ -106,6 +109,8 @@ def check(
     warnings += privacy_warnings(plan, n_users)
     least = plan.federation.minimum_item_users
     refusals = list(_refusals(loaded.settings, users, catalogue, accept_exposure))
+    if clients and found is not None:
+        refusals += _refused(lambda: check_summands(protection_of(plan, n_items), clients))
     if active == 0 and plan.privacy.mechanism == "none" and not refusals:
         warnings.append(
             f"No item of data.path is held by {least} users (federation.minimum_item_users): with "
@@ -202,27 +207,37 @@ def _refusals(
     from fedrec.config.algorithm import algorithm_of
     from fedrec.config.exposure import check_exposure
     from fedrec.data.source import check_one_party
-    from fedrec.errors import FedrecError
     from fedrec.model.tables import room_in
+    from fedrec.runs_folder import check_runs_folder
     from fedrec.training.starting import check_start
 
     plan, client = settings.plan, settings.client
     is_one_party = client.invitation is not None or client.certificate is not None
+    runs = Path(settings.output.runs)
     checks: list[Callable[[], object]] = [lambda: check_exposure(plan, accepted=accepted)]
     if is_one_party:
         checks.append(lambda: check_one_party(settings.data))
-    elif users is not None and catalogue is not None:
+    else:
+        checks.append(lambda: check_runs_folder(runs))
+    if not is_one_party and users is not None and catalogue is not None:
         n_items, n_users = len(catalogue), len(users)
         widths = algorithm_of(plan, n_items).private_widths
-        room = room_in(Path(settings.output.runs), client.memory_mib << 20)
+        room = room_in(runs, client.memory_mib << 20)
         checks.append(lambda: check_start(plan, users, n_items))
         checks.append(lambda: room.make_ready(n_users, widths))
     checks.append(lambda: _check_device(client.device))
     for check_one in checks:
-        try:
-            check_one()
-        except FedrecError as error:
-            yield error
+        yield from _refused(check_one)
+
+
+def _refused(check_one: Callable[[], object]) -> Iterator[FedrecError]:
+    """Yield the error of a check that fails."""
+    from fedrec.errors import FedrecError
+
+    try:
+        check_one()
+    except FedrecError as error:
+        yield error
 
 
 def _check_device(device: str) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from secrets import token_bytes
 
+from fedrec.errors import SettingsError
 from fedrec.identity.cells import Cell, Partition, Standing
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
@@ -16,10 +17,28 @@ from fedrec.protection.round_protocol import RoundTerms
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = ["FEWEST_SUMMANDS", "Rehearsal", "rehearse"]
+__all__ = ["Rehearsal", "check_summands", "rehearse"]
 
 FEWEST_SUMMANDS = 3
 _TAG_KEY_BYTES = 32
+
+
+def check_summands(protection: Protection, n_clients: int) -> None:
+    """Refuse a number of clients whose messages the protection does not add up.
+
+    Raises:
+        SettingsError: naming the bounds.
+    """
+    fewest, most = (
+        FEWEST_SUMMANDS if protection.hides_updates else 1,
+        protection.chosen.max_summands,
+    )
+    if not fewest <= n_clients <= most:
+        raise SettingsError(
+            f"{n_clients} clients cannot be summed under {protection.name}; expected {fewest} to "
+            f"{most}.",
+            remedy="Give --clients within these bounds, or simulate without --protect.",
+        )
 
 
 class Rehearsal(ABC):

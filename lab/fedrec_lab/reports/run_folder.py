@@ -23,6 +23,7 @@ from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.provenance import Provenance
+from fedrec.runs_folder import check_runs_folder, no_run_folder
 from fedrec_lab.reports.comparison_table import ComparisonTable
 from fedrec_lab.reports.drawing import as_png, as_svg_file
 from fedrec_lab.reports.html import Figure, ReportContent, render_report
@@ -65,6 +66,7 @@ class RunFolder:
         now = datetime.fromtimestamp((clock or SystemClock()).now(), tz=UTC)
         readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
         stem = f"{readable}-{now:%Y%m%d-%H%M%S}"
+        check_runs_folder(Path(base))
         try:
             Path(base).mkdir(parents=True, exist_ok=True)
             for number in range(1, 1000):
@@ -75,10 +77,7 @@ class RunFolder:
                     continue
                 return cls(path)
         except OSError as error:
-            raise StorageError(
-                f"No run folder can be made in {base}: {error}.",
-                remedy="Set output.runs to a writable folder with space.",
-            ) from error
+            raise no_run_folder(Path(base), error) from error
         raise StorageError(f"{base} has 999 runs called {stem} already.")
 
     @classmethod

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.config.schema import Plan
-from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
-from fedrec.protection.rehearsal import FEWEST_SUMMANDS, Rehearsal, rehearse
+from fedrec.protection.rehearsal import Rehearsal, check_summands, rehearse
 from fedrec.training.evaluator import Segments
 
 __all__ = ["Adder", "PlainAdder", "ProtectedAdder", "add_segments", "make_adder"]
@@ -70,13 +69,7 @@ def make_adder(
     protection = kind(largest, chosen)
     if not protect:
         return PlainAdder(), protection
-    fewest = FEWEST_SUMMANDS if kind.hides_updates else 1
-    if not fewest <= n_clients <= chosen.max_summands:
-        raise SettingsError(
-            f"{n_clients} clients cannot be summed under {name}; expected {fewest} to "
-            f"{chosen.max_summands}.",
-            remedy="Simulate another number of clients, or without really protecting.",
-        )
+    check_summands(protection, n_clients)
     rehearsal = rehearse(protection, plan.protection, n_clients)
     return ProtectedAdder(rehearsal), protection
 

@@ -23,6 +23,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "columns beside a header": ("data.columns=user,item,timestamp",),
     "items outside the catalogue": ("data.catalogue=small.csv",),
     "what clients would show": (),
+    "no place for runs": ("output.runs=/proc/runs",),
+    "a file where runs would be": ("output.runs=small.csv",),
     "two at once": ("federation.minimum_item_users=25", "evaluation.protocol=sampled"),
     "settings that contradict each other": ("rounds.minimum_clients=0",),
 }
@@ -119,3 +121,25 @@ def test_a_clients_own_data_is_not_the_whole_federation(
     rare = fedrec("check", settings_file, *party, "--set", "data.minimum_item_interactions=2")
     assert rare.code == 2
     assert "one client cannot know" in rare.err
+
+
+@pytest.mark.parametrize("clients", [2, 3, 1000])
+def test_clients_that_the_protection_does_not_add_up(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path, clients: int
+) -> None:
+    """`bfv` reveals no sum of two, and its parameters are for as many as the plan allows."""
+    given = ("--clients", clients, "--set", "federation.minimum_item_users=2")
+    given = (*given, "--set", "rounds.total=1", "--set", f"output.runs={tmp_path / 'runs'}")
+    checked = fedrec("check", settings_file, *given)
+    assert checked.code == (0 if clients == 3 else 2)
+    if clients != 3:
+        simulated = fedrec("simulate", settings_file, *given, "--protect")
+        assert simulated.code == 2 and f"{clients} clients cannot be summed" in simulated.err
+        assert checked.err.splitlines()[-2:] == simulated.err.splitlines()[-2:]
+
+
+def test_where_runs_go_is_looked_at_and_left_as_it_is(fedrec: Fedrec, settings_file: Path) -> None:
+    folder = settings_file.parent / "new" / "runs"
+    given = ("--set", f"output.runs={folder}", "--set", "federation.minimum_item_users=2")
+    assert fedrec("check", settings_file, *given).code == 0
+    assert not folder.parent.exists()
