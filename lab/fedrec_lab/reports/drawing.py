@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fedrec_lab.reports.plots import BarPlot, GroupPlot, LinePlot, Plot
+from fedrec_lab.reports.ticks import plain_logarithmic, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,12 +102,16 @@ def _lines(axes: Axes, plot: LinePlot) -> None:
         axes.axvline(plot.mark, color=COLOURS[2], linestyle=":", label=plot.mark_label)
     if plot.x_is_log:
         axes.set_xscale("log")
+        plain_logarithmic(axes.xaxis)
     if plot.y_is_log:
         axes.set_yscale("log")
+        plain_logarithmic(axes.yaxis)
     else:
         axes.set_ylim(0, plot.y_top)
     if plot.x_ticks:
         axes.set_xticks(plot.x_ticks)
+    elif plot.x_is_whole:
+        whole_numbers(axes.xaxis)
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     _legend(axes)
@@ -135,6 +140,7 @@ def _bars(axes: Axes, plot: BarPlot) -> None:
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlim(min(sizes, default=1) / 4, max(sizes, default=1) * 6)
+    plain_logarithmic(axes.xaxis)
     for place, size, bar in zip(places, sizes, bars, strict=True):
         axes.text(size * 1.08, place, f"{bar.n_bytes:,} bytes", va="center", fontsize=8)
     axes.set_xlabel("bytes per client and round (logarithmic)")

@@ -93,6 +93,7 @@ def quality_by_round(
         mark=best_version,
         mark_label="chosen on validation",
         x_label="version of the model (round)",
+        x_is_whole=True,
         y_label=f"{split}, {protocol}, mean over users",
     )
 
@@ -145,6 +146,7 @@ def loss_by_round(rounds: Sequence[RoundReport]) -> LinePlot:
             ),
         ),
         x_label="round",
+        x_is_whole=True,
         y_label="training loss, mean over users",
     )
 
@@ -241,6 +243,7 @@ def spectra(diagnoses: Iterable[TableDiagnosis]) -> LinePlot:
     return LinePlot(
         series=tuple(series),
         x_label="singular value, from the largest on",
+        x_is_whole=True,
         y_label="over the largest (logarithmic)",
         y_is_log=True,
     )

@@ -44,6 +44,7 @@ class LinePlot:
 
     Attributes:
         mark: a place on the axis that is pointed out; None for none.
+        x_is_whole: whether places are numbers of something, so that none lies between two.
         x_is_log: whether the axis is logarithmic; places are above 0 then.
     """
 
@@ -54,6 +55,7 @@ class LinePlot:
     mark_label: str = ""
     x_label: str
     y_label: str
+    x_is_whole: bool = False
     x_is_log: bool = False
     y_is_log: bool = False
     x_ticks: tuple[float, ...] = ()

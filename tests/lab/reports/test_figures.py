@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,11 +20,18 @@ from fedrec_lab.reports.figures import (
     quality_by_bytes_sent,
     quality_by_round,
     share_of_clients,
+    size_bars,
     spectra,
 )
+from fedrec_lab.reports.plots import SizeBar
 from fedrec_lab.reports.table_diagnostics import TableDiagnosis
 
 pytestmark = pytest.mark.slow
+
+FIGURES = [
+    "loss", "quality-by-activity", "quality-by-bytes", "quality-by-round", "spectra",
+    "spread-over-clients", "upload-sizes",
+]  # fmt: skip
 
 
 def test_every_method_and_data_set_is_named_once() -> None:
@@ -87,31 +97,89 @@ def test_spectra_are_over_their_largest() -> None:
     assert (line.label, line.x, line.y) == ("items, shared", (1.0, 2.0), (1.0, 0.5))
 
 
+def spectrum(n_users: int) -> TableDiagnosis:
+    quality = TableQuality(abundance=1.0, n95=2, n99=2, spectrum=(4.0, 2.0, 0.001))
+    return TableDiagnosis(table="items", n_items=9, dim=3, n_users=n_users, quality=quality)
+
+
+SCORES = {"the model": np.linspace(0, 1, 20), "popularity": np.ones(20)}
 PLOTS = {
-    "quality": lambda rounds: quality_by_round(
-        rounds, at=10, protocol="full", popularity=rounds[-1].validation, best_version=3
+    "quality-by-round": lambda rounds: quality_by_round(
+        rounds, at=10, protocol="sampled (!)", popularity=rounds[-1].validation, best_version=3
     ),
+    "quality-by-bytes": lambda rounds: quality_by_bytes_sent(rounds, at=10, protocol="sampled (!)"),
     "loss": loss_by_round,
-    "activity": lambda rounds: quality_by_activity(
-        np.arange(20), {"the model": np.ones(20), "popularity": np.ones(20)}, at=10, protocol="full"
+    "upload-sizes": lambda _: size_bars(
+        [
+            SizeBar(label="dense table, plain float32", n_bytes=5_300_000_000),
+            SizeBar(label="this run: colr, bfv default", n_bytes=130_000, chosen=True),
+            SizeBar(label="no table", n_bytes=0),
+        ]
     ),
+    "quality-by-activity": lambda _: quality_by_activity(
+        np.arange(20), SCORES, at=10, protocol="full"
+    ),
+    "spread-over-clients": lambda _: share_of_clients(
+        [np.array([user]) for user in range(20)], SCORES, at=10, protocol="full"
+    ),
+    "spectra": lambda _: spectra([spectrum(0), spectrum(50)]),
 }
 
 
+def test_these_are_all_figures_of_a_run(rounds) -> None:
+    assert sorted(PLOTS) == FIGURES
+
+
 @pytest.mark.parametrize("name", PLOTS)
-def test_a_legend_lies_outside_the_axes(rounds, name) -> None:
-    """Nothing that is drawn in the axes can cross it, whatever the numbers are."""
+def test_what_is_written_crosses_nothing(rounds, name) -> None:
+    """Nothing that is drawn in the axes can cross a legend, whatever the numbers are."""
     canvas = drawn(*_laid_out(PLOTS[name](rounds)))
     canvas.canvas.draw()
     (axes,) = canvas.axes
-    legend = axes.get_legend().get_window_extent()
-    assert not legend.overlaps(axes.get_window_extent())
-    assert canvas.bbox.fully_contains(legend.x0, legend.y0)
-    assert canvas.bbox.fully_contains(legend.x1, legend.y1)
+    legend = axes.get_legend()
+    assert (legend is None) is (name == "upload-sizes")
+    written = [text.get_window_extent() for text in axes.texts]
+    if legend is not None:
+        written.append(legend.get_window_extent())
+        assert not written[-1].overlaps(axes.get_window_extent())
+    for place in written:
+        assert canvas.bbox.fully_contains(place.x0, place.y0)
+        assert canvas.bbox.fully_contains(place.x1, place.y1)
+    for axis in (axes.xaxis, axes.yaxis):
+        shown = [label.get_window_extent() for label in labels(axis)]
+        assert not [pair for pair in pairwise(shown) if pair[0].overlaps(pair[1])]
+
+
+def labels(axis) -> list:
+    """Return the texts of the numbers that are seen on an axis, minor ones too."""
+    least, most = sorted(axis.get_view_interval())
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    seen = [tick.label1 for tick in ticks if least <= tick.get_loc() <= most]
+    return [label for label in seen if label.get_text()]
+
+
+@pytest.mark.parametrize("name", ["quality-by-round", "loss"])
+@pytest.mark.parametrize("n_rounds", [2, 3, 5])
+def test_no_number_stands_between_two_rounds(rounds, name, n_rounds) -> None:
+    canvas = drawn(*_laid_out(PLOTS[name](rounds[:n_rounds])))
+    canvas.canvas.draw()
+    found = [label.get_text() for label in labels(canvas.axes[0].xaxis)]
+    assert found and all(text.isdecimal() for text in found)
+
+
+@pytest.mark.parametrize("n_bytes", [6, 60_000, 123_456, 40_000_000_000])
+def test_megabytes_are_written_in_full(rounds, n_bytes) -> None:
+    sent = [replace(report, vector_bytes=n_bytes) for report in rounds]
+    canvas = drawn(*_laid_out(PLOTS["quality-by-bytes"](sent)))
+    canvas.canvas.draw()
+    found = [label.get_text() for label in labels(canvas.axes[0].xaxis)]
+    assert len(found) >= 2
+    for text in found:
+        assert re.fullmatch(r"\d{1,3}(,\d{3})*|0\.\d+", text)
 
 
 def test_files_stand_alone(rounds) -> None:
-    plot = PLOTS["quality"](rounds)
+    plot = PLOTS["quality-by-round"](rounds)
     text = as_svg_file(plot)
     assert ElementTree.fromstring(text).tag.endswith("svg")
     assert "currentColor" not in text
