@@ -22,22 +22,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
-    text = """
-        [federation]
-        name = "films"
-        minimum_item_users = 1
-        [algorithm]
-        dim = 4
-        [protection]
-        key_holder = "members"
-        [data]
-        path = "data.csv"
-        [client]
-        state = "state"
-        authority_key = "authority.pub.json"
-        device = "cpu"
-    """
-    (tmp_path / "fedrec.toml").write_text(text)
+    made.write_settings()
     monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
     return made
 

@@ -38,6 +38,22 @@ SPEC = VectorSpec(
     ),
     max_summands=6,
 )
+SHORT = VectorSpec(
+    segments=(
+        SegmentSpec(name="items", length=130, max_abs_sum=2**27),
+        SegmentSpec(name="holders", length=20, max_abs_sum=5000, signed=False),
+        SegmentSpec(name="wide", length=5, max_abs_sum=2**56),
+        SegmentSpec(name="wide unsigned", length=3, max_abs_sum=2**61, signed=False),
+    ),
+    max_summands=6,
+)
+SHORTEST = VectorSpec(
+    segments=(
+        SegmentSpec(name="items", length=4, max_abs_sum=2**27),
+        SegmentSpec(name="wide unsigned", length=1, max_abs_sum=2**61, signed=False),
+    ),
+    max_summands=6,
+)
 HEADER_BYTES = 44
 CONTEXT_BYTES = 56
 

@@ -17,9 +17,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import dp_accounting
 import pytest
-from dp_accounting.pld import PLDAccountant
+from reference.dp_epsilon import by_loss_distributions
 from server.support.federations import Bench
 from server.support.world import AUTHORITY, World, client, rules
 
@@ -31,12 +30,6 @@ from fedrec_server.rounds.events import Failed
 
 TESTS = Path(__file__).parents[1]
 DELTA = 1e-5
-
-
-def epsilon_by_dp_accounting(noise: float, rounds: int) -> float:
-    accountant = PLDAccountant()
-    accountant.compose(dp_accounting.GaussianDpEvent(noise), rounds)
-    return float(accountant.get_epsilon(DELTA))
 
 
 @pytest.mark.slow
@@ -168,7 +161,7 @@ def test_scenario_20_epsilon_is_what_another_accountant_finds(epsilon: float, ro
     mechanism = mechanism_of(plan)
     assert mechanism is not None
     noise = mechanism.deviation / mechanism.bound
-    assert epsilon_by_dp_accounting(noise, rounds) == pytest.approx(epsilon, rel=0.01)
+    assert by_loss_distributions(noise, rounds, DELTA) == pytest.approx(epsilon, rel=0.01)
     assert mechanism.epsilon_after(100) == pytest.approx(epsilon, rel=1e-4)
     assert mechanism.epsilon_after(100) <= epsilon
 

@@ -25,16 +25,6 @@ from fedrec_client.state.private_store import PrivateStore
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.whole_round(1, "count")
-    made.whole_round(2)
-    made.whole_round(3)
-    made.app().run()
-    return made
-
-
 def test_the_folder_can_be_recommended_from(world: World, tmp_path: Path) -> None:
     exported = export_model(world.settings(), tmp_path / "run")
     loaded = Recommender.load(tmp_path / "run")

@@ -13,16 +13,6 @@ from fedrec_client.state.private_store import PrivateStore
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.whole_round(1, "count")
-    made.whole_round(2)
-    made.whole_round(3)
-    made.app().run()
-    return made
-
-
 def test_unseen_items_best_first(world: World) -> None:
     found = recommend(world.settings(), USERS[0], Wanted(n=4))
     scores = [item.score for item in found.items]

@@ -31,23 +31,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
             raise Stopped
 
     made.link.before = stop
-    (tmp_path / "fedrec.toml").write_text(
-        """
-        [federation]
-        name = "films"
-        minimum_item_users = 1
-        [algorithm]
-        dim = 4
-        [protection]
-        key_holder = "members"
-        [data]
-        path = "data.csv"
-        [client]
-        state = "state"
-        authority_key = "authority.pub.json"
-        device = "cpu"
-        """
-    )
+    made.write_settings()
     for name in ("open_link", "invited_link"):
         monkeypatch.setattr(f"fedrec_client.app.{name}", lambda settings: made.link)
     # Paths of flags are those of the terminal.

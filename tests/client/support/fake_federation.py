@@ -63,6 +63,21 @@ from fedrec_client.state.audit import AUDIT_FILE
 
 USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")
 N_ITEMS = 12
+SETTINGS_FILE = """
+[federation]
+name = "films"
+minimum_item_users = 1
+[algorithm]
+dim = 4
+[protection]
+key_holder = "members"
+[data]
+path = "data.csv"
+[client]
+state = "state"
+authority_key = "authority.pub.json"
+device = "cpu"
+"""
 
 
 class Killed(BaseException):
@@ -258,6 +273,10 @@ class World:
                 **client,
             ),
         )
+
+    def write_settings(self) -> None:
+        """Write the settings as a file of a client on this folder."""
+        (self.folder / "fedrec.toml").write_text(SETTINGS_FILE)
 
     def app(self, **changes: Any) -> ClientApp:
         options: dict[str, Any] = {

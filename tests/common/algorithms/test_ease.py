@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conformance.histories import split_of, versions
 from reference.plain_ease import interactions_of, plain_ease
 
 from fedrec.algorithms.ease import item_weights
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.layout import Layout, vector_spec
 from fedrec.config.schema import Plan, Settings
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.ids import UserId
 from fedrec.protection import PROTECTIONS
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation.runner import simulate
@@ -31,32 +31,6 @@ def plan_of(n_rounds=4, regularisation=5.0, minimum_item_users=1, **sections):
     for section, change in sections.items():
         values[section] = {**values.get(section, {}), **change}
     return Plan.model_validate(values)
-
-
-def split_of(histories):
-    """Return users who only train, with these items."""
-    lengths = [len(held) for held in histories]
-    nothing = np.full(len(histories), -1, dtype=np.int64)
-    return UserSplit(
-        user_ids=tuple(UserId(f"u{index}") for index in range(len(histories))),
-        train_indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        train_items=np.concatenate(histories).astype(np.int64),
-        validation_items=nothing,
-        test_items=nothing,
-    )
-
-
-def versions(learner, parties):
-    """Yield the shared model after the counting round and after every training round."""
-    shared = learner.initial_shared()
-    for round_id in range(1, learner.plan.rounds.total + 2):
-        kind = "count" if round_id == 1 else "train"
-        total = sum(
-            learner.contribute(kind, round_id, shared, users, learner.initial_private(users)).vector
-            for users in parties
-        )
-        shared = learner.apply(kind, round_id, shared, total)
-        yield shared
 
 
 def weights_of(learner, shared):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conformance.histories import unequal_users
 from reference.plain_fedncf import logits_of
 
 from fedrec.config.algorithm import algorithm_warnings
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
-from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
@@ -34,13 +34,7 @@ def plan_of(**changes):
 
 @pytest.fixture(scope="module")
 def users():
-    """23 users with 3 to 16 training items, so that weights and minibatches differ."""
-    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3)
-    place = np.arange(len(data.interactions))
-    kept = data.interactions.take(place % 18 >= place // 18 % 14)
-    split = leave_one_out(kept, data.catalogue)
-    assert {len(split.train_of(index)) for index in range(23)} == set(range(3, 17))
-    return split
+    return unequal_users(N_ITEMS)
 
 
 def states_of(plan, users):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conformance.hand_made import HandMade
+from conformance.histories import unequal_users
 from conformance.toys import Toy
 from conformance.unrounded import begin, train_unrounded
 from reference.plain_fedrecgel import Settings, chunks_of, logits_of
@@ -50,10 +51,7 @@ def plan_of(**changes):
 
 @pytest.fixture(scope="module")
 def users():
-    """23 users with 3 to 16 training items."""
-    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3)
-    place = np.arange(len(data.interactions))
-    return leave_one_out(data.interactions.take(place % 18 >= place // 18 % 14), data.catalogue)
+    return unequal_users(N_ITEMS)
 
 
 def states_of(plan, users):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conformance.histories import unequal_users
 from reference.plain_pfedrec import minibatch, train_user
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
 from fedrec.config.algorithm import accelerator_of
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan, UpdateSettings
-from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
@@ -34,13 +34,7 @@ def plan_of(**changes):
 
 @pytest.fixture(scope="module")
 def users():
-    """23 users with 3 to 16 training items, so that their minibatches differ."""
-    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3)
-    place = np.arange(len(data.interactions))
-    kept = data.interactions.take(place % 18 >= place // 18 % 14)
-    split = leave_one_out(kept, data.catalogue)
-    assert {len(split.train_of(index)) for index in range(23)} == set(range(3, 17))
-    return split
+    return unequal_users(N_ITEMS)
 
 
 def states_of(plan, users):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conformance.histories import split_of, versions
 from reference.plain_ease import interactions_of, plain_ease
 from reference.plain_sketch import plain_orth, plain_sum, plain_weights
 
@@ -21,10 +22,9 @@ from fedrec.config.algorithm import algorithm_warnings
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.layout import Layout, vector_spec
 from fedrec.config.schema import Plan, Settings
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums
-from fedrec.ids import UserId
 from fedrec.protection import PROTECTIONS
 from fedrec.recommender import ModelFile, Recommender
 from fedrec.training.evaluator import Evaluator
@@ -42,32 +42,6 @@ def plan_of(n_rounds=3, minimum_item_users=1, **sections):
     for section, change in sections.items():
         values[section] = {**values.get(section, {}), **change}
     return Plan.model_validate(values)
-
-
-def split_of(histories):
-    """Return users who only train, with these items."""
-    lengths = [len(held) for held in histories]
-    nothing = np.full(len(histories), -1, dtype=np.int64)
-    return UserSplit(
-        user_ids=tuple(UserId(f"u{index}") for index in range(len(histories))),
-        train_indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        train_items=np.concatenate(histories).astype(np.int64),
-        validation_items=nothing,
-        test_items=nothing,
-    )
-
-
-def versions(learner, parties):
-    """Return the shared model after the counting round and after every training round."""
-    found = [learner.initial_shared()]
-    for round_id in range(1, learner.plan.rounds.total + 2):
-        kind, shared = "count" if round_id == 1 else "train", found[-1]
-        total = sum(
-            learner.contribute(kind, round_id, shared, users, learner.initial_private(users)).vector
-            for users in parties
-        )
-        found.append(learner.apply(kind, round_id, shared, total))
-    return found[1:]
 
 
 def scores_of(learner, shared, users):
@@ -159,7 +133,7 @@ def test_it_equals_its_plain_form(users, histories, sums, form):
     learner = Learner(plan, 80, device="cpu")
     dealt = np.random.default_rng(0).permutation(len(users))
     parties = [users.select(rows) for rows in np.array_split(dealt, 3)]
-    last = versions(learner, parties)[-1]
+    last = list(versions(learner, parties))[-1]
     directions = drawn_directions(plan.federation.seed, np.arange(80), 12)
     total = plain_sum(histories, directions)
     for _ in range(sums - 1):
@@ -193,7 +167,7 @@ def test_the_mathematics_in_float64(histories, form):
 def test_with_all_directions_it_is_ease(users, histories):
     plan = plan_of(2, algorithm={"dim": 80, "regularisation": 5.0})
     learner = Learner(plan, 80, device="cpu")
-    last = versions(learner, [users])[-1]
+    last = list(versions(learner, [users]))[-1]
     matrix = interactions_of(histories, 80)
     found = scores_of(learner, last, users)
     assert found == pytest.approx(matrix @ plain_ease(matrix, 5.0), abs=2e-2)
@@ -371,7 +345,7 @@ def one_length(histories):
 def test_under_noise_histories_have_one_length(users, histories):
     """Both sums against dense matrices; 150 users are expected, and 150 there are."""
     learner = private_learner()
-    first, second = versions(learner, [users])[1:]
+    first, second = list(versions(learner, [users]))[1:]
     own, drawn = (
         one_length(histories),
         drawn_directions(learner.plan.federation.seed, np.arange(80), 12),
@@ -392,7 +366,7 @@ def test_nobody_moves_a_sum_by_more_than_the_clip(users, clip):
     learner = private_learner(clip=clip)
     bound, size = learner.layout.mechanism.bound, 80 * 12
     assert bound == clip * 2**20
-    before = versions(learner, [users])
+    before = list(versions(learner, [users]))
     lengths = []
     for shared in before[:2]:
         for row in range(0, len(users), 10):
@@ -425,7 +399,7 @@ def test_what_noise_alone_makes_counts_for_nothing(users):
 def test_what_rises_above_the_noise_is_the_model(users, histories):
     """As by a plain form that leaves out what noise could be: here nearly everything but one."""
     learner = private_learner()
-    last = versions(learner, [users])[-1]
+    last = list(versions(learner, [users]))[-1]
     mechanism = learner.layout.mechanism
     deviation = mechanism.deviation * 2.0**-20
     assert deviation == pytest.approx(mechanism.cost.gaussian**-0.5 / np.sqrt(2), rel=1e-3)

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import pytest
 from conformance.keyed_suite import EncryptedSuite, KeyedSuite
-from conformance.protection_suite import SPEC, PlanSuite, ProtectionSuite
+from conformance.protection_suite import SHORT, SHORTEST, SPEC, PlanSuite, ProtectionSuite
 from conformance.round_suite import RoundSuite
 
-from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
+from fedrec.protection import PROTECTIONS, Protection
 
-SHORT = VectorSpec(
-    segments=(
-        SegmentSpec(name="items", length=130, max_abs_sum=2**27),
-        SegmentSpec(name="holders", length=20, max_abs_sum=5000, signed=False),
-        SegmentSpec(name="wide", length=5, max_abs_sum=2**56),
-        SegmentSpec(name="wide unsigned", length=3, max_abs_sum=2**61, signed=False),
-    ),
-    max_summands=6,
-)
-SHORTEST = VectorSpec(
-    segments=(
-        SegmentSpec(name="items", length=4, max_abs_sum=2**27),
-        SegmentSpec(name="wide unsigned", length=1, max_abs_sum=2**61, signed=False),
-    ),
-    max_summands=6,
-)
 MOST_BLOCKS = 30
 """Of a vector: where values are encrypted one by one, a short vector is as good as a long one."""
 

@@ -15,6 +15,8 @@ import phe
 import pytest
 from conformance.protection_suite import (
     HEADER_BYTES,
+    SHORT,
+    SHORTEST,
     Party,
     extreme,
     make_party,
@@ -30,22 +32,6 @@ from fedrec.protection.slot_widths import TAG_MODULUS
 
 pytestmark = pytest.mark.slow
 
-SMALL = VectorSpec(
-    segments=(
-        SegmentSpec(name="items", length=130, max_abs_sum=2**27),
-        SegmentSpec(name="holders", length=20, max_abs_sum=5000, signed=False),
-        SegmentSpec(name="wide", length=5, max_abs_sum=2**56),
-        SegmentSpec(name="wide unsigned", length=3, max_abs_sum=2**61, signed=False),
-    ),
-    max_summands=6,
-)
-TINY = VectorSpec(
-    segments=(
-        SegmentSpec(name="items", length=4, max_abs_sum=2**27),
-        SegmentSpec(name="wide unsigned", length=1, max_abs_sum=2**61, signed=False),
-    ),
-    max_summands=6,
-)
 CONTEXT_HEAD = 56
 
 
@@ -58,7 +44,7 @@ def tagged(spec: VectorSpec) -> VectorSpec:
 
 @pytest.fixture(scope="module")
 def party() -> Party:
-    return make_party(Paillier, "packed-2048", SMALL)
+    return make_party(Paillier, "packed-2048", SHORT)
 
 
 @pytest.fixture(scope="module")
@@ -115,14 +101,14 @@ def test_the_price_is_what_the_design_promises() -> None:
 @pytest.mark.parametrize("preset", ["packed-1024", "single-512", "packed-2047"])
 def test_shorter_keys_are_refused_with_the_reason(preset: str) -> None:
     with pytest.raises(SettingsError, match="can be factored") as caught:
-        Paillier.plan(TINY, preset=preset)
+        Paillier.plan(SHORTEST, preset=preset)
     assert "packed-3072" in caught.value.remedy
 
 
 def test_phe_reads_our_ciphertexts(
     party: Party, theirs: tuple[phe.PaillierPublicKey, phe.PaillierPrivateKey]
 ) -> None:
-    vector = np.zeros(SMALL.length, dtype=np.int64)
+    vector = np.zeros(SHORT.length, dtype=np.int64)
     vector[:3] = 7, -2, 1
     first = numbers_in(party.member.protect(vector))[0]
     # Slots of 29 bits from the lowest on, and the counter above 2048 - 1 - 64 bits.
@@ -133,7 +119,7 @@ def test_phe_reads_our_ciphertexts(
 def test_we_read_the_ciphertexts_of_phe(
     party: Party, theirs: tuple[phe.PaillierPublicKey, phe.PaillierPrivateKey]
 ) -> None:
-    ours = party.member.protect(np.zeros(SMALL.length, dtype=np.int64))
+    ours = party.member.protect(np.zeros(SHORT.length, dtype=np.int64))
     numbers = [theirs[0].raw_encrypt(1 << 1983) for _ in numbers_in(ours)]
     numbers[0] = theirs[0].raw_encrypt((1 << 1983) + 5 + (6 << 29))
     revealed = party.member.reveal(summed(party, ours, with_numbers(ours, numbers)), 2)
@@ -225,7 +211,7 @@ def test_numbers_that_are_no_ciphertexts_are_refused_before_the_sum(
         "p": p,
         "p times more": 12345 * p,
     }[kind]
-    message = party.member.protect(np.zeros(SMALL.length, dtype=np.int64))
+    message = party.member.protect(np.zeros(SHORT.length, dtype=np.int64))
     numbers = numbers_in(message)
     numbers[at] = hostile
     total = party.protection.accumulator(party.context)
@@ -240,7 +226,7 @@ def test_numbers_that_are_no_ciphertexts_are_refused_before_the_sum(
 
 
 def test_an_exponent_has_no_place_in_a_message(party: Party, key: PaillierSecretKey) -> None:
-    message = party.member.protect(np.zeros(SMALL.length, dtype=np.int64))
+    message = party.member.protect(np.zeros(SHORT.length, dtype=np.int64))
     with pytest.raises(MalformedUpdate, match="bytes"):
         summed(party, message + (-1000).to_bytes(4, "little", signed=True))
     # Scaling in secret, as an exponent of 1 to the base 16 would, scales the counter, too.
@@ -256,7 +242,7 @@ def test_an_exponent_has_no_place_in_a_message(party: Party, key: PaillierSecret
 def test_a_poisoned_value_is_refused_when_revealed(
     party: Party, theirs: tuple[phe.PaillierPublicKey, phe.PaillierPrivateKey]
 ) -> None:
-    honest = party.member.protect(random_vectors(SMALL, 2)[0])
+    honest = party.member.protect(random_vectors(SHORT, 2)[0])
     numbers = [theirs[0].raw_encrypt(1 << 1983) for _ in numbers_in(honest)]
     # 2^28 - 1 leaves -2^27..2^27, whatever the honest value of at most 2^26 adds.
     numbers[0] = theirs[0].raw_encrypt((1 << 1983) + 2**28 - 1)
@@ -265,7 +251,7 @@ def test_a_poisoned_value_is_refused_when_revealed(
 
 
 def test_a_refreshed_sum_is_another_that_reveals_the_same(party: Party) -> None:
-    vectors = random_vectors(SMALL, 3)
+    vectors = random_vectors(SHORT, 3)
     total = summed(party, *map(party.member.protect, vectors))
     fresh = [party.protection.refreshed(party.context, total) for _ in range(2)]
     assert len({total, *fresh}) == 3
@@ -320,7 +306,7 @@ def test_secrets_of_other_keys_or_damaged_ones_are_refused(
 
 def test_a_closed_member_does_nothing(party: Party) -> None:
     member = party.protection.member(party.context, party.secret)
-    zeros = np.zeros(SMALL.length, dtype=np.int64)
+    zeros = np.zeros(SHORT.length, dtype=np.int64)
     total = summed(party, member.protect(zeros))
     member.close()
     with pytest.raises(KeysError):
@@ -347,7 +333,7 @@ def test_1024_messages_at_the_largest_bound_sum_exactly(sign: int) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_tagged_sums_are_exact_and_known(preset: str, sign: int) -> None:
     """The largest values of as many messages as planned, with tags above every counter."""
-    spec = tagged(TINY if preset.startswith("single") else SMALL)
+    spec = tagged(SHORTEST if preset.startswith("single") else SHORT)
     plan = Paillier.plan(spec, preset=preset)
     assert plan.n_tags == 2
     protection = Paillier(spec, plan)
@@ -373,7 +359,7 @@ def test_tagged_sums_are_exact_and_known(preset: str, sign: int) -> None:
 
 def test_a_slot_cannot_be_moved_by_a_multiple_of_the_tags_modulus() -> None:
     """Whoever adds the modulus to a slot keeps the hash modulo it; the slot's bounds do not."""
-    spec = tagged(SMALL)
+    spec = tagged(SHORT)
     protection = Paillier(spec, Paillier.plan(spec, preset="packed-2048"))
     context, secret = protection.generate()
     member = protection.member(context, secret.export_for_wrapping(), tag_key=bytes(range(32)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from cells import partition_of
+from conformance.protection_suite import random_vectors
 
 from fedrec.identity.cells import Partition
 from fedrec.identity.identity import Identity
@@ -93,20 +94,6 @@ def make_words(spec: VectorSpec = SPEC) -> MaskWords:
     return MaskWords(spec, plan_masks(spec))
 
 
-def random_vectors(count: int, spec: VectorSpec = SPEC, seed: int = 0) -> list[Integers]:
-    """Return vectors whose absolute values sum to at most the bounds."""
-    rng = np.random.default_rng(seed)
-    vectors = []
-    for _ in range(count):
-        parts = []
-        for segment in spec.segments:
-            bound = segment.max_abs_sum // count
-            low = -bound if segment.signed else 0
-            parts.append(rng.integers(low, bound, segment.length, endpoint=True))
-        vectors.append(np.concatenate(parts).astype(np.int64))
-    return vectors
-
-
 @dataclass
 class Cohort:
     """Everybody of one round, and everything that the coordinator sees."""
@@ -138,7 +125,7 @@ class Cohort:
         )
         words = make_words(spec)
         collector = Collector(terms, roster, words, graph_seed=b"seed of the ring")
-        return cls(members, roster, terms, words, random_vectors(count, spec), collector)
+        return cls(members, roster, terms, words, random_vectors(spec, count), collector)
 
     def id(self, position: int) -> ClientId:
         return self.people[position].client_id

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from common.protection.masks.cohort import Cohort
-from scipy.stats import kstest
 
 from fedrec.config.layout import Layout, protection_of
 from fedrec.config.schema import Plan
@@ -58,6 +57,9 @@ def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone: dict[str, se
     One grid step is 2^-20 of the clip, so that z C is 2^21 steps. The law of the sum is compared
     with the normal one by Kolmogorov and Smirnov's test, which knows nothing of our samplers.
     """
+    # Half a second for every worker that only collects.
+    from scipy.stats import kstest
+
     layout = layout_of()
     cohort, total = noise_of_a_round(layout, 7, **gone)
     values = total[layout.change_slice][layout.noisy].astype(np.float64)

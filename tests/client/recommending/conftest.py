@@ -1,0 +1,19 @@
+"""A client that took part in a run, and recommends from what it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from client.support.fake_federation import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A federation in memory after a count and two rounds of training."""
+    made = World(tmp_path)
+    made.whole_round(1, "count")
+    made.whole_round(2)
+    made.whole_round(3)
+    made.app().run()
+    return made

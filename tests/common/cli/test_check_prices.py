@@ -1,0 +1,243 @@
+"""What `fedrec check` prices before a run starts, against sums done by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedrec.cli.pricing import parameter_sets, price, warnings_for
+from fedrec.cli.private_pricing import private_price
+from fedrec.config.combinations import check_plan
+from fedrec.config.layout import Layout, vector_spec
+from fedrec.config.schema import Plan, Settings
+from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.protection import PROTECTIONS
+from fedrec.protection.encryption_parameters import CKKS_PRESETS
+
+from .conftest import Fedrec
+
+
+def test_the_margin_by_hand() -> None:
+    found = {(s.protection, s.preset): s for s in parameter_sets(Plan(), 100)}
+    lean = found["ckks", "lean"]
+    assert (lean.modulus_bits, lean.most_modulus_bits, lean.security_bits) == (109, 109, 128)
+    paper = found["ckks", "paper"]
+    assert (paper.modulus_bits, paper.most_modulus_bits, paper.security_bits) == (200, 438, 256)
+    assert lean.bytes_per_value == lean.message_bytes / (256 * 5 + len(METRIC_NAMES))
+
+
+def test_a_set_that_cannot_carry_the_sums_says_so(
+    fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helpless = replace(CKKS_PRESETS["paper"], choices=())
+    monkeypatch.setitem(CKKS_PRESETS, "paper", helpless)
+    sets = fedrec("check", settings_file, "--json").json["sets"]
+    (broken,) = (entry for entry in sets if entry["problem"])
+    assert (broken["protection"], broken["preset"]) == ("ckks", "paper")
+    assert broken["message_bytes"] == 0
+    lines = fedrec("check", settings_file).out.splitlines()
+    (line,) = (row for row in lines if "ckks, paper" in row and "cannot" in row)
+    assert "No parameters of ckks/paper keep the sum of 64 messages exact" in line
+
+
+def test_the_price_where_members_decrypt_by_hand() -> None:
+    shared = {"key_holder": "members"}
+    plan = Plan.model_validate({"rounds": {"total": 8}, "protection": shared})
+    found = price(plan, n_items=100, n_clients=4)
+    # 100 items travel as 256 rows at most, of rank 4 and a count each, and 45 metric sums.
+    spec = vector_spec(plan, 100)
+    assert spec.length == 256 * 5 + 45
+    planned = PROTECTIONS["bfv"].plan(spec)
+    upload = planned.message_bytes
+    assert (found.n_rows, found.upload_bytes, found.expected) == (256, upload, None)
+    # The count round has 100 counts and 45 sums: one block.
+    counting = upload - (planned.n_blocks - 1) * planned.frame_bytes
+    assert found.count_upload_bytes == counting
+    assert found.n_rounds == 10
+    assert found.dense_plain_bytes == 4 * 100 * 32
+    # Every client fetches the ciphertext sum, which is as long as an update.
+    assert (found.download_bytes, found.authority_download_bytes) == (upload, 0)
+    assert found.total_bytes == 4 * 2 * counting + 9 * 4 * 2 * upload
+
+
+def test_the_price_with_a_key_authority_by_hand() -> None:
+    plan = Plan.model_validate({"rounds": {"total": 8}})
+    found = price(plan, n_items=100, n_clients=4)
+    upload = PROTECTIONS["bfv"].plan(vector_spec(plan, 100)).message_bytes
+    assert found.authority_download_bytes == 4 * upload
+    assert found.download_bytes < upload / 2, "the sum is sealed, not encrypted"
+    per_round = 4 * (upload + found.download_bytes) + 4 * upload
+    counting = found.count_upload_bytes
+    counted = 4 * (counting + found.count_download_bytes) + 4 * counting
+    assert found.total_bytes == counted + 9 * per_round
+
+
+def test_what_is_expected_follows_from_the_items_that_enough_users_hold() -> None:
+    plan = Plan.model_validate(
+        {
+            "algorithm": {"name": "fedals"},
+            "update": {"structure": "dense"},
+            "rounds": {"total": 8},
+        }
+    )
+    found = price(plan, n_items=105_000, n_clients=4, n_active=4_400)
+    alone = price(plan, n_items=4_400, n_clients=4)
+    assert found.expected is not None
+    assert (found.expected.n_active, found.expected.n_rows) == (4_400, 4_608)
+    assert found.n_rows == 105_216
+    assert found.expected.upload_bytes < found.upload_bytes / 20
+    assert found.expected.upload_bytes == alone.upload_bytes
+    assert found.expected.total_bytes <= 1.3 * alone.total_bytes
+
+
+def test_ease_is_priced_for_what_it_can_take_of_a_large_catalogue() -> None:
+    plan = Plan.model_validate(
+        {
+            "algorithm": {"name": "ease"},
+            "update": {"structure": "dense"},
+            "rounds": {"total": 10},
+        }
+    )
+    found = price(plan, n_items=17_632, n_clients=4, n_active=1_530)
+    assert found.expected is not None
+    # 1,536 rows have 1,178,880 pairs, a tenth of which travels in a round.
+    spec = Layout.of(plan, 1_536).vector_spec
+    assert spec.segments[0].length == 117_888
+    assert found.expected.upload_bytes < found.upload_bytes / 50
+
+
+def test_under_noise_all_rows_travel_whatever_is_held() -> None:
+    plan = Plan.model_validate(
+        {
+            "algorithm": {"name": "fedmf"},
+            "privacy": {"mechanism": "gaussian"},
+            "rounds": {"total": 8, "minimum_clients": 4},
+        }
+    )
+    found = price(plan, n_items=1_000, n_clients=4, n_active=10)
+    assert (found.n_rows, found.expected) == (1_000, None)
+
+
+def test_without_encryption_nobody_reveals() -> None:
+    plan = Plan.model_validate({"protection": {"name": "none"}})
+    found = price(plan, n_items=100)
+    assert found.authority_download_bytes == 0
+    assert found.n_clients == plan.rounds.minimum_clients
+    assert found.upload_bytes == found.download_bytes
+
+
+@pytest.mark.parametrize("preset", ["default", "wide"])
+def test_noisy_values_travel_whole(preset: str) -> None:
+    """Sums of limbs tell more than the sum that shares of noise cover."""
+
+    def limbs(privacy: dict[str, str]) -> tuple[int, ...]:
+        protection = {"name": "bfv", "preset": preset}
+        plan = Plan.model_validate({"protection": protection, "privacy": privacy})
+        return PROTECTIONS["bfv"].plan(vector_spec(plan, 1), preset=preset).limbs
+
+    assert limbs({"mechanism": "gaussian"}) == (1, 1, 1)
+    # A whole client's noise is enough in every message, however its values travel.
+    assert (limbs({"mechanism": "laplace"})[0] > 1) == (preset == "default")
+
+
+@pytest.mark.parametrize("preset", ["lean", "paper"])
+def test_noise_that_would_have_to_be_split_is_refused(preset: str) -> None:
+    """Slots of these sets take no FedMF sum of 20 fractional bits whole."""
+    sections = {"protection": {"name": "ckks", "preset": preset}}
+    assert check_plan(Plan.model_validate(sections)) == []
+    noisy = Plan.model_validate(sections | {"privacy": {"mechanism": "gaussian"}})
+    (sentence,) = check_plan(noisy)
+    assert f"ckks/{preset} can carry the sum" in sentence
+    assert "splitting noisy values into limbs" in sentence
+
+
+def paper_topk(**rounds: int) -> Plan:
+    """The CoLR paper's encrypted Top-K on MovieLens 100K: 841 of 1682 x 32 values.
+
+    Its clients share the key, as the paper's do.
+    """
+    scheme = {"name": "paillier", "preset": "single-3072", "key_holder": "members"}
+    return Plan.model_validate(
+        {
+            "federation": {"maximum_users": 943, "minimum_item_users": 1},
+            "algorithm": {"name": "fedmf", "dim": 32},
+            "update": {"structure": "topk", "ratio": 1 / 64, "indices": "clear"},
+            "protection": scheme,
+            "rounds": rounds,
+        }
+    )
+
+
+def test_the_papers_encrypted_topk_is_priced() -> None:
+    found = price(paper_topk(), n_items=1682, n_clients=8)
+    # ceil(1682 x 32 / 64) entries of 768 + 4 bytes, and 1792 counts of 10 bits with 44 metrics in
+    # blocks of 3072 - 1 - 64 bits.
+    assert 841 * 772 < found.upload_bytes < 841 * 772 + 10 * 768
+    assert found.upload_bytes <= 0.75 * 2**20
+    assert found.opening is not None
+    places = 1792 * 32
+    assert (found.opening.entries, found.opening.n_places) == (841, places)
+    assert found.opening.expected_entries == math.ceil(places * (1 - (1 - 841 / places) ** 8))
+    assert found.opening.most_entries == 8 * 841
+    assert found.opening.report_seconds == found.opening.seconds > 6000 * 0.03
+    hidden = paper_topk().model_dump()
+    hidden["update"]["indices"] = "hidden"
+    assert price(Plan.model_validate(hidden), n_items=1682, n_clients=8).opening is None
+
+
+def test_943_clients_of_one_user_are_priced() -> None:
+    found = price(paper_topk(clients_per_round=943), n_items=1682, n_clients=943)
+    assert found.opening is not None
+    assert found.opening.expected_entries == found.opening.most_entries == 1792 * 32
+    # Every client fetches the sum: every place once, and its index.
+    assert found.download_bytes == found.opening.sum_bytes
+    assert 0 < found.download_bytes - 1792 * 32 * 772 < 10 * 768 + 44
+    told = warnings_for(paper_topk(), n_items=1682)
+    assert any("indices are not" in warning and "audit indices" in warning for warning in told)
+    assert any("--accept-exposure" in warning for warning in told)
+    assert not any("rounds.report_seconds" in warning for warning in told)
+
+
+def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec: Fedrec, ease_file: Path) -> None:
+    found = fedrec("check", ease_file, "--items", 1682, "--json").json
+    # 1,792 rows have 1792 * 1791 / 2 = 1,604,736 pairs, in four parts of 401,184; then 1,792
+    # counts and the metrics.
+    values = 401_184 + 1792 + len(METRIC_NAMES)
+    blocks = -(-values // 4095)
+    (chosen,) = [entry for entry in found["sets"] if entry["chosen"]]
+    assert chosen["message_bytes"] // blocks in range(50_000, 70_000)
+    assert found["price"]["upload_bytes"] == chosen["message_bytes"]
+    assert found["price"]["download_bytes"] // 4 - values in range(100)
+    assert found["price"]["n_rounds"] == 6
+    told = " ".join(found["warnings"])
+    assert "discloses to every client, exactly" in told
+    assert "Small pair counts are disclosed as such" in told
+    assert "rounds.minimum_clients (now 3)" in told
+    out = fedrec("check", ease_file, "--items", 1682).out
+    assert "upload" in out
+    assert "Small pair counts are disclosed as such" in out
+
+
+def test_private_tables_are_priced_by_hand(tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {
+            "algorithm": {"name": "fedrap", "dim": 32},
+            "update": {"structure": "dense"},
+            "protection": {"name": "none"},
+            "output": {"runs": str(tmp_path / "runs")},
+            "client": {"state": str(tmp_path / "state"), "memory_mib": 2048},
+        }
+    )
+    # A row of 32 values for each of 3,706 items, the head's 32 and its bias, 4 bytes each.
+    each = 4 * (3_706 * 32 + 32 + 1)
+    found = private_price(settings, 6_040, 3_706)
+    assert found.table_bytes == 6_040 * each
+    assert found.disk_bytes == 6_040 * each * 16 // 5
+    assert [name for name, _ in found.rows()] == ["private tables", "they lie in files"]
+    few = private_price(settings, (2048 << 20) // each, 3_706)
+    assert few.disk_bytes == 0
+    assert [name for name, _ in few.rows()] == ["private tables"]
+    assert list(few.warnings()) == []
