@@ -41,8 +41,8 @@ def list_runs(
 
     The version is the one that validation chose under the plan's protocol. Figures of different
     protocols say nothing of each other: (!) marks one that flatters every method here, (?) one of
-    which that is not known, and `fedrec runs show` says why. A run that was stopped goes on with
-    `fedrec simulate --resume`.
+    which that is not known, and `fedrec runs show` says why. A simulation that was stopped goes on
+    with `fedrec simulate --resume`; of what ended early there is nothing to go on with here.
     """
     from fedrec.planning.cautions import marked
     from fedrec_lab.reports.run_summary import all_runs

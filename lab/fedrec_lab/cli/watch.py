@@ -77,7 +77,9 @@ def watch(
             after = max(0, link.status().last_event - SHOWN_EVENTS) if starts_late else 0
         events = _until_finished(link.events(after=after, follow=follow))
         if record is not None:
-            events = _recorded(events, record)
+            # Of the run, not of what --after asks for.
+            first = next(link.events(follow=False), None)
+            events = _recorded(events, record, None if first is None else first.unix_seconds)
         if as_json:
             for event in events:
                 print_json(asdict(event))
@@ -114,8 +116,14 @@ def _until_finished(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
             return
 
 
-def _recorded(events: Iterator[RunEvent], settings_file: Path) -> Iterator[RunEvent]:
-    """Pass events on, and leave a run folder when they end."""
+def _recorded(
+    events: Iterator[RunEvent], settings_file: Path, began: float | None
+) -> Iterator[RunEvent]:
+    """Pass events on, and leave a run folder when they end.
+
+    Args:
+        began: when the run began, in unix seconds; None where it has not.
+    """
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.config.loading import load_settings
     from fedrec_lab.reports.federation_record import record_federation
@@ -125,7 +133,7 @@ def _recorded(events: Iterator[RunEvent], settings_file: Path) -> Iterator[RunEv
     settings = load_settings(settings_file)
     plan = settings.plan
     n_items, _ = catalogue_size(settings)
-    folder = RunFolder.create(settings.output.runs, plan.federation.name)
+    folder = RunFolder.create(settings.output.runs, plan.federation.name, began=began)
     folder.write_settings(settings)
     folder.write_environment()
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)

@@ -133,9 +133,10 @@ class ReportContent:
             return _CONTENT.validate_json(raw)
         except ValidationError as error:
             first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            said = f"{where}: {first['msg']}" if where else first["msg"]
             raise StorageError(
-                f"{name} is no report's content: {'.'.join(map(str, first['loc']))}: "
-                f"{first['msg']}.",
+                f"{name} is no report's content: {said}.",
                 remedy="Restore it from a backup, or run the settings anew.",
             ) from error
 

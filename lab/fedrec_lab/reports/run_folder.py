@@ -57,15 +57,26 @@ class RunFolder:
         return f"RunFolder({str(self.path)!r})"
 
     @classmethod
-    def create(cls, base: str | Path, name: str, clock: Clock | None = None) -> RunFolder:
+    def create(
+        cls,
+        base: str | Path,
+        name: str,
+        clock: Clock | None = None,
+        *,
+        began: float | None = None,
+    ) -> RunFolder:
         """Make ``<base>/<name>-<stamp>``, the stamp being the time in UTC.
+
+        Args:
+            began: when the run began, in unix seconds; None for now.
 
         Raises:
             StorageError: it cannot be made.
         """
-        now = datetime.fromtimestamp((clock or SystemClock()).now(), tz=UTC)
+        seconds = (clock or SystemClock()).now() if began is None else began
+        start = datetime.fromtimestamp(seconds, tz=UTC)
         readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
-        stem = f"{readable}-{now:%Y%m%d-%H%M%S}"
+        stem = f"{readable}-{start:%Y%m%d-%H%M%S}"
         check_runs_folder(Path(base))
         try:
             Path(base).mkdir(parents=True, exist_ok=True)

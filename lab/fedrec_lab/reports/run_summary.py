@@ -25,7 +25,7 @@ from fedrec_lab.reports.run_folder import (
 
 __all__ = ["RunState", "RunSummary", "all_runs", "summary_of"]
 
-RunState: TypeAlias = Literal["finished", "stopped", "under way", "unreadable"]
+RunState: TypeAlias = Literal["finished", "ended early", "stopped", "under way", "unreadable"]
 
 _CHECKPOINT = "checkpoint"
 _STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")
@@ -37,7 +37,10 @@ class RunSummary:
 
     Attributes:
         started: from the folder's name; None where it has no time in it.
-        state: "stopped" can be gone on with; "under way" has neither a report nor a checkpoint;
+        state: "stopped" can be gone on with; "ended early" has fewer rounds than planned and
+            nothing to go on with, as a deployed run has that was stopped or not watched to its
+            end, and one whose privacy budget was spent; "under way" has neither a report nor a
+            checkpoint;
             "unreadable" is of another format, or damaged: `problem` says why.
         protocol: what the rates were measured under.
         caution: what has to stand beside them; empty for nothing, None where nobody knows.
@@ -100,9 +103,12 @@ def summary_of(path: Path) -> RunSummary:
     settings, rounds = _settings(path / SETTINGS_NAME), folder.rounds()
     best = _chosen(rounds, noisy=settings["privacy"]["mechanism"] != "none")
     reported = (path / "report.html").exists() or (path / "results.json").exists()
-    state: RunState = "finished" if reported else "under way"
+    planned = settings["rounds"]["total"] + 2 if (path / ROUNDS_NAME).exists() else 0
+    state: RunState = "under way"
     if (path / _CHECKPOINT).exists():
         state = "stopped"
+    elif reported:
+        state = "ended early" if len(rounds) < planned else "finished"
     return RunSummary(
         path=path,
         state=state,
@@ -114,7 +120,7 @@ def summary_of(path: Path) -> RunSummary:
         protocol=settings["evaluation"]["protocol"],
         caution=_caution(path, settings["evaluation"]["protocol"]),
         rounds=len(rounds),
-        planned=settings["rounds"]["total"] + 2 if (path / ROUNDS_NAME).exists() else 0,
+        planned=planned,
         version=None if best is None else int(best.round) - 1,
         validation=None if best is None else best.validation,
         test=None if best is None else best.test,

@@ -80,6 +80,15 @@ def test_a_deployed_run_that_was_stopped_cannot_know(folder: RunFolder, rounds) 
     assert "sampled (?): whether this flatters every method is not known" in page
 
 
+def test_a_record_without_the_last_rounds_is_of_a_run_that_ended_early(
+    folder: RunFolder, rounds
+) -> None:
+    recorded(folder, FULL, rounds[:-2], None)
+    found = summary_of(folder.path)
+    assert (found.state, found.rounds, found.planned) == ("ended early", 3, 5)
+    assert summary_of(recorded(folder, FULL, rounds, None).path).state == "finished"
+
+
 def test_full_flatters_nobody(folder: RunFolder, rounds) -> None:
     recorded(folder, FULL, rounds[:-1], None)
     found = summary_of(folder.path)

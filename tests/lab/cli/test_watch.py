@@ -1,0 +1,33 @@
+"""What `fedrec watch --record` leaves of a run that somebody else carried out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedrec.wire.admin_link import RunEvent
+from fedrec_lab.cli.watch import _recorded
+from fedrec_lab.reports.run_summary import summary_of
+
+BEGAN = datetime(2026, 11, 25, 10, 40, 40, tzinfo=UTC)
+
+
+def test_a_record_is_dated_by_the_start_of_the_run(
+    tmp_path: Path, interactions_file: Path, capsys
+) -> None:
+    settings = tmp_path / "run.toml"
+    settings.write_text(
+        f'[federation]\nname = "movies"\n[data]\npath = "{interactions_file}"\n'
+        f'[output]\nruns = "{tmp_path / "runs"}"\n'
+    )
+    stopped = RunEvent(
+        sequence=9,
+        unix_seconds=BEGAN.timestamp() + 240,
+        kind="run finished",
+        round=0,
+        fields={"reason": "the operator stopped it", "failed": False},
+    )
+    assert list(_recorded(iter([stopped]), settings, BEGAN.timestamp())) == [stopped]
+    folder = Path(capsys.readouterr().err.splitlines()[-1])
+    assert folder.name == "movies-20261125-104040"
+    assert summary_of(folder).started == BEGAN
