@@ -45,11 +45,11 @@ Force = Annotated[bool, typer.Option("--force", help="Replace files that exist."
 
 def _read(path: Path, flags: DataFlags) -> tuple[Interactions, ReadReport, DataSettings]:
     """Read a file as the flags say, and tell what was left out."""
-    from fedrec.data import read_interactions
     from fedrec.data.source import selected
+    from fedrec.data.trying import read_file
 
     data = data_settings(path, flags)
-    found, report = read_interactions(path, data.reading())
+    found, report = read_file(path, data)
     if report.n_bad:
         typer.echo(f"{report.n_bad} of {report.n_rows} rows were left out:", err=True)
         for bad in report.bad_rows[:5]:
@@ -170,8 +170,11 @@ def _import_own(
             remedy=f"Write fedrec data import {path} PATH. Its source: {PUBLIC[str(path)].source}",
         )
     if into is None:
+        free = Path("data") if not Path("data").exists() else Path(f"{path.stem}-data")
         raise DataError(
-            "It is not said where to write to.", remedy="Name the folder with --into FOLDER."
+            "It is not said where to write to.",
+            remedy="Name the folder with --into FOLDER.",
+            options={"into": str(free)},
         )
     prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
     found, report, _ = _read(path, reading)

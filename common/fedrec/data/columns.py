@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.data.guessing import Rows, guessed_names
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
 
@@ -47,8 +48,11 @@ def places_of_roles(roles: Sequence[str]) -> Places:
     return Places(user=user, item=item, rating=at["rating"], timestamp=at["timestamp"])
 
 
-def find_places(path: Path, header: Sequence[str], reading: Reading) -> Places:
+def find_places(path: Path, header: Sequence[str], reading: Reading, rows: Rows = ()) -> Places:
     """Look the columns up in a header, by the names that were given or by usual ones.
+
+    Args:
+        rows: some rows under it, to guess from what columns are that nobody named.
 
     Raises:
         DataError: a column is missing, or two could be meant; every problem is named.
@@ -58,23 +62,24 @@ def find_places(path: Path, header: Sequence[str], reading: Reading) -> Places:
         :1
     ]
     found: dict[str, int | None] = {}
-    options: dict[str, str] = {}
+    options: dict[str, str | None] = {}
+    unknown: list[str] = []
     for role in ROLES:
         wanted = getattr(reading, f"{role}_column")
         usual = [name for name in names if name.casefold() in _KNOWN[role]]
         matching = [wanted] if wanted in names else [] if wanted else list(dict.fromkeys(usual))
         found[role] = names.index(matching[0]) if matching else None
-        needed = role in ("user", "item") or (
-            role == "rating" and reading.minimum_rating is not None
-        )
         if wanted and not matching:
             problems.append(f"no column {wanted!r} for the {role}")
-        elif needed and not matching:
-            problems.append(f"no column for the {role} (one of {', '.join(_KNOWN[role])})")
-        elif len(matching) > 1:
+            options[f"{role}_column"] = None
+        if len(matching) > 1:
             problems.append(f"{' and '.join(matching)}, each of which could be the {role}")
-        if problems and (len(matching) > 1 or (needed and not matching)):
-            options[f"{role}_column"] = matching[0] if matching else ""
+            options[f"{role}_column"] = matching[0]
+        elif not matching and not usual:
+            if role != "rating" or reading.minimum_rating is not None:
+                unknown.append(role)
+            if role in ("user", "item") and not wanted:
+                problems.append(f"no column for the {role} (one of {', '.join(_KNOWN[role])})")
     user, item = found["user"], found["item"]
     if problems or user is None or item is None:
         raise DataError(
@@ -83,18 +88,21 @@ def find_places(path: Path, header: Sequence[str], reading: Reading) -> Places:
             remedy=f"Name columns with {flag_of('user_column')}, {flag_of('item_column')}, "
             f"{flag_of('rating_column')} and {flag_of('timestamp_column')}. If line 1 is no "
             f"header, name all of them, in order, with {flag_of('columns')}.",
-            options=_filled(options, names),
+            options=options | _guessed(names, rows, unknown, set(found.values())),
         )
     return Places(user=user, item=item, rating=found["rating"], timestamp=found["timestamp"])
 
 
-def _filled(options: dict[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Put names that are not spoken for where nothing is known, in the order of the file."""
-    taken = set(options.values())
-    free = [name for name in names if name and name not in taken and not known_roles([name])]
-    filled = {}
-    for option, name in options.items():
-        if not name and not free:
-            return {}
-        filled[option] = name or free.pop(0)
-    return filled
+def _guessed(
+    names: Sequence[str], rows: Rows, roles: Sequence[str], taken: set[int | None]
+) -> dict[str, str | None]:
+    """Return names for roles that have none, of places not taken; nothing without both ids."""
+    free = {
+        name
+        for place, name in enumerate(names)
+        if name and place not in taken and not known_roles([name])
+    }
+    found = guessed_names(names, rows, roles, free)
+    if not {"user", "item"} & set(roles) <= set(found):
+        return {}
+    return {f"{role}_column": name for role, name in found.items()}

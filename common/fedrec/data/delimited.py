@@ -10,8 +10,10 @@ from typing import Protocol
 
 from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Table
 from fedrec.data.columns import Places, find_places, places_of_roles
-from fedrec.data.opening import open_text
+from fedrec.data.guessing import is_header, no_header
+from fedrec.data.opening import head_of, open_text
 from fedrec.data.reading import Reading
+from fedrec.errors import DataError
 
 __all__ = ["fields_of", "read_headed", "read_headless"]
 
@@ -95,7 +97,14 @@ def read_headed(
     with open_text(path, reading.encoding) as file:
         header = next(filter(_is_row, _split(file, separator, quotes=quotes)), [])
     names = [name.partition(":")[0] for name in header] if typed else header
-    places = find_places(path, names, reading)
+    lines = head_of(path, reading.encoding)
+    rows = fields_of(lines[1:], separator)
+    try:
+        places = find_places(path, names, reading, rows)
+    except DataError as error:
+        if lines and not typed and not is_header(header, rows):
+            raise no_header(path, lines[0], header, rows, reading) from error
+        raise
     chunks = _chunks(path, reading, separator, places, len(names), skipped=1, quotes=quotes)
     return _table(chunks, places, separator)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 from fedrec.data.columns import find_places, known_roles
 from fedrec.data.delimited import fields_of
+from fedrec.data.guessing import is_header, is_value, no_header
 from fedrec.data.opening import head_of, plain_name
 from fedrec.data.reading import ROLES, SEPARATORS, Reading, flag_of
 from fedrec.errors import DataError
@@ -17,8 +17,6 @@ __all__ = ["detect_layout", "header_separator", "table_separator"]
 
 _CANDIDATES = ("\t", ",", ";", "|", "::", " ")
 _NAMES = {text: word for word, text in SEPARATORS.items()} | {"::": "::"}
-_FIRST_TIME = 1e8
-"""From here on a number looks like seconds since 1970, not like a rating."""
 
 
 def detect_layout(path: Path, reading: Reading) -> str:
@@ -107,7 +105,7 @@ def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
             f"{path}, line 1, is a header: {', '.join(first[:20])}. {flag_of('columns')} is for "
             "files without one.",
             remedy=f"Leave {flag_of('columns')} out.",
-            options={"columns": None},
+            options={"columns": None} | ({"layout": None} if reading.layout else {}),
         )
     return separator
 
@@ -145,13 +143,17 @@ def _header_separators(lines: Sequence[str], reading: Reading) -> list[str]:
 
 
 def _consistent(lines: Sequence[str]) -> list[str]:
-    """Return the separators under which all lines have the same number of fields, 2 or more."""
-    found = []
+    """Return the separators under which all lines have as many fields as the first, 2 or more.
+
+    Where there is none, those are returned under which most lines have.
+    """
+    found: dict[str, float] = {}
     for separator in _CANDIDATES:
-        sizes = {len(row) for row in fields_of(lines, separator)}
-        if len(sizes) == 1 and sizes.pop() > 1:
-            found.append(separator)
-    return _without_space(found)
+        sizes = [len(row) for row in fields_of(lines, separator)]
+        if sizes and sizes[0] > 1:
+            found[separator] = sizes.count(sizes[0]) / len(sizes)
+    least = 1.0 if 1.0 in found.values() else 0.5
+    return _without_space([separator for separator, share in found.items() if share >= least])
 
 
 def _without_space(found: list[str]) -> list[str]:
@@ -179,20 +181,14 @@ def _several(path: Path, separators: Sequence[str]) -> DataError:
 def _misfit(
     path: Path, lines: Sequence[str], candidates: Sequence[str], roles: Sequence[str]
 ) -> DataError:
-    rows = [(separator, fields_of(lines[:1], separator)) for separator in candidates]
-    separator, first = max(
-        ((separator, row[0]) for separator, row in rows if row),
-        key=lambda found: len(found[1]),
-        default=("", []),
-    )
+    rows = [fields_of(lines[:1], separator) for separator in candidates]
+    first = max((row[0] for row in rows if row), key=len, default=[])
     return DataError(
         f"{path}, line 1, has {len(first)} fields ({_shown(first)}), but {flag_of('columns')} "
         f"names {len(roles)}.",
         remedy=f"Name every column of the file, - for those that are neither of {', '.join(ROLES)};"
         f" or say with {flag_of('separator')} what is between two fields.",
-        options={"columns": _guess(first), "separator": _NAMES.get(separator)}
-        if len(first) > 1
-        else None,
+        options={"columns": None},
     )
 
 
@@ -203,25 +199,19 @@ def _unknown(path: Path, lines: list[str], reading: Reading) -> DataError:
     if len(possible) > 1 and " " in possible:
         possible.remove(" ")
     for separator in possible:
-        fields = fields_of(lines[:1], separator)[0]
-        if len(fields) < 2:
+        fields, *rows = fields_of(lines, separator)
+        # Words with spaces between may be any text.
+        if len(fields) < 2 or (separator == " " and not any(map(is_value, fields))):
             continue
-        if any(_is_number(field) or _is_date(field) for field in fields):
-            options = {"columns": _guess(fields)}
-            if len(possible) > 1:
-                options["separator"] = _NAMES[separator]
-            return DataError(
-                f"The layout of {path} is unknown; its first line is {first[:120]!r}: no header, "
-                "as it looks.",
-                remedy=f"Name its columns in order with {flag_of('columns')}: user, item, rating, "
-                "timestamp, and - for any other.",
-                options=options,
-            )
-        if separator != " ":
-            try:
-                find_places(path, fields, reading)
-            except DataError as error:
-                return error
+        if not is_header(fields, rows):
+            word = _NAMES.get(separator, separator) if len(possible) > 1 else ""
+            return no_header(path, first, fields, rows, reading, word)
+        try:
+            find_places(path, fields, reading, rows)
+        except DataError as error:
+            return error
+    if first.lstrip().startswith("#"):
+        return no_header(path, first, [first], [], reading)
     if reading.separator is not None:
         return DataError(
             f"{path}, line 1, is one field by {flag_of('separator')} = {reading.separator}: "
@@ -237,17 +227,6 @@ def _unknown(path: Path, lines: list[str], reading: Reading) -> DataError:
     )
 
 
-def _guess(fields: Sequence[str]) -> str:
-    """Return what columns may be: user, item, and what looks like a rating or a time."""
-    roles = ["user", "item"]
-    for field in fields[2:]:
-        looks = "timestamp" if _is_date(field) else "-"
-        if _is_number(field):
-            looks = "timestamp" if float(field) >= _FIRST_TIME else "rating"
-        roles.append(looks if looks not in roles else "-")
-    return ",".join(roles)
-
-
 def _shown(fields: Sequence[str]) -> str:
     return ", ".join(repr(field[:30]) for field in fields[:8])
 
@@ -255,14 +234,6 @@ def _shown(fields: Sequence[str]) -> str:
 def _is_number(text: str) -> bool:
     try:
         float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_date(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text.strip())
     except ValueError:
         return False
     return True

@@ -34,6 +34,7 @@ class Gathered:
         n_bad: rows left out because they cannot be read.
         n_below: rows left out for their rating.
         bad: the first bad rows.
+        unread_times: the first values that should be times and are none.
     """
 
     interactions: Interactions = field(default_factory=lambda: Interactions.from_columns([], []))
@@ -42,6 +43,7 @@ class Gathered:
     n_below: int = 0
     n_rounded: int = 0
     bad: list[BadRow] = field(default_factory=list)
+    unread_times: list[Any] = field(default_factory=list)
 
 
 class _Ids(dict[str, int]):
@@ -108,7 +110,7 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
             when = None if when is None else when[good]
         kept.append((user, item, when))
     times.check(path)
-    found.n_rounded = times.n_rounded
+    found.n_rounded, found.unread_times = times.n_rounded, times.unread
     if kept:
         found.interactions = Interactions(
             user_ids=_names(users, np.concatenate([part[0] for part in kept])),

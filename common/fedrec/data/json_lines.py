@@ -11,7 +11,8 @@ from typing import Any
 from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Table
 from fedrec.data.columns import find_places
 from fedrec.data.opening import open_text
-from fedrec.data.reading import ROLES, Reading
+from fedrec.data.reading import ROLES, Reading, flag_of
+from fedrec.errors import DataError
 
 __all__ = ["read_json_lines"]
 
@@ -28,8 +29,16 @@ def read_json_lines(path: Path, reading: Reading) -> Table:
     reading.refuse_beyond("jsonl", "encoding", *(f"{role}_column" for role in ROLES))
     with open_text(path, reading.encoding) as file:
         first = [_object(line) for line in islice(file, _FIRST_ROWS) if line.strip()]
-    names = list(dict.fromkeys(key for found in first if isinstance(found, dict) for key in found))
-    places = find_places(path, names, reading)
+    objects = [found for found in first if isinstance(found, dict)]
+    if first and not objects:
+        raise DataError(
+            f"{path}, line 1, is no JSON line: {first[0]}.",
+            remedy=f"Leave {flag_of('layout')} out, or write one object on each line.",
+            options={"layout": None},
+        )
+    names = list(dict.fromkeys(key for found in objects for key in found))
+    rows = [[str(found.get(name, "")) for name in names] for found in objects]
+    places = find_places(path, names, reading, rows)
     found = (places.user, places.item, places.rating, places.timestamp)
     keys = [None if place is None else names[place] for place in found]
     return Table(

@@ -45,7 +45,7 @@ def _read_table(path: Path, reading: Reading) -> Table:
         raise DataError(
             "The layout table has no header, and nothing says what its columns are.",
             remedy=f"Name them in order with {flag_of('columns')}.",
-            options={"columns": "user,item,rating,timestamp"},
+            options={"layout": None},
         )
     separator = table_separator(path, reading, reading.roles)
     return read_headless(path, reading, separator=separator, roles=reading.roles)

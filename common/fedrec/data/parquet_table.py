@@ -13,6 +13,8 @@ from fedrec.errors import DataError
 
 __all__ = ["read_parquet"]
 
+_FIRST_ROWS = 50
+
 
 def read_parquet(path: Path, reading: Reading) -> Table:
     """Read a Parquet table, points in time as microseconds since 1970.
@@ -35,17 +37,35 @@ def read_parquet(path: Path, reading: Reading) -> Table:
             schema = table.schema_arrow
     except arrow.ArrowException as error:
         raise _unreadable(path, error) from error
-    places = find_places(path, list(schema.names), reading)
+    names = list(schema.names)
+    try:
+        places = find_places(path, names, reading)
+    except DataError:
+        # Rows are needed for a guess alone: a group of them takes memory in all of its columns.
+        places = find_places(path, names, reading, _first_rows(path))
     found = (places.user, places.item, places.rating, places.timestamp)
-    names = [None if place is None else schema.names[place] for place in found]
-    for name in names:
+    chosen = [None if place is None else names[place] for place in found]
+    for name in chosen:
         if name is not None:
             _check_type(path, name, schema.field(name).type)
     return Table(
-        has_timestamps=names[3] is not None,
-        has_ratings=names[2] is not None,
-        chunks=_chunks(path, names),
+        has_timestamps=chosen[3] is not None,
+        has_ratings=chosen[2] is not None,
+        chunks=_chunks(path, chosen),
     )
+
+
+def _first_rows(path: Path) -> list[tuple[str, ...]]:
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    try:
+        with path.open("rb") as file, parquet.ParquetFile(file) as table:
+            batch = next(table.iter_batches(_FIRST_ROWS), None)
+            columns = [] if batch is None else [map(str, _values(each)) for each in batch.columns]
+            return list(zip(*columns, strict=True))
+    except arrow.ArrowException as error:
+        raise _unreadable(path, error) from error
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

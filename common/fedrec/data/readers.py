@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
 from fedrec.data.layouts import READERS
 from fedrec.data.opening import reading_problems
 from fedrec.data.reading import Reading, flag_of
+from fedrec.data.times import formats_that_fit
 from fedrec.errors import DataError
 
-__all__ = ["READERS", "BadRow", "ReadReport", "read_interactions"]
+__all__ = ["READERS", "BadRow", "ReadReport", "read_interactions", "try_reading"]
 
 _SHOWN_ROWS = 5
 _AS_FOUND = Reading()
@@ -70,7 +72,22 @@ def read_interactions(
             lacks a column, mixes kinds of times, has no usable row, or has a bad row where
             `reading.strict`.
     """
-    path = Path(path)
+    found, report = _read(Path(path), reading, n_chunks=None)
+    return found.interactions, report
+
+
+def try_reading(path: Path, reading: Reading) -> None:
+    """Read a file's first rows, to see whether it can be read so.
+
+    Raises:
+        DataError: see `read_interactions`; or most of those rows are bad.
+    """
+    _, report = _read(path, reading, n_chunks=1)
+    if 2 * report.n_bad > report.n_rows:
+        raise DataError(f"{report.n_bad} of the first {report.n_rows} rows of {path} are bad.")
+
+
+def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gathered, ReadReport]:
     _refuse_unreadable(path)
     with reading_problems(path, reading.encoding):
         name = detect_layout(path, reading) if reading.layout is None else reading.layout
@@ -89,7 +106,7 @@ def read_interactions(
                 f"{flag_of('rating_column')}, or where there is no header in {flag_of('columns')}.",
                 options={"minimum_rating": None},
             )
-        found = gather(path, table, reading)
+        found = gather(path, replace(table, chunks=islice(table.chunks, n_chunks)), reading)
     report = ReadReport(
         path=path,
         layout=name,
@@ -101,7 +118,7 @@ def read_interactions(
         n_rounded_timestamps=found.n_rounded,
     )
     _refuse_unusable(found, report, reading)
-    return found.interactions, report
+    return found, report
 
 
 def _refuse_unreadable(path: Path) -> None:
@@ -121,18 +138,12 @@ def _refuse_unusable(found: Gathered, report: ReadReport, reading: Reading) -> N
     if report.n_bad and (reading.strict or not (usable or report.n_below_rating)):
         listed = report.bad_rows[:_SHOWN_ROWS]
         more = ", ..." if report.n_bad > len(listed) else ""
-        is_time = not usable and all(bad.reason.startswith("the time") for bad in report.bad_rows)
-        remedy = f"Correct these rows, or name another {flag_of('layout')}"
-        if usable:
-            remedy = f"Correct these rows, or leave them out by reading without {flag_of('strict')}"
-        elif is_time:
-            remedy = f"Say how times are written with {flag_of('timestamp_format')}; none leaves "
-            remedy += "them out, so that held-out items are random"
+        remedy, options = _way_out(found, report, reading)
         raise DataError(
             f"{report.path}, read as {report.layout}: {report.n_bad} of {report.n_rows} rows are "
             "bad. " + " ".join(f"Line {bad.line}: {bad.reason}." for bad in listed) + more,
-            remedy=f"{remedy}.",
-            options={"strict": None} if usable else {"timestamp_format": "none"} if is_time else {},
+            remedy=remedy,
+            options=options,
         )
     if not usable:
         raise DataError(
@@ -141,3 +152,25 @@ def _refuse_unusable(found: Gathered, report: ReadReport, reading: Reading) -> N
             remedy=f"Lower {flag_of('minimum_rating')}.",
             options={"minimum_rating": None},
         )
+
+
+def _way_out(
+    found: Gathered, report: ReadReport, reading: Reading
+) -> tuple[str, dict[str, str | None]]:
+    """Return what to do about rows that are bad, and the settings that do it."""
+    if len(found.interactions):
+        remedy = f"Correct these rows, or leave them out by reading without {flag_of('strict')}."
+        return remedy, {"strict": None}
+    if not all(bad.reason.startswith("the time") for bad in report.bad_rows):
+        told = [name for name in ("layout", "columns", "separator") if getattr(reading, name)]
+        remedy = f"Correct these rows, or name another {flag_of('layout')}."
+        return remedy, dict.fromkeys(told)
+    fitting = formats_that_fit(found.unread_times)
+    which = "Say how times are written"
+    if len(fitting) > 1:
+        which = f"They may be written as {' or as '.join(fitting)}: say which"
+    remedy = (
+        f"{which} with {flag_of('timestamp_format')}; none leaves them out, so that held-out "
+        "items are random."
+    )
+    return remedy, {"timestamp_format": fitting[0] if len(fitting) == 1 else "none"}

@@ -61,11 +61,17 @@ class Reading:
         unknown = [role for role in roles if role not in (*ROLES, "-")]
         twice = [role for role in ROLES if roles.count(role) > 1]
         if unknown or twice or "user" not in roles or "item" not in roles:
+            listed = ", ".join(map(repr, unknown or twice))
+            wrong = "names no user or no item"
+            if unknown:
+                wrong = f"{listed} is none of {', '.join(ROLES)} and -"
+            elif twice:
+                wrong = f"{listed} stands there twice"
             raise DataError(
-                f"columns is {self.columns!r}.",
+                f"columns is {self.columns!r}: {wrong}.",
                 remedy=f"Name each column of the file in {flag_of('columns')}, in order: user and "
                 "item, rating and timestamp where it has them, - for any other.",
-                options={"columns": "user,item,rating,timestamp"},
+                options={"columns": None},
             )
         return roles
 
@@ -80,6 +86,7 @@ class Reading:
                 f"separator is {self.separator!r}.",
                 remedy=f"Set {flag_of('separator')} to one of {', '.join(SEPARATORS)}, to ::, or "
                 "to another single character.",
+                options={"separator": None},
             )
         return found
 
@@ -97,6 +104,7 @@ class Reading:
                 "columns have fixed places, or no names to find them by.",
                 remedy=f"Leave that out, or choose another {flag_of('layout')}: csv has a header, "
                 "table has none.",
+                options=dict.fromkeys(beyond),
             )
 
     @classmethod

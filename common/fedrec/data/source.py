@@ -11,10 +11,11 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.fetching import DATASETS
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import PUBLIC, cached_path, require_if_public
-from fedrec.data.readers import ReadReport, read_interactions
+from fedrec.data.readers import ReadReport
 from fedrec.data.reading import flag_of
 from fedrec.data.settings import DataSettings
 from fedrec.data.splits import Divide, UserSplit, leave_one_out
+from fedrec.data.trying import read_file
 from fedrec.errors import DataError, SettingsError
 
 __all__ = [
@@ -71,7 +72,7 @@ def read_source(
             remedy="Set data.path in the settings or by a flag of the command.",
         )
     require_if_public(data.path)
-    found, report = read_interactions(Path(data.path), data.reading())
+    found, report = read_file(data.path, data)
     for note in _notes(found, report, data):
         tell(note)
     return found

@@ -19,7 +19,7 @@ from fedrec.data.interactions import MISSING_TIMESTAMP
 from fedrec.data.reading import flag_of
 from fedrec.errors import DataError
 
-__all__ = ["Times"]
+__all__ = ["Times", "formats_that_fit", "looks_like_time"]
 
 _LATEST = 2**63
 _EPOCH, _ZONELESS_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
@@ -27,6 +27,10 @@ _MICROSECOND = timedelta(microseconds=1)
 _UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 _FIRST_OF_UNIT = np.array([10**8, 10**11, 10**14, 10**17], dtype=np.int64)
 """From 1973 on a time's unit shows in its size: the four ranges do not meet before 5138."""
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
+_FORMS = ("auto", *(f"{day}{hour}" for day in _DAYS for hour in ("", " %H:%M", " %H:%M:%S")))
+"""How dates are often written, for proposals."""
+_KEPT_UNREAD = 1000
 _DATE, _ZONED = "a date without a time zone", "a date with a time zone"
 
 
@@ -44,6 +48,8 @@ class Times:
         self._how = how
         self._seen: dict[str, tuple[int, Any]] = {}
         self.n_rounded = 0
+        self.unread: list[Any] = []
+        """The first of the values that are no times."""
 
     def read(
         self, values: Sequence[Any], lines: Sequence[int]
@@ -62,6 +68,8 @@ class Times:
             except ValueError as error:
                 times[place] = MISSING_TIMESTAMP
                 bad[place] = str(error)
+                if len(self.unread) < _KEPT_UNREAD:
+                    self.unread.append(value)
         return times, bad
 
     def check(self, path: Path) -> None:
@@ -132,6 +140,25 @@ class Times:
             raise ValueError(f"the time is {value!r}, expected none before 1970")
         self._note(_ZONED if zoned else _DATE, line, value)
         return time
+
+
+def formats_that_fit(values: Sequence[Any]) -> list[str]:
+    """Return the ways of writing times, `auto` among them, under which most values are times."""
+    lines = range(len(values))
+    n_bad = {how: len(Times(how).read(values, lines)[1]) for how in _FORMS}
+    fewest = min(n_bad.values())
+    return [how for how, count in n_bad.items() if count == fewest and 2 * count < len(values)]
+
+
+def looks_like_time(text: str) -> bool:
+    """Tell whether text can hardly be anything but a time: a date, or seconds since 1973 or less.
+
+    Smaller numbers may be times, too, but as well ids or ratings.
+    """
+    number = _number(text)
+    if number is not None:
+        return bool(_FIRST_OF_UNIT[0] <= number < _LATEST)
+    return bool(formats_that_fit([text]))
 
 
 def _whole_numbers(values: Sequence[Any]) -> NDArray[np.int64] | None:

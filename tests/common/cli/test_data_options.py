@@ -15,42 +15,7 @@ from fedrec.data import READERS
 from fedrec.data.settings import DataSettings
 
 from .conftest import Fedrec
-
-SHAPES: dict[str, tuple[str, bytes]] = {
-    "no header": ("v.csv", b"a,x,5,875072688\nb,y,1,875072689\n"),
-    "no header, and spaces": ("v.txt", b"a x 5\nb y 1\n"),
-    "a header of other names": ("v.csv", b"wer;was;wann\na;x;1\nb;y;2\n"),
-    "two columns for the item": ("v.tsv", b"user\titem\titem_id\na\tx\t1\nb\ty\t2\n"),
-    "latin-1": ("v.csv", "user,item\na,ü\nb,y\n".encode("latin-1")),
-    "utf-16 without a mark": ("v.csv", "user,item\na,x\nb,y\n".encode("utf-16-le")),
-    "two units of time": ("v.csv", b"user,item,time\na,x,875072688\nb,y,1700000000000\n"),
-    "numbers and dates": ("v.csv", b"user,item,time\na,x,875072688\nb,y,2021-01-01\n"),
-    "zones and none": ("v.csv", b"user,item,time\na,x,2021-01-01\nb,y,2021-01-01T10:00Z\n"),
-    "dates of another form": ("v.csv", b"user,item,time\na,x,1/2/2021\nb,y,2/1/2021\n"),
-    "two separators": ("v.csv", b"user,item,;user;item\na,b,;c;d\n"),
-}
-"""Files that are refused as they are, each read by the command that the refusal proposes."""
-
-
-def proposed(error: str) -> list[str]:
-    """Return the command that an error says would work, without `fedrec` itself."""
-    found = re.search(r"^  As in: fedrec (.*)$", error, re.MULTILINE)
-    assert found is not None, error
-    return shlex.split(found[1])
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_command_that_an_error_proposes_works(
-    fedrec: Fedrec, tmp_path: Path, shape: str
-) -> None:
-    name, content = SHAPES[shape]
-    path = tmp_path / name
-    path.write_bytes(content)
-    refused = fedrec("data", "describe", path)
-    assert refused.code == 2
-    assert "error [data]" in refused.err
-    assert re.search(r"--[a-z-]+ \(data\.[a-z_]+\)", refused.err)
-    assert fedrec(*proposed(refused.err)).code == 0
+from .test_proposed_commands import proposed_by
 
 
 @pytest.mark.parametrize(
@@ -80,26 +45,6 @@ def test_flags_that_do_not_fit_are_named(
     assert refused.code == 2
     assert re.search(message, refused.err, re.DOTALL), refused.err
     assert "--" in refused.err
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--minimum-rating", "9"),
-        ("--strict",),
-        ("--columns", "user,item,rating"),
-        ("--separator", "tab"),
-    ],
-)
-def test_a_flag_in_the_way_is_taken_out(
-    fedrec: Fedrec, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
-    path = tmp_path / "v.csv"
-    path.write_text("user,item,rating\na,x,5\n,y,1\n")
-    refused = fedrec("data", "describe", path, *flags)
-    again = proposed(refused.err)
-    assert flags[0] not in again
-    assert fedrec(*again).code == 0
 
 
 def test_flags_are_the_settings(fedrec: Fedrec) -> None:
@@ -168,7 +113,7 @@ def test_a_settings_file_is_corrected_by_set(
     path = tmp_path / "run.toml"
     path.write_text(f'[data]\npath = "{odd_file}"\n')
     refused = fedrec("check", path)
-    again = proposed(refused.err)
+    again = proposed_by(refused.err)
     assert again[2] == "--set"
     assert again[3] == "data.columns=user,item,-,rating"
     found = fedrec(
@@ -206,7 +151,7 @@ def test_commands_of_a_settings_file_name_settings_and_unset_them(
     refused = fedrec(verb, "s.toml")
     assert refused.code == 2
     assert "data." in refused.err and re.search(r"--(?!set)", refused.err) is None, refused.err
-    again = proposed(refused.err)
+    again = proposed_by(refused.err)
     assert again == [verb, "s.toml", "--set", option]
     worked = fedrec(*again)
     assert worked.code == 0, worked.err

@@ -240,7 +240,7 @@ def test_a_minimum_of_ratings(tmp_path: Path) -> None:
 def test_a_minimum_of_ratings_that_the_file_has_not(tmp_path: Path) -> None:
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,b\n")
-    with pytest.raises(DataError, match="no column for the rating"):
+    with pytest.raises(DataError, match="no ratings to compare"):
         read_interactions(path, Reading(minimum_rating=4))
     with pytest.raises(DataError, match="no ratings to compare"):
         bare = tmp_path / "bare.csv"
@@ -331,6 +331,21 @@ def test_parquet_with_dates_and_zones(tmp_path: Path) -> None:
     path = tmp_path / "v.parquet"
     assert found_in(path, timestamp_column="time") == [("a", "1", MICRO), ("b", "2", -1)]
     assert found_in(path, timestamp_column="day")[0][2] == MICRO - 36_000_000_000
+
+
+def test_columns_of_parquet_that_nobody_named_are_guessed(tmp_path: Path) -> None:
+    import datetime as dt
+
+    days = [dt.date(2021, 1, 1), dt.date(2021, 1, 2)]
+    table = arrow.table({"day": days, "customer": ["a", "b"], "tags": [["k"], []], "film": [7, 8]})
+    path = tmp_path / "v.parquet"
+    parquet.write_table(table, path)
+    with pytest.raises(DataError, match="no column for the user") as error:
+        read_interactions(path)
+    assert error.value.options == {
+        "user_column": "customer", "item_column": "film", "timestamp_column": "day",
+    }  # fmt: skip
+    assert [row[:2] for row in found_in(path, **error.value.options)] == [("a", "7"), ("b", "8")]
 
 
 def test_lines_are_counted_past_blank_ones_and_quoted_breaks(tmp_path: Path) -> None:
