@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_federation import Killed
-from client.support.key_watch import KeyWatch, put_watch
+from client.support.key_watch import KeyWatch
 
 from fedrec.config.plan import plan_to_json
 from fedrec.disk import DiskFull
@@ -27,11 +27,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def world(tmp_path: Path) -> AuthorityWorld:
     return AuthorityWorld(tmp_path)
-
-
-@pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    return put_watch(monkeypatch)
 
 
 def state_of(world: AuthorityWorld) -> Any:

@@ -1,117 +1,40 @@
 """One member of a cell adds what no user can: its cell is named, the others' sum is published.
 
-Six puppets are two cells of three, nine are three; the spoiler is the last of them.
+Of the two or three cells of puppets the spoiler is in the last.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from client.round.test_bounds import PLAN, Vector, packed_without_checks
+from authority.opening.spoiling import (
+    ATTACKS,
+    Attack,
+    added,
+    audited,
+    check_published_over,
+    inflated_row,
+    spoilt,
+    state_of,
+)
+from client.round.test_bounds import PLAN, Vector
 from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import FakeRound, Killed, World
+from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch, put_watch
 
-from fedrec.errors import BadSignature, RefusedError
-from fedrec.evaluation.metrics import METRIC_NAMES
-from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.protection import VectorSpec
-from fedrec.wire.messages import RevealStatement, Wait, manifest_digest
+from fedrec.wire.messages import Wait
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _NOT_THEIRS, _UNFIT
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
-
-ROW, WIDTH, BITS = 5, 4, 8
-
-
-def inflated_row(layout: Any, vector: Vector, spoils: bool) -> None:
-    """One user moves a row, which nobody else touches, 11,775 times as far as any can."""
-    vector[layout.count_slice][ROW] = int(spoils)
-    vector[ROW * WIDTH : (ROW + 1) * WIDTH] = 0
-    vector[ROW * WIDTH] = (11_775 << BITS) * spoils
-
-
-def denominator_negative(layout: Any, vector: Vector, spoils: bool) -> None:
-    """Others moved a row by 1 each; two users are taken off, so that it is divided by fewer."""
-    vector[layout.count_slice][ROW] = -2 if spoils else 1
-    vector[ROW * WIDTH] = 0 if spoils else 1 << BITS
-
-
-def users_over_cap(layout: Any, vector: Vector, spoils: bool) -> None:
-    """As many users as a federation may have, beside those of the others."""
-    if spoils:
-        vector[layout.metrics_slice][METRIC_NAMES.index("participants")] = 16_384
-
-
-Attack = Callable[[Any, Vector, bool], None]
-ATTACKS: tuple[Attack, ...] = (inflated_row, denominator_negative, users_over_cap)
-
-
-@pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    return put_watch(monkeypatch)
-
-
-def spoilt(world: World, attack: Attack, monkeypatch: pytest.MonkeyPatch, *spoilers: int) -> None:
-    """Let some puppets contribute what their own software would not; the others are honest."""
-    honest = world.vector
-
-    def vector(seed: int, round_: FakeRound | None = None) -> Vector:
-        found = honest(seed, round_)
-        if round_ is not None and round_.kind == "train":
-            attack(world.round_vector(round_).layout, found, seed in spoilers)
-        return found
-
-    monkeypatch.setattr(world, "vector", vector)
-    # Changed software does not check what it sends.
-    monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
-    monkeypatch.setattr("fedrec.protection.slots.gmpy2.pack", packed_without_checks)
-
-
-def state_of(world: AuthorityWorld) -> Any:
-    return PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
-
-
-def added(world: AuthorityWorld, round_: FakeRound, *numbers: int) -> bytes:
-    """Return the sum of some puppets' contributions."""
-    total = world.round_vector(round_).accumulator()
-    for number in numbers:
-        total.add(round_.contributions[world.puppets[number].client_id][1])
-    return total.finish()
-
-
-def opened_by(world: AuthorityWorld, said: RevealStatement, sealed: bytes) -> Vector:
-    known = world.membership(world.puppets[0])
-    vector = known.vector_of("train", len(known.catalogue))
-    return vector.unpack(known.seal_of(said.round).unseal_aggregate(sealed), 1)
-
-
-def check_published_over(
-    world: AuthorityWorld, round_: FakeRound, paused: tuple[int, ...], *numbers: int
-) -> None:
-    """Check that the round's sum is that of these puppets, and who is named."""
-    ((said, sealed),) = world.link.reveals
-    verify(world.revealer.public.signing_key, said.statement(), said.signature)
-    kept = tuple(round_.contributions[world.puppets[n].client_id][0] for n in numbers)
-    assert said.paused == paused
-    assert said.manifest_digest == manifest_digest(world.run, round_.number, kept)
-    wanted = sum(world.vector(n, round_) for n in numbers)
-    assert np.array_equal(opened_by(world, said, sealed), wanted)
-
-
-def audited(world: AuthorityWorld) -> list[tuple[str, str]]:
-    lines = [json.loads(line) for line in world.refusals().splitlines()]
-    return [(line["event"], line["code"]) for line in lines]
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
@@ -278,100 +201,6 @@ def test_cell_opening_under_dp(
     assert state_of(world).paused == ()
 
 
-@pytest.mark.parametrize("opened", [0, 1, 2])
-def test_killed_between_noting_and_opening(
-    tmp_path: Path, opened: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It opens the same sums again and says the same; nothing else was ever opened."""
-    key = put_watch(monkeypatch)
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    spoilt(world, inflated_row, monkeypatch, 5)
-    round_ = world.honest_round()
-    cells = [added(world, round_, 0, 1, 2), added(world, round_, 3, 4, 5)]
-    reveal = KeyWatch.reveal
-
-    def killed(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> Any:
-        if len(watch.opened) == opened:
-            raise Killed
-        return reveal(watch, total, n_summands, names)
-
-    monkeypatch.setattr(KeyWatch, "reveal", killed)
-    with pytest.raises(Killed):
-        world.run_revealer(lambda: world.reveal(round_))
-    (noted,) = state_of(world).revealed
-    assert [one.cell for one in noted.cells] == [1, 2][:opened]
-    monkeypatch.setattr(KeyWatch, "reveal", reveal)
-    world.run_revealer(lambda: world.reveal(round_))
-    check_published_over(world, round_, (2,), 0, 1, 2)
-    assert set(key.opened) == {world.total(round_), *cells}
-    (noted,) = state_of(world).revealed
-    assert [one.cell for one in noted.cells] == [1, 2]
-
-
-def test_killed_between_the_pause_and_the_word(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is paused is on disk before anybody hears of it; another list is refused for good."""
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    spoilt(world, inflated_row, monkeypatch, 5)
-    round_ = world.honest_round()
-
-    def killed(name: str) -> None:
-        if name == "submit_reveal":
-            raise Killed
-
-    world.link.before = killed
-    with pytest.raises(Killed):
-        world.run_revealer(lambda: world.reveal(round_))
-    world.link.before = lambda name: None
-    assert [one.cell for one in state_of(world).paused] == [2]
-    known = set(key.opened)
-    world.run_revealer(lambda: world.reveal(round_))
-    check_published_over(world, round_, (2,), 0, 1, 2)
-    del round_.contributions[world.puppets[5].client_id]
-    world.put_vector(round_, world.puppets[5], world.vector(1))
-    world.run_revealer(lambda: world.reveal(round_))
-    assert len(world.link.reveals) == 1 and set(key.opened) == known
-    assert "was opened with other contributions before" in world.refusals()
-
-
-@pytest.mark.parametrize("at", ["record_opened", "opened", "submit_reveal"])
-def test_killed_around_the_word_the_chain_stays_one(
-    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Asked again with the full list, it says the same, or for the first time."""
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    spoilt(world, inflated_row, monkeypatch, 5)
-    round_ = world.honest_round()
-    keep = OpenedSums.record_opened
-
-    def killed(store: PrivateStore, *what: Any) -> None:
-        if at == "opened":
-            keep(store, *what)
-        raise Killed
-
-    if at == "submit_reveal":
-        world.link.before = lambda name: _kill_at(name, "submit_reveal")
-    else:
-        monkeypatch.setattr(OpenedSums, "record_opened", killed)
-    with pytest.raises(Killed):
-        world.run_revealer(lambda: world.reveal(round_))
-    world.link.before = lambda name: None
-    monkeypatch.setattr(OpenedSums, "record_opened", keep)
-    before = state_of(world)
-    assert [one.cell for one in before.paused] == [2]
-    world.run_revealer(lambda: world.reveal(round_), lambda: world.reveal(round_))
-    (first, sealed), (second, again) = world.link.reveals
-    assert (first, sealed) == (second, again)
-    assert (first.sequence, first.paused) == (1, (2,)) and before.head in (None, first)
-    assert state_of(world).head == first
-
-
-def _kill_at(name: str, wanted: str) -> None:
-    if name == wanted:
-        raise Killed
-
-
 @pytest.mark.parametrize(("n_paused", "spoilers"), [(16, (8,)), (15, (0, 8))])
 def test_the_seventeenth_cell_is_not_paused(
     tmp_path: Path,
@@ -472,94 +301,3 @@ def test_above_the_limit_a_forged_sum_blames_nobody(tmp_path: Path, key: KeyWatc
     assert world.link.reveals == []
     assert [(said.refused, said.paused) for said in world.link.declined] == [(_NOT_THEIRS, ())]
     assert state_of(world).refused_sums == 1
-
-
-def named(world: AuthorityWorld, round_: FakeRound, *cells: int) -> None:
-    """Publish a round whose statement pauses some cells."""
-    published = world.publish(round_)
-    assert published.statement is not None
-    said = replace(published.statement, paused=cells)
-    signed = world.membership(world.revealer).sign_statement(said)
-    round_.published = replace(published, statement=signed)
-
-
-def test_a_client_of_a_paused_cell_waits_and_says_for_what(tmp_path: Path) -> None:
-    """It rolls its round back, and answers no further one, whatever the coordinator asks."""
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    first = world.ask_to_train(1)
-
-    def publish() -> Wait:
-        for member in (world.identity, *world.puppets[:3]):
-            del first.contributions[member.client_id]
-        named(world, first, 1)
-        return Wait()
-
-    def ask_again() -> Any:
-        return world.train(world.open(2))
-
-    world.link.script += [publish, ask_again]
-    world.app().run()
-    assert [header.round for header, _ in world.link.uploads] == [1]
-    (settled,) = [event for event in world.events if event.name == "published"]
-    assert settled.detail == "not_counted: cell_paused"
-    (told,) = [event for event in world.events if event.name == "cell_paused"]
-    assert "waits until the key authority takes the cell in again" in told.detail
-    with PrivateStore(world.state, read_only=True) as store:
-        assert (store.state.version, store.state.private, store.state.staged) == (1, None, None)
-    # It knows it still when it is started again.
-    world.events.clear()
-    world.link.script.append(ask_again)
-    world.app().run()
-    assert len(world.link.uploads) == 1 and "cell_paused" in world.event_names()
-
-
-def test_a_client_of_another_cell_goes_on(tmp_path: Path) -> None:
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    first = world.ask_to_train(1)
-
-    def publish() -> Wait:
-        for member in world.puppets[3:]:
-            del first.contributions[member.client_id]
-        named(world, first, 2)
-        return Wait()
-
-    world.link.script.append(publish)
-    world.ask_to_train(2)
-    world.app().run()
-    assert [header.round for header, _ in world.link.uploads] == [1, 2]
-    assert "cell_paused" not in world.event_names()
-    (settled,) = [event for event in world.events if event.name == "published"]
-    assert settled.detail == "counted"
-
-
-@pytest.mark.parametrize(
-    ("cells", "said"), [((2,), "is over clients of cells that are paused"), ((7,), "does not have")]
-)
-def test_a_word_that_does_not_fit_what_is_published(
-    tmp_path: Path, cells: tuple[int, ...], said: str
-) -> None:
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    named(world, world.honest_round(), *cells)
-    world.link.script.append(Wait)
-    with pytest.raises(RefusedError, match=said):
-        world.app().run()
-    assert '"event":"published_round_refused"' in world.audit()
-
-
-def test_a_pause_that_somebody_wrote_over_the_signed_word(tmp_path: Path) -> None:
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    round_ = world.honest_round()
-    published = world.publish(round_)
-    assert published.statement is not None
-    round_.published = replace(published, statement=replace(published.statement, paused=(3,)))
-    world.link.script.append(Wait)
-    with pytest.raises(BadSignature):
-        world.app().run()
-
-
-def test_it_says_that_a_round_was_given_up(tmp_path: Path) -> None:
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    world.link.script.append(lambda: Wait(reason=_UNFIT, about=RoundId(4)))
-    world.app().run()
-    (told,) = [event for event in world.events if event.name == "round_refused"]
-    assert (told.round, told.detail) == (4, _UNFIT)

@@ -8,7 +8,7 @@ import pytest
 from blake3 import blake3
 from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_federation import Killed, World
-from client.support.key_watch import KeyWatch, put_watch
+from client.support.key_watch import KeyWatch
 
 from fedrec.config.layout import METRICS_SLICE
 from fedrec.identity.public import verify
@@ -23,11 +23,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def world(tmp_path: Path) -> AuthorityWorld:
     return AuthorityWorld(tmp_path)
-
-
-@pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    return put_watch(monkeypatch)
 
 
 def test_a_single_ciphertext_is_not_opened_as_the_sum(world: AuthorityWorld, key: KeyWatch) -> None:

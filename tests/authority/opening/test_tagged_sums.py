@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_federation import FakeRound
-from client.support.key_watch import KeyWatch, put_watch
+from client.support.key_watch import KeyWatch
 
 from fedrec.ids import RoundId
 from fedrec.protection.blocks import BlockMember
@@ -22,11 +22,6 @@ from fedrec_authority.opening.sum_opening import MOST_REFUSED
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    return put_watch(monkeypatch)
 
 
 TAGGED: dict[str, Any] = {

@@ -1,0 +1,12 @@
+"""Which sums an authority opened."""
+
+from __future__ import annotations
+
+import pytest
+from client.support.key_watch import KeyWatch, put_watch
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+    """Watch the secret key."""
+    return put_watch(monkeypatch)
