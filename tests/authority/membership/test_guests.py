@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from authority.folder.test_authority_folder import NOW, FakeCoordinator
+from authority.folder.fake_coordinator import NOW, FakeCoordinator
 from isolation import smallest_isolated
 
 from fedrec.clock import FakeClock

@@ -6,13 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from authority.opening.spoiling import (
-    added,
-    check_published_over,
-    inflated_row,
-    spoilt,
-    state_of,
-)
+from authority.opening.spoiling import added, check_published_over, inflated_row, spoilt, state_of
 from client.round.test_bounds import PLAN
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import Killed

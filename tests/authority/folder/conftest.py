@@ -1,0 +1,25 @@
+"""Four people, and the folder of an authority that took three of them in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from authority.folder.fake_coordinator import PLAN
+
+from fedrec.identity.identity import Identity
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+
+
+@pytest.fixture
+def people() -> list[Identity]:
+    return [Identity.create(name) for name in "abcd"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, people: list[Identity]) -> AuthorityFolder:
+    made = AuthorityFolder(tmp_path / "keys")
+    members = [person.public for person in people[:3]]
+    made.keep(made.begin(PLAN, 12).of_exactly(members, 100))
+    made.rotate()
+    return made

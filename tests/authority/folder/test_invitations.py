@@ -1,0 +1,113 @@
+"""Who is invited is admitted, once, with what the invitation is for."""
+
+from __future__ import annotations
+
+import pytest
+from authority.folder.fake_coordinator import NOW, FakeCoordinator, invited
+
+from fedrec.clock import FakeClock
+from fedrec.errors import KeysError
+from fedrec.identity.application import SignedApplication
+from fedrec.identity.certificates import Credentials
+from fedrec.identity.identity import Identity
+from fedrec.identity.issuer import Issuer
+from fedrec.ids import ClientId
+from fedrec_authority.delivery import AuthorityEvent, Delivery
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+
+pytestmark = pytest.mark.slow
+
+
+def test_who_is_invited_is_admitted_in_one_epoch(folder: AuthorityFolder) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    joiners = [Identity.create(f"joiner-{number}") for number in range(3)]
+    link.waiting = [invited(folder, who, who.public.label) for who in joiners]
+    delivery.look()
+    assert {e.client_id for e in events if e.name == "member admitted"} == {
+        who.client_id for who in joiners
+    }
+    assert link.installed == [2], "one epoch for all three, delivered at once"
+    assert folder.newest is not None
+    for who in joiners:
+        assert folder.newest.roster.contains(who.client_id)
+        assert (folder.certificates / f"{who.public.label}.crt").exists()
+    delivery.look()
+    assert link.installed == [2] and folder.applicants() == ()
+
+
+def test_an_invitation_admits_one(folder: AuthorityFolder) -> None:
+    """The coordinator relays what it likes: the authority remembers who used which invitation."""
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    path = folder.invite("hospital-d", confirm=False, now=NOW)
+    invitation = Credentials.load(path, "client.invitation")
+    thieves = [Identity.create(f"thief {number}") for number in range(100)]
+    link.waiting = [SignedApplication.make(who.public, invitation) for who in thieves]
+    delivery.look()
+    (admitted,) = [e for e in events if e.name == "member admitted"]
+    refused = [e for e in events if e.name == "applicant refused"]
+    assert len(refused) == 99 and all("used already" in e.detail for e in refused)
+    assert all(admitted.client_id in e.detail for e in refused), "its owner is told by whom"
+    assert len(folder.membership.present) == 4
+    # Removed, it does not come back by what it was invited with.
+    folder.keep(folder.membership.without_member(ClientId(admitted.client_id), NOW))
+    folder.rotate()
+    delivery.look()
+    assert len(folder.membership.present) == 3
+    assert folder.find_joiner(admitted.client_id)[0].client_id == admitted.client_id
+
+
+def test_invitations_run_out_and_are_the_authoritys_own(folder: AuthorityFolder) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    late = FakeClock(NOW + 15 * 86_400)
+    delivery = Delivery(folder, link, events.append, clock=late)
+    foreign = Issuer.create().credentials("invitation", "x")
+    link.waiting = [
+        invited(folder, Identity.create("late"), "late"),
+        SignedApplication.make(Identity.create("foreign").public, foreign),
+    ]
+    delivery.look()
+    told = {e.label: e.detail for e in events if e.name == "applicant refused"}
+    assert "ran out" in told["late"] and "no such invitation" in told["foreign"]
+    assert len(folder.membership.present) == 3 and link.installed == []
+    for name in ("../up", "", "a b"):
+        with pytest.raises(KeysError):
+            folder.invite(name, confirm=False, now=NOW)
+
+
+def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(
+    folder: AuthorityFolder,
+) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    first = Credentials.load(folder.invite("d", confirm=False, now=NOW), "it")
+    second = Credentials.load(folder.invite("d", confirm=False, now=NOW), "it")
+    who, thief = Identity.create("d"), Identity.create("t")
+    link.waiting = [
+        SignedApplication.make(thief.public, first),
+        SignedApplication.make(who.public, second),
+    ]
+    delivery.look()
+    (refused,) = [e for e in events if e.name == "applicant refused"]
+    assert refused.client_id == thief.client_id and "no such invitation" in refused.detail
+    assert who.client_id in {member.client_id for member in folder.membership.present}
+    with pytest.raises(KeysError, match="d has applied"):
+        folder.invite("d", confirm=False, now=NOW)
+
+
+def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(
+    folder: AuthorityFolder,
+) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    joiner = Identity.create("d")
+    link.waiting = [invited(folder, joiner, "d", confirm=True)]
+    delivery.look()
+    delivery.look()
+    told = [e for e in events if e.name == "applicant"]
+    assert [e.client_id for e in told] == [joiner.client_id]
+    assert folder.find_joiner(joiner.client_id[:16]) == (joiner.public, b"")
+    assert len(folder.membership.present) == 3
+    with pytest.raises(KeysError):
+        folder.find_joiner(folder.membership.present[0].client_id)
