@@ -17,6 +17,7 @@ from fedrec.cli.data_options import DataFlags, takes_client_data_flags
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.item_flags import CandidateItems, ExcludedItems, SimilarTo
+from fedrec.cli.recommended import print_recommended
 from fedrec.cli.terminal import AsJson, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
 from fedrec_client.serve.command import EPILOG as SERVE_EPILOG
@@ -219,8 +220,7 @@ def recommend(
     if as_json:
         print_json(asdict(found))
         return
-    for item in found.items:
-        typer.echo(f"{item.rank:>3}  {item.score:8.3f}  {item.item_id}  {item.title}")
+    print_recommended((item.rank, item.score, item.item_id, item.title) for item in found.items)
 
 
 @app.command()

@@ -94,7 +94,7 @@ def recommend_question(given: _Given) -> Recommend:
     """Return a question for recommendations.
 
     Raises:
-        Refusal: it names neither a user nor a history, or both.
+        Refusal: it names neither a user nor a history, or both, or the history has no item.
     """
     found = Recommend(**given)
     if bool(found.user) == ("history" in given):
@@ -102,6 +102,10 @@ def recommend_question(given: _Given) -> Recommend:
             "malformed",
             "Either a user or a history is needed, and not both.",
             "Give user, with recent for what they have had since; or history for somebody new.",
+        )
+    if not found.user and not found.history:
+        raise Refusal(
+            "malformed", "history has no item.", "Give the items that somebody new has had."
         )
     if found.recent and not found.user:
         raise Refusal("malformed", "recent needs a user.", "Give history for somebody new.")

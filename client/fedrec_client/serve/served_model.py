@@ -64,7 +64,7 @@ class ServedModel:
         if not any(map(own.learned, had)):
             raise Refusal(
                 "never_learned",
-                f"The model has learned none of the {len(had)} items of the history.",
+                "The model has learned no item of the history.",
                 "Give items that more users hold.",
             )
         try:

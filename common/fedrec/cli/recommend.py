@@ -9,7 +9,8 @@ import typer
 
 from fedrec.cli.data_options import DataFlags, data_settings, flags_of, takes_data_flags
 from fedrec.cli.item_flags import CandidateItems, ExcludedItems, SimilarTo, items_of_flag
-from fedrec.cli.terminal import AsJson, count_of, print_json, print_table, printable
+from fedrec.cli.recommended import print_recommended
+from fedrec.cli.terminal import AsJson, count_of, print_json, printable
 
 __all__ = ["EPILOG", "recommend"]
 
@@ -53,7 +54,7 @@ def recommend(
     the user's history, if the data that the run's settings name is on this machine, and
     forgotten.
     """
-    from fedrec.errors import SettingsError
+    from fedrec.errors import DataError, SettingsError
     from fedrec.recommender.recommender import Recommender
 
     if [bool(user), bool(history), bool(similar)].count(True) != 1:
@@ -77,6 +78,12 @@ def recommend(
         (item,) = items_of_flag("--similar", [similar], catalogue)
         ids, scores = recommender.similar_items(item, n, candidates=chosen, block=block)
     elif user and data is None and recommender.user_ids:
+        if not recommender.knows(user):
+            raise DataError(
+                f"User {user!r} is not among the {len(recommender.user_ids)} users of {run}.",
+                remedy="Give an id as the data writes it, --history ITEM once for each item of "
+                "somebody new, or --data FILE with the history of this user.",
+            )
         ids, scores = recommender.recommend(
             user, n, exclude_seen=not include_seen, candidates=chosen, block=block
         )
@@ -91,22 +98,17 @@ def recommend(
             block=block,
         )
     items = [
-        {
-            "rank": rank,
-            "item_id": item,
-            "title": recommender.catalogue.title_of(item),
-            "score": float(score),
-        }
+        (rank, float(score), item, catalogue.title_of(item))
         for rank, (item, score) in enumerate(zip(ids.tolist(), scores.tolist(), strict=True), 1)
     ]
     if as_json:
-        print_json({"run": str(run), "round": int(recommender.round), "items": items})
+        records = [
+            {"rank": rank, "item_id": item, "title": title, "score": score}
+            for rank, score, item, title in items
+        ]
+        print_json({"run": str(run), "round": int(recommender.round), "items": records})
         return
-    rows = [
-        (str(item["rank"]), f"{item['score']:.3f}", str(item["item_id"]), str(item["title"]))
-        for item in items
-    ]
-    print_table(rows, headers=("rank", "score", "item", "title"))
+    print_recommended(items)
 
 
 def _history_of(run: Path, user: str, data: Path | None, reading: DataFlags) -> list[str]:

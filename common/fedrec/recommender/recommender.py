@@ -352,8 +352,7 @@ class Recommender:
             raise DataError(
                 f"User {unknown[0]!r}{more} not among the {len(self._user_index)} users of this "
                 "model.",
-                remedy="Use fold_in with their history, then recommend_vector; on the command "
-                "line --history or --data.",
+                remedy="Use fold_in with their history, then recommend_vector.",
             )
         return np.array([self._user_index[user] for user in users], dtype=np.int64)
 

@@ -99,11 +99,11 @@ def test_the_commands(silo: Silo, tmp_path: Path, capsys: pytest.CaptureFixture[
     chosen.write_text("\n".join(best[1:]) + "\n\n")
     words = ("--candidates", f"@{chosen}", "--exclude", best[2])
     code, out, _ = call("client", "recommend", settings, "--user", silo.user, *words)
-    assert [line.split()[2] for line in out.splitlines()] == [best[1], best[3]]
+    assert [line.split()[2] for line in out.splitlines()] == ["item", best[1], best[3]]
     assert f"Film {best[1]}" in out
     code, out, _ = call("client", "recommend", settings, "--similar", best[0], "-n", 2)
     likes = own.similar_items(best[0], 2)[0].tolist()
-    assert [line.split()[2] for line in out.splitlines()] == likes
+    assert [line.split()[2] for line in out.splitlines()] == ["item", *likes]
     for wrong, said in (
         ((), "--user or --similar"),
         (("--user", silo.user, "--similar", best[0]), "--user or --similar"),

@@ -119,10 +119,12 @@ def test_a_history_of_which_nothing_was_learned(
     rare = next(item for item in known.catalogue.item_ids if not known.learned(item))
     for question in (
         {"history": [rare]},
-        {"history": []},
         {"history": ["nobody's"], "ignore_unknown": True},
     ):
         assert ask(application, "/v1/recommend", body=question).code == "never_learned"
+    empty = ask(application, "/v1/recommend", body={"history": []})
+    assert (empty.status, empty.code) == (400, "malformed")
+    assert empty.json["error"]["message"] == "history has no item."
     similar = ask(application, "/v1/similar", query={"item": rare})
     assert (similar.status, similar.code) == (422, "never_learned")
 

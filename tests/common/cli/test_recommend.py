@@ -74,7 +74,8 @@ def test_stored_vectors_come_first(fedrec: Fedrec, run: Path, data: Path) -> Non
     unknown = fedrec("recommend", run, "--user", "dora")
     assert unknown.code == 2
     assert "'dora' is not among the 1 users" in unknown.err
-    assert "--history or --data" in unknown.err
+    assert "--history ITEM" in unknown.err and "--data FILE" in unknown.err
+    assert "fold_in" not in unknown.err
 
 
 def test_unknown_users_and_items_are_the_commands_fault(
@@ -156,3 +157,14 @@ def test_unknown_items_name_the_flag_and_the_line(
     assert (found.code, "--similar zz" in found.err) == (2, True)
     both = fedrec("recommend", run, "--similar", "a0", "--user", "anna")
     assert (both.code, "only one" in both.err) == (2, True)
+
+
+def test_where_nothing_is_left_it_says_so(fedrec: Fedrec, run: Path, tmp_path: Path) -> None:
+    chosen = tmp_path / "chosen.txt"
+    chosen.write_text("b0\n")
+    asked = ("recommend", run, "--history", "a0", "--candidates", f"@{chosen}")
+    found = fedrec(*asked, "--exclude", f"@{chosen}")
+    assert (found.code, found.out) == (0, "")
+    assert "No item is left" in found.err and "--candidates" in found.err
+    assert fedrec(*asked, "--exclude", f"@{chosen}", "--json").json["items"] == []
+    assert fedrec(*asked).out.split()[:4] == ["rank", "score", "item", "title"]
