@@ -41,7 +41,7 @@ from fedrec.config.rows import ROW_STEP
 from fedrec.config.schema import Plan
 from fedrec_lab.demo.workspace import load_data, provisioned
 
-SHAPES = {0.75: (147 * ROW_STEP, 4), 5.3: (235 * ROW_STEP, 21), 18.6: (586 * ROW_STEP, 30)}
+SHAPES = {0.75: (23 * ROW_STEP, 31), 5.3: (80 * ROW_STEP, 64), 18.6: (280 * ROW_STEP, 64)}
 """Items and dim of an update of so many megabytes; each row comes with a count.
 
 Whole steps of rows, so that nothing is padded."""

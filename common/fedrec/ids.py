@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import NewType
 
 __all__ = ["ClientId", "ItemId", "RoundId", "UserId", "canonical", "digest"]
@@ -21,13 +22,19 @@ def digest(domain: str, *parts: bytes | str | int) -> bytes:
     The length prefixes make the encoding injective: no two different lists of parts hash the
     same bytes. Integers are written in decimal.
     """
-    return hashlib.sha256(canonical(domain, *parts)).digest()
+    hashed = hashlib.sha256()
+    for piece in _pieces(domain, *parts):
+        hashed.update(piece)
+    return hashed.digest()
 
 
 def canonical(domain: str, *parts: bytes | str | int) -> bytes:
     """Return the injective byte string that `digest` hashes and that signatures cover."""
-    out = []
-    for part in (domain, *parts):
+    return b"".join(_pieces(domain, *parts))
+
+
+def _pieces(*parts: bytes | str | int) -> Iterator[bytes]:
+    for part in parts:
         raw = part if isinstance(part, bytes) else str(part).encode()
-        out.append(len(raw).to_bytes(8, "big") + raw)
-    return b"".join(out)
+        yield len(raw).to_bytes(8, "big")
+        yield raw

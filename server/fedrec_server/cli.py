@@ -64,10 +64,12 @@ def run(
     from fedrec.errors import PrivacyBudgetSpent, SettingsError
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
+    from fedrec_server.allocator import give_memory_back
     from fedrec_server.app import Coordinator
     from fedrec_server.federation import PublicCatalogue
     from fedrec_server.service.wire_recorder import WireRecorder
 
+    give_memory_back()
     settings = load_settings(settings_file, {"coordinator.page": page})
     log_to_stderr(as_json=settings.coordinator.log_format == "json")
     if settings.data.catalogue is None:

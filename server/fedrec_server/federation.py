@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,8 @@ from fedrec.identity.public import fingerprint
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
-from fedrec.training.bounds import SumTerms, check_sum, most_users
+from fedrec.protection.vector import Packed
+from fedrec.training.bounds import SumTerms, check_parts, most_users
 from fedrec.training.round_vectors import COUNTS, RoundVectors
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
 from fedrec.wire.stated_rows import StatedRows
@@ -238,15 +239,14 @@ class Federation:
         segments = self.vectors.largest.segments
         return 8 * next(s.length for s in segments if s.name == METRICS)
 
-    def unpacked(
+    def parts_of_sum(
         self, kind: RoundKind, rows: StatedRows, total: bytes, n_summands: int
-    ) -> NDArray[np.int64]:
-        """Return a sum that the coordinator can read."""
+    ) -> dict[str, Packed]:
+        """Return the segments of a sum that the coordinator can read by name, as they lie in it."""
         # What clients helped to read is packed as it would be without protection.
         spec = self.protection_of(kind, rows).spec
         plain = NoProtection(spec, NoProtection.plan(spec))
-        context, _ = plain.generate()
-        return plain.member(context, b"none").reveal(total, n_summands)
+        return plain.parts_of_sum(total, n_summands)
 
     def read_sum(
         self,
@@ -273,15 +273,13 @@ class Federation:
         Raises:
             SumOutOfBounds: no honest clients add up to it.
         """
-        vector = self.unpacked(kind, rows, total, len(clients))
-        spec = self.protection_of(kind, rows).spec
-        found = {segment.name: values for segment, values in spec.pieces(vector)}
+        found = self.parts_of_sum(kind, rows, total, len(clients))
         if METRICS not in found:
             raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
-        self._check_sum(kind, rows, vector, clients, counted, trained)
+        self._check_sum(kind, rows, found, clients, counted, trained)
         travelling = None
         if kind == "count" and self.vectors.least:
-            active = self.vectors.rows_of(found[COUNTS])
+            active = self.vectors.rows_of(found[COUNTS].astype(np.int64))
             travelling = active.stated(self.plan.federation.name, run)
         return found[METRICS].astype("<i8").tobytes(), travelling
 
@@ -289,7 +287,7 @@ class Federation:
         self,
         kind: RoundKind,
         rows: StatedRows,
-        vector: NDArray[np.int64],
+        found: Mapping[str, Packed],
         clients: Collection[ClientId],
         counted: Counted | None,
         trained: int,
@@ -301,7 +299,7 @@ class Federation:
         if kind != "count" and counted is not None:
             covered = ActiveRows.of(self.plan, self.vectors.n_items, counted.first)
         pairs = [tensor for tensor in layout.tensors if tensor.counted_by == HOLDER_PAIRS]
-        check_sum(
+        check_parts(
             SumTerms(
                 kind=kind,
                 layout=layout,
@@ -312,7 +310,9 @@ class Federation:
                 least=self.vectors.least,
                 begun={tensor.name: trained * tensor.size for tensor in pairs},
             ),
-            vector,
+            found,
+            found[COUNTS],
+            found[METRICS],
         )
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedrec.errors import KeysError, MalformedUpdate, RoundError
 from fedrec.protection.asked_round import AskedRound
@@ -18,11 +17,9 @@ from fedrec.protection.envelope import HEADER_BYTES, Envelope
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection, check_count
 from fedrec.protection.secret import SecretKey
-from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
+from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
 
 __all__ = ["NoProtection"]
-
-Packed = NDArray[np.signedinteger]
 
 
 class NoProtection(Protection):
@@ -90,6 +87,19 @@ class NoProtection(Protection):
         context, _ = self.generate()
         body = _pack(self.spec, self.spec.validated(total))
         return Envelope.of(self.chosen, context).close_sum(body, n_summands)
+
+    def parts_of_sum(self, total: bytes, n_summands: int) -> dict[str, Packed]:
+        """Return the segments of a sum by name, as they lie in its bytes: nothing is copied.
+
+        Raises:
+            MalformedUpdate: another length, or values out of bounds.
+            RevealRefused: another number of summands.
+        """
+        context, _ = self.generate()
+        pieces = _opened(self.spec, self._envelope(context), total, n_summands)
+        return {
+            segment.name: values for segment, values in zip(self.spec.segments, pieces, strict=True)
+        }
 
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty."""
@@ -186,9 +196,11 @@ class PlainMember(Member):
         self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
     ) -> Integers:
         """Return the unpacked sum; see `Member.reveal`."""
-        found, body = self._envelope.open_sum(total)
-        check_count(found, n_summands, self._envelope.max_summands)
-        return self._spec.validated(_unpack(self._spec, body))
+        vector = np.empty(self._spec.length, dtype=np.int64)
+        pieces = _opened(self._spec, self._envelope, total, n_summands)
+        for (_, part), values in zip(self._spec.pieces(vector), pieces, strict=True):
+            part[:] = values
+        return vector
 
     def over(self, protection: Protection) -> Member:
         """Return this half for another vector; see `Member.over`."""
@@ -207,8 +219,14 @@ def _pack(spec: VectorSpec, vector: Integers) -> bytes:
     return b"".join(values.astype(_kind(segment)).tobytes() for segment, values in pieces)
 
 
-def _unpack(spec: VectorSpec, body: memoryview) -> Integers:
-    return np.concatenate([values.astype(np.int64) for values in _pieces(spec, body)])
+def _opened(spec: VectorSpec, envelope: Envelope, total: bytes, n_summands: int) -> list[Packed]:
+    """Return each segment's values of a sum as they lie in it, all within their bounds."""
+    found, body = envelope.open_sum(total)
+    check_count(found, n_summands, envelope.max_summands)
+    pieces = _pieces(spec, body)
+    for segment, values in zip(spec.segments, pieces, strict=True):
+        segment.check(values.min(), values.max())
+    return pieces
 
 
 def _pieces(spec: VectorSpec, body: memoryview) -> list[Packed]:

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from fedrec.errors import MalformedUpdate, SettingsError
 from fedrec.ids import digest
 
-__all__ = ["MAX_BOUND", "Integers", "SegmentSpec", "VectorSpec"]
+__all__ = ["MAX_BOUND", "Integers", "Packed", "SegmentSpec", "VectorSpec"]
 
 Integers = NDArray[np.int64]
+Packed = NDArray[np.signedinteger]
+"""Integers of the type that they have in a message."""
 
 MAX_BOUND = 2**62 - 1
 """The largest bound of a segment, so that two of them add up in int64."""

@@ -35,9 +35,10 @@ from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES, largest_sums
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.protection.vector import Packed
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["SumTerms", "check_sum", "most_users"]
+__all__ = ["SumTerms", "check_parts", "check_sum", "most_users"]
 
 Integers = NDArray[np.int64]
 
@@ -88,16 +89,36 @@ def check_sum(terms: SumTerms, vector: Integers) -> None:
     Raises:
         SumOutOfBounds: naming the tensor, the row, the value and what is allowed.
     """
-    _Check(terms, vector).run()
+    layout = terms.layout
+    counts, metrics = vector[layout.count_slice], vector[layout.metrics_slice]
+    check_parts(terms, layout.changes_of(vector), counts, metrics)
+
+
+def check_parts(
+    terms: SumTerms, changes: Mapping[str, Packed], counts: Packed, metrics: Packed
+) -> None:
+    """Refuse a sum that no honest clients add up to, by its parts, which may be packed.
+
+    Args:
+        changes: the tensors by name, of any shape.
+
+    Raises:
+        SumOutOfBounds: naming the tensor, the row, the value and what is allowed.
+    """
+    _Check(terms, changes, counts, metrics).run()
 
 
 class _Check:
-    def __init__(self, terms: SumTerms, vector: Integers) -> None:
+    def __init__(
+        self, terms: SumTerms, changes: Mapping[str, Packed], counts: Packed, metrics: Packed
+    ) -> None:
         self._terms = terms
         self._layout = layout = terms.layout
-        self._metrics = vector[layout.metrics_slice]
-        self._counts = vector[layout.count_slice]
-        self._changes = layout.changes_of(vector)
+        self._metrics = metrics
+        self._counts = counts
+        self._changes = {
+            tensor.name: changes[tensor.name].reshape(tensor.shape) for tensor in layout.tensors
+        }
         self._exact = layout.mechanism is None
         # Users of every row: with zeros where rows have no item.
         self._holders = np.zeros(layout.n_rows, dtype=np.int64)
@@ -128,7 +149,7 @@ class _Check:
                 times = found if divisor.per_item else int(found[0, 0])
                 self._within(tensor, own, times, tensor.bound // divisor.bound)
 
-    def _table(self, tensor: UpdateTensor) -> Integers:
+    def _table(self, tensor: UpdateTensor) -> Packed:
         """Return a tensor's sum with a row for each item, or for each value where it has none."""
         values = self._changes[tensor.name]
         return values.reshape(len(values) if tensor.per_item else values.size, -1)
@@ -179,7 +200,7 @@ class _Check:
         n_values = self._layout.change_slice.stop
         return of_users + mechanism.reach(self._terms.n_clients, n_values)
 
-    def _check_pairs(self, tensor: UpdateTensor, own: Integers) -> None:
+    def _check_pairs(self, tensor: UpdateTensor, own: Packed) -> None:
         """Compare each pair's users with those of the rarer one of its items."""
         first = self._terms.begun.get(tensor.name, 0)
         for part in _blocks(own):
@@ -196,8 +217,8 @@ class _Check:
     def _within(
         self,
         tensor: UpdateTensor,
-        own: Integers,
-        times: int | Integers,
+        own: Packed,
+        times: int | Packed,
         of_one: int = 1,
         first_row: int = 0,
     ) -> None:
@@ -212,7 +233,7 @@ class _Check:
         for part in _blocks(own):
             values = own[part]
             many = times if isinstance(times, int) else times[part]
-            high = np.broadcast_to(np.asarray(many) * of_one, values.shape).copy()
+            high = np.broadcast_to(np.asarray(many, dtype=np.int64) * of_one, values.shape).copy()
             low = -high if tensor.signed else np.zeros_like(high)
             high[max(0, n_active - part.start) :] = 0
             low[max(0, n_active - part.start) :] = 0
@@ -251,7 +272,7 @@ class _Check:
         )
 
 
-def _blocks(own: Integers) -> Iterator[slice]:
+def _blocks(own: Packed) -> Iterator[slice]:
     """Yield parts of rows that are small beside the sum."""
     at_once = max(1, _VALUES_AT_ONCE // max(1, own.shape[1]))
     for begin in range(0, len(own), at_once):

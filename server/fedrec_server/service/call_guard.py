@@ -113,6 +113,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
                 asked = (_parts if handler.request_streaming else _read)(request, read, caller)
                 async for part in inner(asked, context):
                     yield part
+                    del part
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
@@ -153,6 +154,8 @@ def _read(raw: bytes, read: Read, caller: Caller) -> Message:
 async def _parts(parts: AsyncIterator[bytes], read: Read, caller: Caller) -> AsyncIterator[Message]:
     async for raw in parts:
         yield _read(raw, read, caller)
+        # Not to be held while the next one arrives.
+        del raw
 
 
 async def _abort(error: Exception, method: str, context: Context, client: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -41,6 +42,7 @@ from fedrec_server.engine import Engine
 from fedrec_server.opening.reports import take_report
 from fedrec_server.service.callers import certificate_of
 from fedrec_server.service.message_parts import chunks_of, next_part
+from fedrec_server.store.open_file import OpenFile
 
 __all__ = ["CoordinatorService"]
 
@@ -58,7 +60,8 @@ class CoordinatorService(CoordinatorServicer):
         self._engine = engine
         self._run = engine.run
         # All clients fetch the same round at about the same time.
-        self._published: OrderedDict[RoundId, tuple[Message, bytes]] = OrderedDict()
+        self._published: OrderedDict[RoundId, tuple[Message, OpenFile]] = OrderedDict()
+        self._opening = asyncio.Lock()
 
     async def GetFederation(self, request: Message, context: Message) -> Message:
         """Describe the federation to anybody who may connect."""
@@ -183,9 +186,12 @@ class CoordinatorService(CoordinatorServicer):
         found = await self._next_published(after)
         if found is None:
             return
-        yield model_pb2.PublishedPart(published=found[0])
-        for chunk in _chunks(model_pb2.PublishedPart, found[1]):
-            yield chunk
+        message, file = found
+        yield model_pb2.PublishedPart(published=message)
+        for offset in file.offsets():
+            yield await self._run.work.beside(
+                lambda at: part_of(model_pb2.PublishedPart, at, file.piece(at)), offset
+            )
 
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the snapshot where it serves the client better than the rounds."""
@@ -200,10 +206,13 @@ class CoordinatorService(CoordinatorServicer):
         for chunk in _chunks(model_pb2.SnapshotPart, snapshot.blob):
             yield chunk
 
-    async def _next_published(self, after: RoundId) -> tuple[Message, bytes] | None:
+    async def _next_published(self, after: RoundId) -> tuple[Message, OpenFile] | None:
         if after >= self._run.state.published:
             return None
-        if after not in self._published:
+        # Who comes while it is compared with its row waits, in place of doing the same.
+        async with self._opening:
+            if after in self._published:
+                return self._published[after]
             record = await self._run.work.in_thread(self._run.store.next_published, after)
             if record is None or not record.is_for(after):
                 return None
@@ -213,14 +222,17 @@ class CoordinatorService(CoordinatorServicer):
                 kind=record.kind,
                 contributions=record.contributions,
                 statement=record.statement,
-                blob=await self._run.work.in_thread(
-                    self._run.store.spool.read, record.name, record.blob
-                ),
+                blob=b"",
             )
-            self._published[after] = (PUBLISHED.to_proto(published), published.blob)
+            message = PUBLISHED.to_proto(published)
+            message.blob.CopyFrom(BLOB.to_proto(record.blob))
+            opened = await self._run.work.in_thread(
+                self._run.store.spool.open, record.name, record.blob
+            )
+            found = self._published[after] = message, opened
             while len(self._published) > CACHED_ROUNDS:
                 self._published.popitem(last=False)
-        return self._published[after]
+            return found
 
     def _member(self, request: Message) -> ClientId:
         """Return the calling roster client."""

@@ -48,3 +48,5 @@ async def chunks_of(parts: AsyncIterator[Message | Chunk]) -> AsyncIterator[Chun
         if not isinstance(part, Chunk):
             expect_part(part, "chunk")
         yield part
+        # Not to be held while the next one arrives.
+        del part

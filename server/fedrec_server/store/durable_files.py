@@ -20,6 +20,7 @@ from fedrec.errors import DamagedFile, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.open_file import OpenFile
 
 __all__ = [
     "FREE_SPACE",
@@ -233,10 +234,26 @@ class Spool:
         Raises:
             DamagedFile: when it is missing or not what its row says.
         """
-        data = b"".join(self.chunks(name))
+        try:
+            data = (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            raise damaged(name) from None
         if not expected.describes(data):
             raise damaged(name)
         return data
+
+    def open(self, name: str, expected: Blob) -> OpenFile:
+        """Return a file to be read piece by piece, compared with its row as a whole.
+
+        Raises:
+            DamagedFile: when it is missing or not what its row says.
+        """
+        try:
+            found = OpenFile(self._folder / name, expected.length)
+        except FileNotFoundError:
+            raise damaged(name) from None
+        self.check(name, expected)
+        return found
 
     def check(self, name: str, expected: Blob) -> None:
         """Compare a file with its row, without holding it in memory.

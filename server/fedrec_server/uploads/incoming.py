@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, Chunk
@@ -37,8 +37,14 @@ class Incoming(ABC):
             sink=draft.append,
         )
 
-    async def take(self, chunks: AsyncIterator[Chunk]) -> None:
-        """Take the rest of a stream: while some chunks are hashed and written, others arrive."""
+    async def take(
+        self, chunks: AsyncIterator[Chunk], *, ahead: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Take the rest of a stream: while some chunks are hashed and written, others arrive.
+
+        Args:
+            ahead: whether they may now; else the next one is awaited when these are written.
+        """
         async for chunk in chunks:
             self._waiting.append(chunk)
             full = sum(len(chunk.data) for chunk in self._waiting) >= WAITING_BYTES
@@ -46,6 +52,10 @@ class Incoming(ABC):
                 await self._written()
                 if self._waiting:
                     self._busy = self._run.work.background(self._write())
+            # Not to be held while the next one arrives.
+            del chunk
+            if not ahead():
+                await self._written()
         await self._written()
 
     async def _write(self) -> None:
@@ -53,6 +63,7 @@ class Incoming(ABC):
         while self._waiting:
             chunks, self._waiting = self._waiting, []
             await self._run.work.beside(self._add_all, chunks)
+            del chunks
 
     async def _written(self) -> None:
         """Wait for what is being written.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedrec.ids import RoundId
+from fedrec.training.round_vectors import COUNTS
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.federation import Counted
 from fedrec_server.run.live_run import LiveRun
@@ -34,10 +37,10 @@ class ItemHolders:
             if record.kind == "count":
                 rows = StatedRows.whole(vectors.n_items)
                 total = self._run.store.spool.read(record.name, record.blob)
-                vector = self._run.federation.unpacked(
+                parts = self._run.federation.parts_of_sum(
                     "count", rows, total, len(record.contributions)
                 )
-                last = vector[vectors.layouts("count", vectors.n_items).count_slice]
+                last = parts[COUNTS].astype(np.int64)
                 first = last if self._found is None else self._found.first
                 self._found = Counted(first=first, last=last)
             self._seen = record.round

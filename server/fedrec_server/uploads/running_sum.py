@@ -51,13 +51,16 @@ class RunningSum(Collection):
         self._folded[header.client_id] = header.digest
 
     def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
-        """Return the sum of exactly the counted updates.
+        """Return the sum of exactly the counted updates, and keep none of it.
 
         Raises:
             DamagedFile: when one of them cannot be read any more.
         """
         self._follow(counted)
-        return self._made().finish()
+        total = self._made().finish()
+        # Asked for again it is made again; until the next round it would only take memory.
+        self.forget()
+        return total
 
     def _made(self) -> Accumulator:
         if self._accumulator is None:

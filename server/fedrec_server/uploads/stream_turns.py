@@ -16,6 +16,9 @@ __all__ = ["StreamTurns"]
 BYTES_IN_FLIGHT = 256 << 20
 STREAM_BYTES = 4 << 20
 """What gRPC and the coordinator buffer for one stream, whatever its length: the rest is on disk."""
+AHEAD_STREAMS = 4
+"""While no more are open, each is read while its earlier bytes are written; more keep the processor
+and the disk busy without."""
 
 
 class StreamTurns:
@@ -27,6 +30,7 @@ class StreamTurns:
 
     def __init__(self, *, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
         self.places = asyncio.Semaphore(max(1, bytes_in_flight // STREAM_BYTES))
+        self._n_open = 0
         self._locks: dict[ClientId, asyncio.Lock] = {}
         self._users: Counter[ClientId] = Counter()
 
@@ -53,7 +57,14 @@ class StreamTurns:
         """
         try:
             async with self.places:
-                await incoming.take(chunks)
-                return await incoming.finish()
+                self._n_open += 1
+                try:
+                    await incoming.take(chunks, ahead=self._few_are_open)
+                    return await incoming.finish()
+                finally:
+                    self._n_open -= 1
         finally:
             await incoming.leave()
+
+    def _few_are_open(self) -> bool:
+        return self._n_open <= AHEAD_STREAMS
