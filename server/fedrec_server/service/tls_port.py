@@ -22,8 +22,6 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
-    # Windows that follow the line's capacity grew to 12 MB a stream on a fast one.
-    ("grpc.http2.bdp_probe", 0),
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 8 << 20),
     ("grpc.max_concurrent_streams", 100),
