@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import groupby, islice
+from itertools import groupby
 
 import structlog
 
@@ -100,7 +100,8 @@ def _stalled(state: State, roster: Roster, presence: Presence) -> str:
 
 
 def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> str:
-    first = islice(sorted(clients, key=presence.last_heard), _MOST_NAMED)
+    longest = sorted(clients, key=lambda one: (presence.last_heard(one), roster.member(one).label))
+    first = longest[:_MOST_NAMED]
     named = [
         f"{_joined(labels_of(list(alike), roster))}, {heard}"
         for heard, alike in groupby(first, key=lambda one: _heard(presence, one))

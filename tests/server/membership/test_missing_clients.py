@@ -55,8 +55,9 @@ def test_nobody_came_yet(tmp_path: Path) -> None:
             return words(engine)
 
     found = asyncio.run(scenario())
-    first = ", ".join(identity(number).public.label for number in (1, 2))
-    assert found.startswith(first), "those of whom the same is told stand together"
+    first, second, third = (identity(number).public.label for number in (1, 2, 3))
+    together = f"{first}, {second}, and {third}, not heard since the coordinator started"
+    assert found.startswith(together), "those of whom the same is told stand together"
     assert found.count("not heard since the coordinator started") == 1
     assert found.endswith(", and 1 more; goes on by itself when they are back")
 
