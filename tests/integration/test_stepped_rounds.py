@@ -8,6 +8,7 @@ from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import poll
 from integration.support.masked import Gate, let_it_drop_out, until_others_are_done
+from integration.support.parties import Federation
 
 from fedrec.protection import PROTECTIONS
 
@@ -20,14 +21,20 @@ STEPS = [
 LATER = [(name, step) for name, step in STEPS if step != PROTECTIONS[name].steps.first.name]
 
 
-@pytest.mark.parametrize(("protection", "step"), STEPS)
-def test_a_coordinator_that_ends_within_a_step_goes_on_with_it(
-    found: Found, protection: str, step: str
-) -> None:
+def held_at(found: Found, protection: str, step: str) -> tuple[Federation, Gate]:
+    """Return a federation of three clients, and the gate at which the last one's step waits."""
     federation = found(plan_of(protection, 3, mask_step_seconds=60.0))
     gate = Gate(step, 2)
     for number in range(3):
         federation.client(number, **({"wrap": gate} if number == 2 else {}))
+    return federation, gate
+
+
+@pytest.mark.parametrize(("protection", "step"), STEPS)
+def test_a_coordinator_that_ends_within_a_step_goes_on_with_it(
+    found: Found, protection: str, step: str
+) -> None:
+    federation, gate = held_at(found, protection, step)
     try:
         until_others_are_done(federation, gate, step)
         federation.stop_coordinator()
@@ -43,10 +50,7 @@ def test_of_three_clients_one_that_drops_out_ends_the_round(
     found: Found, protection: str, step: str
 ) -> None:
     """The next round is everybody's again."""
-    federation = found(plan_of(protection, 3, mask_step_seconds=60.0))
-    gate = Gate(step, 2)
-    for number in range(3):
-        federation.client(number, **({"wrap": gate} if number == 2 else {}))
+    federation, gate = held_at(found, protection, step)
     try:
         let_it_drop_out(federation, gate, step)
         poll(lambda: federation.coordinator.engine.run.state.abandoned)
