@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -24,13 +25,17 @@ import numpy as np
 from measuring import describe_machine
 from rich.console import Console
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from made_federation import prepare
+
 from fedrec.clock import SystemClock
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, UserSplit
 from fedrec.ids import UserId
 from fedrec_lab.demo.costs import journal_lines
 from fedrec_lab.demo.running import run_federation
-from fedrec_lab.demo.workspace import DemoData, prepare
+from fedrec_lab.demo.workspace import DemoData
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.federation import Federation
 

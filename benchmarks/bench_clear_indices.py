@@ -28,6 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from integration.support.bench import changed
 from integration.support.links import Passing
 from integration.support.parties import Client, Loop
+from made_federation import prepare
 
 from fedrec.cli.pricing import price
 from fedrec.config.loading import load_settings
@@ -38,7 +39,7 @@ from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.events import ClientEvent
-from fedrec_lab.demo.workspace import DemoData, prepare
+from fedrec_lab.demo.workspace import DemoData
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 

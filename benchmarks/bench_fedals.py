@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from measuring import add_device, describe_device, describe_machine, summary
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from made_federation import prepare
 
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, leave_one_out, read_interactions
@@ -23,7 +28,7 @@ from fedrec.identity.certificates import Credentials
 from fedrec.training.learner import Learner
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.demo.processes import Processes
-from fedrec_lab.demo.workspace import DemoData, load_data, prepare
+from fedrec_lab.demo.workspace import DemoData, load_data
 from fedrec_lab.reports.run_view import RunView
 
 N_CLIENTS = 3

@@ -16,6 +16,7 @@ import asyncio
 import os
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ import grpc
 import numpy as np
 from measuring import describe_machine, processor_seconds
 from small_federation import federation, signed_header, training_vector
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from made_federation import Workspace
 
 from fedrec.config.layout import Layout, protection_of
 from fedrec.config.rows import ROW_STEP
@@ -40,7 +45,6 @@ from fedrec.wire.messages import FederationInfo, Train
 from fedrec.wire.v1 import coordinator_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
 from fedrec_lab.demo.processes import Processes
-from fedrec_lab.demo.workspace import Workspace
 
 ASKED = 3
 WAIT_SECONDS = 280.0

@@ -12,11 +12,16 @@ from __future__ import annotations
 import argparse
 import hashlib
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
 from measuring import describe_machine
 from rich.console import Console
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from made_federation import prepare
 
 from fedrec.config.layout import protection_of
 from fedrec.protection import PROTECTIONS
@@ -25,7 +30,7 @@ from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.demo.costs import measured_costs
 from fedrec_lab.demo.demonstration import DemoOptions
 from fedrec_lab.demo.running import run_federation
-from fedrec_lab.demo.workspace import DemoData, load_data, prepare
+from fedrec_lab.demo.workspace import DemoData, load_data
 from fedrec_lab.reports.run_folder import RunFolder
 
 COLUMNS = (

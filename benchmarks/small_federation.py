@@ -9,6 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from made_federation import Workspace, prepare
+
 from fedrec.config.layout import Layout
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan
@@ -16,7 +20,7 @@ from fedrec.data import Catalogue, Interactions
 from fedrec.identity.identity import Identity
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, Train, UploadHeader
-from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
+from fedrec_lab.demo.workspace import DemoData
 
 USERS_PER_CLIENT = 2
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from e2e.commands import DEADLINE_SECONDS, WITHOUT, Command, commands
+from made_federation import DemoData, Workspace, prepare
 
 from fedrec.config.schema import Plan
 from fedrec.data import generate
-from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 
 pytestmark = pytest.mark.slow
 

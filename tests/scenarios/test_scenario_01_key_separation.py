@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from integration.support.bench import N_ITEMS, Bench, data, plan_of
+from made_federation import Workspace, prepare
 from scenarios.support.searching import found_in, without_empty_pages
 
 from fedrec.config.layout import protection_of
@@ -35,7 +36,6 @@ from fedrec.protection.tenseal_blocks import BlockCipher
 from fedrec.wire.admin_link import AdminLink
 from fedrec_client.app import ClientApp
 from fedrec_lab.demo.processes import Processes
-from fedrec_lab.demo.workspace import Workspace, prepare
 
 
 def memory_of(process_id: int) -> bytes:

@@ -17,6 +17,7 @@ import pytest
 from conformance.protection_suite import Party, make_party
 from integration.support.bench import N_ITEMS, Bench, plan_of
 from integration.support.parties import Federation, Loop
+from made_federation import DemoData, prepare
 from numpy.typing import NDArray
 
 from fedrec.data import Catalogue, Interactions
@@ -25,7 +26,6 @@ from fedrec.ids import ItemId
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.wire.recording import FrameReader
 from fedrec_lab.audit.wire.messages import parse
-from fedrec_lab.demo.workspace import DemoData, prepare
 from fedrec_server.service.wire_recorder import WireRecorder
 
 TRAINED = (1, 50, N_ITEMS - 2)

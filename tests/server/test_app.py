@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from made_federation import DemoData, prepare
 from server.support.federations import Bench, authority, identity
 from server.support.serving import serving, settings_of
 
@@ -32,7 +33,6 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
-from fedrec_lab.demo.workspace import DemoData, prepare
 from fedrec_server.app import Coordinator
 from fedrec_server.rounds.endings import finish
 from fedrec_server.store import sqlite

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_federation import DemoData, Workspace, prepare
 from numpy.typing import NDArray
 
 from fedrec.config.loading import load_settings
@@ -24,7 +25,6 @@ from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.state.private_store import PrivateStore
-from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 
 N_USERS, N_ITEMS = 40, 60
 ROUNDS = 3

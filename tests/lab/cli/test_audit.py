@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_federation import DemoData, prepare
 
 from fedrec.config.schema import Plan
 from fedrec.data import generate
-from fedrec_lab.demo.workspace import DemoData, prepare
 
 from .conftest import Fedrec
 

@@ -6,12 +6,12 @@ import io
 from pathlib import Path
 
 import pytest
+from made_federation import DemoData, Workspace, prepare
 from rich.console import Console
 
 from fedrec.config.schema import Plan
 from fedrec.data import generate
 from fedrec_lab.demo.exposure import finish_recording, recording_of
-from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 
 
 @pytest.fixture

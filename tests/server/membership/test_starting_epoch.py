@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from made_federation import DemoData, Workspace, prepare
 
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Plan, Settings
@@ -16,7 +17,6 @@ from fedrec.identity.identity import Identity
 from fedrec.training.round_vectors import RoundVectors
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.audit.wire.known import Known
-from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_federation import DemoData, Workspace, prepare
 
 from fedrec.config.schema import Plan
 from fedrec.data import generate
@@ -14,7 +15,6 @@ from fedrec.wire.v1 import update_pb2
 from fedrec_lab.audit.wire.findings import traffic_findings
 from fedrec_lab.audit.wire.known import Known
 from fedrec_lab.audit.wire.traffic import Traffic
-from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 
 SERVICE = "/fedrec.wire.v1.Coordinator/"
 ADMIN = "/fedrec.wire.v1.Admin/"

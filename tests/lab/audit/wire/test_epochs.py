@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_federation import Workspace
 
 from fedrec.config.loading import load_settings
 from fedrec.errors import BadSignature, DataError, KeysError
@@ -20,7 +21,6 @@ from fedrec.wire.v1 import admin_pb2, coordinator_pb2, update_pb2
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.audit.wire.auditing import audit_wire
 from fedrec_lab.audit.wire.known import Known
-from fedrec_lab.demo.workspace import Workspace
 
 from .conftest import ADMIN, CLIENTS, RANDOM, Recording, made, planned, problems_of
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_federation import Workspace
 
 from fedrec.config.loading import load_settings
 from fedrec.protection import PROTECTIONS
 from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
 from fedrec_lab.audit.wire.known import Known
 from fedrec_lab.audit.wire.traffic import BlobKey
-from fedrec_lab.demo.workspace import Workspace
 
 from .conftest import CLIENTS, Recording, planned, problems_of
 
