@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = [
@@ -92,249 +93,145 @@ KINDS: dict[str, Kind] = {
     "words": Kind(promise="the coordinator's own words to clients and operators"),
 }
 
-_HEADER = {
-    "protocol_version": "public",
-    "federation": "public",
-    "run": "bookkeeping",
-    "round": "bookkeeping",
-    "epoch": "bookkeeping",
-    "client_id": "identity",
-    "catalogue_fingerprint": "public",
-    "plan_fingerprint": "public",
-    "length": "bookkeeping",
-    "digest": "digest",
+Kinds = Mapping[str, str]
+"""By kind: the names of fields or columns of that kind, with spaces between."""
+
+_HEADER: Kinds = {
+    "public": "protocol_version federation catalogue_fingerprint plan_fingerprint",
+    "bookkeeping": "run round epoch length kind base_round n_rows",
+    "identity": "client_id",
+    "digest": "digest key_list",
     "signature": "signature",
-    "kind": "bookkeeping",
-    "base_round": "bookkeeping",
-    "base_state": "keyed digest",
-    "key_list": "digest",
+    "keyed digest": "base_state rows_digest",
     "nonce": "nonce",
-    "n_rows": "bookkeeping",
-    "rows_digest": "keyed digest",
 }
-_STATEMENT = {
-    "federation": "public",
-    "run": "bookkeeping",
-    "round": "bookkeeping",
-    "epoch": "bookkeeping",
-    "client_id": "identity",
-    "manifest_digest": "digest",
-    "state_tag": "keyed digest",
-    "published_digest": "digest",
+_STATEMENT: Kinds = {
+    "public": "federation",
+    "bookkeeping": "run round epoch n_rows paused sequence kind trained charged",
+    "identity": "client_id",
+    "digest": "manifest_digest published_digest previous",
+    "keyed digest": "state_tag rows_digest",
     "metrics": "metrics",
-    "n_rows": "bookkeeping",
-    "rows_digest": "keyed digest",
-    "refused": "words",
-    "paused": "bookkeeping",
-    "signature": "signature",
-    "sequence": "bookkeeping",
-    "previous": "digest",
-    "kind": "bookkeeping",
-    "trained": "bookkeeping",
-    "charged": "bookkeeping",
-}
-_REPORT = {
-    "federation": "public",
-    "run": "bookkeeping",
-    "round": "bookkeeping",
-    "epoch": "bookkeeping",
-    "client_id": "identity",
-    "state_tag": "keyed digest",
-    "metrics": "metrics",
-    "n_rows": "bookkeeping",
-    "rows_digest": "keyed digest",
+    "words": "refused",
     "signature": "signature",
 }
-_MESSAGES: dict[str, dict[str, str]] = {
+_REPORT: Kinds = {
+    "public": "federation",
+    "bookkeeping": "run round epoch n_rows",
+    "identity": "client_id",
+    "keyed digest": "state_tag rows_digest",
+    "metrics": "metrics",
+    "signature": "signature",
+}
+_MESSAGES: Mapping[str, Kinds] = {
     "UploadHeader": _HEADER,
     "RevealStatement": _STATEMENT,
     "Report": _REPORT,
-    "BlobHeader": {"length": "bookkeeping", "digest": "digest"},
+    "BlobHeader": {"bookkeeping": "length", "digest": "digest"},
     # What a chunk's data are depends on the call: see BLOBS.
-    "Chunk": {"offset": "bookkeeping"},
-    "UploadReceipt": {"round": "bookkeeping", "duplicate": "bookkeeping"},
-    "RoundReceipt": {"round": "bookkeeping"},
-    "ApplyRequest": {"application": "public"},
-    "Application": {"epoch": "bookkeeping", "listed": "bookkeeping", "certificate": "public"},
-    "GetFederationRequest": {"protocol_version": "public", "client_id": "identity"},
+    "Chunk": {"bookkeeping": "offset"},
+    "UploadReceipt": {"bookkeeping": "round duplicate"},
+    "RoundReceipt": {"bookkeeping": "round"},
+    "ApplyRequest": {"public": "application"},
+    "Application": {"bookkeeping": "epoch listed", "public": "certificate"},
+    "GetFederationRequest": {"public": "protocol_version", "identity": "client_id"},
     "Federation": {
-        "protocol_version": "public",
-        "federation": "public",
-        "run": "bookkeeping",
-        "plan_json": "public",
-        "catalogue_fingerprint": "public",
-        "n_items": "public",
-        "epoch": "bookkeeping",
-        "roster_json": "public",
-        "server_context": "context",
-        "wrapped_secrets": "wrapped key",
-        "published_round": "bookkeeping",
+        "public": "protocol_version federation plan_json catalogue_fingerprint n_items roster_json",
+        "bookkeeping": "run epoch published_round",
+        "context": "server_context",
+        "wrapped key": "wrapped_secrets",
     },
-    "GetCatalogueRequest": {"client_id": "identity"},
+    "GetCatalogueRequest": {"identity": "client_id"},
     "NextTaskRequest": {
-        "client_id": "identity",
-        "run": "bookkeeping",
-        "version": "bookkeeping",
-        "wait_seconds": "bookkeeping",
-        "acknowledged_round": "bookkeeping",
-        "acknowledged_digest": "digest",
+        "identity": "client_id",
+        "bookkeeping": "run version wait_seconds acknowledged_round",
+        "digest": "acknowledged_digest",
     },
-    "Wait": {"reason": "words", "about": "bookkeeping"},
-    "Train": {
-        "round": "bookkeeping",
-        "kind": "bookkeeping",
-        "base_round": "bookkeeping",
-        "seconds_left": "bookkeeping",
-        "epoch": "bookkeeping",
-    },
-    "Reveal": {
-        "round": "bookkeeping",
-        "kind": "bookkeeping",
-        "base_round": "bookkeeping",
-        "epoch": "bookkeeping",
-    },
-    "MakeSnapshot": {"round": "bookkeeping"},
-    "Finished": {"reason": "words", "failed": "bookkeeping"},
-    "Task": {"published_round": "bookkeeping", "epoch": "bookkeeping"},
+    "Wait": {"words": "reason", "bookkeeping": "about"},
+    "Train": {"bookkeeping": "round kind base_round seconds_left epoch"},
+    "Reveal": {"bookkeeping": "round kind base_round epoch"},
+    "MakeSnapshot": {"bookkeeping": "round"},
+    "Finished": {"words": "reason", "bookkeeping": "failed"},
+    "Task": {"bookkeeping": "published_round epoch"},
     "Latest": {},
     "UploadStatusRequest": {
-        "run": "bookkeeping",
-        "round": "bookkeeping",
-        "client_id": "identity",
+        "bookkeeping": "run round",
+        "identity": "client_id",
         "digest": "digest",
     },
-    "UploadStatus": {"offset": "bookkeeping", "accepted": "bookkeeping"},
-    "FetchContributionRequest": {
-        "run": "bookkeeping",
-        "round": "bookkeeping",
-        "client_id": "identity",
-        "contributor": "identity",
-    },
-    "FetchSumRequest": {"run": "bookkeeping", "round": "bookkeeping", "client_id": "identity"},
-    "FetchPublishedRequest": {
-        "run": "bookkeeping",
-        "client_id": "identity",
-        "after_round": "bookkeeping",
-    },
+    "UploadStatus": {"bookkeeping": "offset accepted"},
+    "FetchContributionRequest": {"bookkeeping": "run round", "identity": "client_id contributor"},
+    "FetchSumRequest": {"bookkeeping": "run round", "identity": "client_id"},
+    "FetchPublishedRequest": {"bookkeeping": "run after_round", "identity": "client_id"},
     "FetchSnapshotRequest": {
-        "run": "bookkeeping",
-        "client_id": "identity",
-        "after_round": "bookkeeping",
-        "refused": "digest",
+        "bookkeeping": "run after_round",
+        "identity": "client_id",
+        "digest": "refused",
     },
-    "Published": {
-        "round": "bookkeeping",
-        "epoch": "bookkeeping",
-        "kind": "bookkeeping",
-    },
-    "Snapshot": {"round": "bookkeeping", "epoch": "bookkeeping"},
+    "Published": {"bookkeeping": "round epoch kind"},
+    "Snapshot": {"bookkeeping": "round epoch"},
     # Rounds under masks.
-    "MaskTask": {"round": "bookkeeping", "step": "bookkeeping", "epoch": "bookkeeping"},
+    "MaskTask": {"bookkeeping": "round step epoch"},
     "MaskMessage": {
-        "federation": "public",
-        "run": "bookkeeping",
-        "round": "bookkeeping",
-        "epoch": "bookkeeping",
-        "client_id": "identity",
-        "step": "bookkeeping",
-        "body": "masks",
+        "public": "federation",
+        "bookkeeping": "run round epoch step",
+        "identity": "client_id",
+        "masks": "body",
         "signature": "signature",
     },
-    "MaskReceipt": {"round": "bookkeeping", "duplicate": "bookkeeping"},
-    "FetchMasksRequest": {
-        "run": "bookkeeping",
-        "round": "bookkeeping",
-        "client_id": "identity",
-        "step": "bookkeeping",
-    },
+    "MaskReceipt": {"bookkeeping": "round duplicate"},
+    "FetchMasksRequest": {"bookkeeping": "run round step", "identity": "client_id"},
     "MaskKeys": {
-        "base_state": "digest",
-        "mask_key": "public key",
-        "share_key": "public key",
+        "digest": "base_state",
+        "public key": "mask_key share_key",
         "signature": "signature",
     },
     "MaskListedKeys": {
-        "client_id": "identity",
-        "mask_key": "public key",
-        "share_key": "public key",
+        "identity": "client_id",
+        "public key": "mask_key share_key",
         "signature": "signature",
     },
-    "MaskShares": {"holders": "identity", "sealed": "mask share", "commitment": "digest"},
-    "MaskInbox": {"shared": "identity", "owners": "identity", "sealed": "mask share"},
-    "MaskSignatures": {"positions": "identity", "signatures": "signature"},
-    "MaskAnswer": {
-        "self_owners": "identity",
-        "self_shares": "mask secret",
-        "key_owners": "identity",
-        "key_shares": "mask secret",
-    },
+    "MaskShares": {"identity": "holders", "mask share": "sealed", "digest": "commitment"},
+    "MaskInbox": {"identity": "shared owners", "mask share": "sealed"},
+    "MaskSignatures": {"identity": "positions", "signature": "signatures"},
+    "MaskAnswer": {"identity": "self_owners key_owners", "mask secret": "self_shares key_shares"},
     # The operators' calls.
-    "RoundStatus": {
-        "round": "bookkeeping",
-        "kind": "bookkeeping",
-        "phase": "bookkeeping",
-        "expected": "bookkeeping",
-        "arrived": "bookkeeping",
-        "bytes_received": "bookkeeping",
-        "seconds_left": "bookkeeping",
-    },
+    "RoundStatus": {"bookkeeping": "round kind phase expected arrived bytes_received seconds_left"},
     "Status": {
-        "federation": "public",
-        "run": "bookkeeping",
-        "protection": "public",
-        "published_round": "bookkeeping",
-        "rounds_published": "bookkeeping",
-        "rounds_planned": "public",
-        "rounds_abandoned": "bookkeeping",
-        "clients_seen": "bookkeeping",
-        "clients_in_roster": "public",
-        "finished": "bookkeeping",
-        "finish_reason": "words",
-        "last_event": "bookkeeping",
-        "epoch": "bookkeeping",
-        "next_epoch": "bookkeeping",
-        "waits_for": "words",
-        "authority_heard": "bookkeeping",
-        "awaited": "identity",
-        "stalled": "bookkeeping",
-        "epsilon": "bookkeeping",
+        "public": "federation protection rounds_planned clients_in_roster",
+        "bookkeeping": "run published_round rounds_published rounds_abandoned "
+        "clients_seen finished last_event epoch next_epoch authority_heard stalled "
+        "epsilon",
+        "words": "finish_reason waits_for",
+        "identity": "awaited",
     },
     "Quality": {
-        "round": "bookkeeping",
-        "at": "public",
-        "loss": "metrics",
-        "validation_hr": "metrics",
-        "validation_ndcg": "metrics",
-        "test_hr": "metrics",
-        "test_ndcg": "metrics",
+        "bookkeeping": "round",
+        "public": "at",
+        "metrics": "loss validation_hr validation_ndcg test_hr test_ndcg",
     },
-    "Applicants": {"application": "public"},
+    "Applicants": {"public": "application"},
     # The token opens the page once, for an operator's browser.
-    "PageLink": {
-        "scheme": "bookkeeping",
-        "host": "bookkeeping",
-        "port": "bookkeeping",
-        "token": "nonce",
-        "good_seconds": "bookkeeping",
-    },
-    "InstallEpochReply": {"epoch": "bookkeeping", "began": "bookkeeping"},
-    "WatchEventsRequest": {"after_event": "bookkeeping", "follow": "bookkeeping"},
-    "Event": {
-        "sequence": "bookkeeping",
-        "unix_seconds": "bookkeeping",
-        "kind": "bookkeeping",
-        "round": "bookkeeping",
-        "fields_json": "metrics",
-    },
-    "StopRunRequest": {"now": "bookkeeping"},
-    "StopRunReply": {"message": "words"},
+    "PageLink": {"bookkeeping": "scheme host port good_seconds", "nonce": "token"},
+    "InstallEpochReply": {"bookkeeping": "epoch began"},
+    "WatchEventsRequest": {"bookkeeping": "after_event follow"},
+    "Event": {"bookkeeping": "sequence unix_seconds kind round", "metrics": "fields_json"},
+    "StopRunRequest": {"bookkeeping": "now"},
+    "StopRunReply": {"words": "message"},
 }
 
-FIELDS: dict[str, str] = {
-    f"{message}.{field}": kind
-    for message, fields in _MESSAGES.items()
-    for field, kind in fields.items()
-}
+
+def _of_each(declared: Mapping[str, Kinds]) -> dict[str, str]:
+    """Return the kind of every name, as `owner.name`."""
+    return {
+        f"{owner}.{name}": kind
+        for owner, kinds in declared.items()
+        for kind, names in kinds.items()
+        for name in names.split()
+    }
+
+
+FIELDS: dict[str, str] = _of_each(_MESSAGES)
 """The kind of every scalar field of every message, as `Message.field`."""
 
 BLOBS: dict[str, str] = {
@@ -388,69 +285,32 @@ def undeclared_event_keys(text: str) -> list[str]:
     return sorted(set(content) - EVENT_KEYS)
 
 
-_TABLES: dict[str, dict[str, str]] = {
-    "meta": {"name": "bookkeeping", "value": "bookkeeping"},
+_TABLES: Mapping[str, Kinds] = {
+    "meta": {"bookkeeping": "name value"},
     "rounds": {
-        "round": "bookkeeping",
-        "kind": "bookkeeping",
-        "base_round": "bookkeeping",
-        "epoch": "bookkeeping",
-        "phase": "bookkeeping",
-        "opened_at": "bookkeeping",
-        "deadline_at": "bookkeeping",
-        "reason": "words",
-        "n_rows": "bookkeeping",
-        "rows_digest": "keyed digest",
-        "sum_length": "bookkeeping",
-        "sum_digest": "digest",
-        "blob_name": "bookkeeping",
-        "blob_length": "bookkeeping",
-        "blob_digest": "digest",
-        "known_epoch": "bookkeeping",
-        "known_tag": "keyed digest",
-        "reports_until": "bookkeeping",
+        "bookkeeping": "round kind base_round epoch phase opened_at deadline_at "
+        "n_rows sum_length blob_name blob_length known_epoch reports_until",
+        "words": "reason",
+        "keyed digest": "rows_digest known_tag",
+        "digest": "sum_digest blob_digest",
     },
-    "asked": {"round": "bookkeeping", "client_id": "identity"},
+    "asked": {"bookkeeping": "round", "identity": "client_id"},
     "contributions": _HEADER,
     "latest": _HEADER,
     "statements": _STATEMENT,
-    "paused": {"epoch": "bookkeeping", "cell": "bookkeeping", "round": "bookkeeping"},
+    "paused": {"bookkeeping": "epoch cell round"},
     "reports": _REPORT,
-    "snapshots": {
-        "round": "bookkeeping",
-        "epoch": "bookkeeping",
-        "length": "bookkeeping",
-        "digest": "digest",
-    },
+    "snapshots": {"bookkeeping": "round epoch length", "digest": "digest"},
     "attestations": _REPORT,
-    "epochs": {"epoch": "bookkeeping", "length": "bookkeeping", "digest": "digest"},
-    "applicants": {
-        "invitation": "digest",
-        "client_id": "identity",
-        "application": "public",
-    },
-    "ledger": {"round": "bookkeeping", "at": "bookkeeping"},
-    "mask_messages": {
-        "round": "bookkeeping",
-        "client_id": "identity",
-        "step": "bookkeeping",
-        "body": "masks",
-    },
-    "journal": {
-        "sequence": "bookkeeping",
-        "unix_seconds": "bookkeeping",
-        "kind": "bookkeeping",
-        "round": "bookkeeping",
-        "fields_json": "metrics",
-    },
-    "sqlite_sequence": {"name": "bookkeeping", "seq": "bookkeeping"},
+    "epochs": {"bookkeeping": "epoch length", "digest": "digest"},
+    "applicants": {"digest": "invitation", "identity": "client_id", "public": "application"},
+    "ledger": {"bookkeeping": "round at"},
+    "mask_messages": {"bookkeeping": "round step", "identity": "client_id", "masks": "body"},
+    "journal": {"bookkeeping": "sequence unix_seconds kind round", "metrics": "fields_json"},
+    "sqlite_sequence": {"bookkeeping": "name seq"},
 }
 
-COLUMNS: dict[str, str] = {
-    f"{table}.{column}": kind
-    for table, columns in _TABLES.items()
-    for column, kind in columns.items()
-}
+COLUMNS: dict[str, str] = _of_each(_TABLES)
 """The kind of every column of the coordinator's database, as `table.column`."""
 
 FILES: tuple[tuple[str, str], ...] = (
