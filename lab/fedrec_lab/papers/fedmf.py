@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fedrec.algorithms import FedMFSettings
 from fedrec.config.schema import Plan, UpdateSettings
-from fedrec_lab.papers.row import PublishedRow, paper_plan
+from fedrec_lab.papers.row import paper_plan, published_row
 
 __all__ = ["ROWS"]
 
@@ -46,57 +46,44 @@ def _plan(
 
 
 ROWS = (
-    PublishedRow(
-        name="fedmf/ml-100k",
-        dataset="ml-100k",
-        hr=0.6505,
-        ndcg=0.3840,
-        source="FedRAP, tables 3 and 4 (PLGC, table II, prints .6522 / .4063)",
+    published_row(
+        "fedmf/ml-100k",
+        (0.6505, 0.3840),
+        "FedRAP, tables 3 and 4 (PLGC, table II, prints .6522 / .4063)",
+        _plan(rounds=200, batch_size=2048),
+        minutes=3,
         note=_SCORED,
-        plan=_plan(rounds=200, batch_size=2048),
-        minutes=3,
     ),
-    PublishedRow(
-        name="fedmf/ml-100k/pfedclr",
-        dataset="ml-100k",
-        hr=0.4846,
-        ndcg=0.2723,
-        source="PFedCLR, table 1",
-        note=f"Adam with rate .01 there. {_SCORED}",
-        plan=_plan(dim=16, local_epochs=10, user_fraction=0.6),
+    published_row(
+        "fedmf/ml-100k/pfedclr",
+        (0.4846, 0.2723),
+        "PFedCLR, table 1",
+        _plan(dim=16, local_epochs=10, user_fraction=0.6),
         minutes=5,
-    ),
-    PublishedRow(
-        name="fedmf/filmtrust",
-        dataset="filmtrust",
-        minimum_interactions=5,
-        hr=0.6938,
-        ndcg=0.4921,
-        source="FedRecGEL, table 2",
-        note=f"Adam there, and no validation items. {_SCORED}",
-        plan=_plan(),
-        minutes=2,
-    ),
-    PublishedRow(
-        name="fedmf/filmtrust/pfedclr",
-        dataset="filmtrust",
-        minimum_interactions=10,
-        hr=0.6507,
-        ndcg=0.5171,
-        source="PFedCLR, table 1",
         note=f"Adam with rate .01 there. {_SCORED}",
-        plan=_plan(dim=16, local_epochs=10, user_fraction=0.6),
-        minutes=3,
     ),
-    PublishedRow(
-        name="fedmf/amazon-video",
-        dataset="amazon-video",
-        minimum_interactions=5,
-        hr=0.4557,
-        ndcg=0.2602,
-        source="FedRecGEL, table 2",
+    published_row(
+        "fedmf/filmtrust",
+        (0.6938, 0.4921),
+        "FedRecGEL, table 2",
+        _plan(),
+        minutes=2,
         note=f"Adam there, and no validation items. {_SCORED}",
-        plan=_plan(every_rounds=5),
+    ),
+    published_row(
+        "fedmf/filmtrust/pfedclr",
+        (0.6507, 0.5171),
+        "PFedCLR, table 1",
+        _plan(dim=16, local_epochs=10, user_fraction=0.6),
+        minutes=3,
+        note=f"Adam with rate .01 there. {_SCORED}",
+    ),
+    published_row(
+        "fedmf/amazon-video",
+        (0.4557, 0.2602),
+        "FedRecGEL, table 2",
+        _plan(every_rounds=5),
         minutes=15,
+        note=f"Adam there, and no validation items. {_SCORED}",
     ),
 )

@@ -12,7 +12,7 @@ from typing import Literal
 
 from fedrec.algorithms import FedRAPSettings
 from fedrec.config.schema import Plan, UpdateSettings
-from fedrec_lab.papers.row import PublishedRow, paper_plan
+from fedrec_lab.papers.row import paper_plan, published_row
 
 __all__ = ["ROWS"]
 
@@ -41,58 +41,46 @@ _UNPUBLISHED = (
 )
 
 ROWS = (
-    PublishedRow(
-        name="fedrap/ml-100k",
-        dataset="ml-100k",
-        hr=0.9709,
-        ndcg=0.8781,
-        source="FedRAP, tables 3 and 4",
+    published_row(
+        "fedrap/ml-100k",
+        (0.9709, 0.8781),
+        "FedRAP, tables 3 and 4",
+        _plan("fixed"),
+        minutes=15,
         note=_AS_RELEASED,
-        plan=_plan("fixed"),
-        minutes=15,
     ),
-    PublishedRow(
-        name="fedrap/ml-100k/tanh",
-        dataset="ml-100k",
-        hr=0.9709,
-        ndcg=0.8781,
-        source="FedRAP, tables 3 and 4",
+    published_row(
+        "fedrap/ml-100k/tanh",
+        (0.9709, 0.8781),
+        "FedRAP, tables 3 and 4",
+        _plan("tanh"),
+        minutes=15,
         note=_ALIVE,
-        plan=_plan("tanh"),
-        minutes=15,
     ),
-    PublishedRow(
-        name="fedrap/ml-100k/noise",
-        dataset="ml-100k",
-        hr=0.9364,
-        ndcg=0.8015,
-        source="FedRAP, table 1",
+    published_row(
+        "fedrap/ml-100k/noise",
+        (0.9364, 0.8015),
+        "FedRAP, table 1",
+        _plan("fixed", noise_where="grad"),
+        minutes=120,
         note=f"{_AS_RELEASED} Noise on every gradient of C, as the experiments describe it; no "
         "code for it was released.",
-        plan=_plan("fixed", noise_where="grad"),
-        minutes=120,
     ),
-    PublishedRow(
-        name="fedrap/filmtrust",
-        dataset="filmtrust",
-        minimum_interactions=5,
-        hr=0.9174,
-        ndcg=0.7767,
-        source="FedRecGEL, table 2",
+    published_row(
+        "fedrap/filmtrust",
+        (0.9174, 0.7767),
+        "FedRecGEL, table 2",
+        _plan("fixed"),
+        minutes=10,
         note=f"{_AS_RELEASED} {_UNPUBLISHED} Tuned by the authors of FedRecGEL, who keep no "
         "validation items.",
-        plan=_plan("fixed"),
-        minutes=10,
     ),
-    PublishedRow(
-        name="fedrap/filmtrust/pfedclr",
-        dataset="filmtrust",
-        minimum_interactions=10,
-        hr=0.6826,
-        ndcg=0.4628,
-        source="PFedCLR, table 1",
-        note=f"{_AS_RELEASED} {_UNPUBLISHED} That paper takes dim 16 for every method.",
-        plan=_plan("fixed", dim=16),
+    published_row(
+        "fedrap/filmtrust/pfedclr",
+        (0.6826, 0.4628),
+        "PFedCLR, table 1",
+        _plan("fixed", dim=16),
         minutes=10,
+        note=f"{_AS_RELEASED} {_UNPUBLISHED} That paper takes dim 16 for every method.",
     ),
 )

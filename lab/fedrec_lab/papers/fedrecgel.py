@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fedrec.algorithms import FedRecGELSettings
 from fedrec.config.schema import Plan, UpdateSettings
-from fedrec_lab.papers.row import PublishedRow, paper_plan
+from fedrec_lab.papers.row import paper_plan, published_row
 
 __all__ = ["ROWS"]
 
@@ -40,48 +40,36 @@ _FILMTRUST = (
 )
 
 ROWS = (
-    PublishedRow(
-        name="fedrecgel/filmtrust",
-        dataset="filmtrust",
-        minimum_interactions=5,
-        hr=0.9166,
-        ndcg=0.8201,
-        source="FedRecGEL, table 2",
-        note=_FILMTRUST,
-        plan=_plan(shared=0.02, private=0.02),
+    published_row(
+        "fedrecgel/filmtrust",
+        (0.9166, 0.8201),
+        "FedRecGEL, table 2",
+        _plan(shared=0.02, private=0.02),
         minutes=3,
+        note=_FILMTRUST,
     ),
-    PublishedRow(
-        name="fedrecgel/filmtrust/without-non-shared",
-        dataset="filmtrust",
-        minimum_interactions=5,
-        hr=0.9163,
-        ndcg=0.7729,
-        source="FedRecGEL, table 3",
+    published_row(
+        "fedrecgel/filmtrust/without-non-shared",
+        (0.9163, 0.7729),
+        "FedRecGEL, table 3",
+        _plan(shared=0.02, private=0.0),
+        minutes=3,
         note=f"NDCG@10 is printed below NDCG@5 (.7954), which cannot be. {_FILMTRUST}",
-        plan=_plan(shared=0.02, private=0.0),
-        minutes=3,
     ),
-    PublishedRow(
-        name="fedrecgel/filmtrust/without-shared",
-        dataset="filmtrust",
-        minimum_interactions=5,
-        hr=0.9158,
-        ndcg=0.8172,
-        source="FedRecGEL, table 3",
+    published_row(
+        "fedrecgel/filmtrust/without-shared",
+        (0.9158, 0.8172),
+        "FedRecGEL, table 3",
+        _plan(shared=0.0, private=0.02),
+        minutes=3,
         note=_FILMTRUST,
-        plan=_plan(shared=0.0, private=0.02),
-        minutes=3,
     ),
-    PublishedRow(
-        name="fedrecgel/amazon-video",
-        dataset="amazon-video",
-        minimum_interactions=5,
-        hr=0.6270,
-        ndcg=0.4133,
-        source="FedRecGEL, table 2",
-        note=f"Radii of .1 are read off the paper's figures. {_CHOSEN}",
-        plan=_plan(shared=0.1, private=0.1, every_rounds=5),
+    published_row(
+        "fedrecgel/amazon-video",
+        (0.6270, 0.4133),
+        "FedRecGEL, table 2",
+        _plan(shared=0.1, private=0.1, every_rounds=5),
         minutes=30,
+        note=f"Radii of .1 are read off the paper's figures. {_CHOSEN}",
     ),
 )

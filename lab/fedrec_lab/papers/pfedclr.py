@@ -14,7 +14,7 @@ from typing import Literal
 
 from fedrec.algorithms import PFedCLRSettings
 from fedrec.config.schema import Plan, UpdateSettings
-from fedrec_lab.papers.row import PublishedRow, paper_plan
+from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 
 __all__ = ["ROWS"]
 
@@ -65,16 +65,13 @@ def _row(
         clip = 20.0 * noise_scale + 4.0
         name, source = f"{name}/noise-{noise_scale:g}", "PFedCLR, table 9"
         notes.insert(0, _NOISE.format(clip=clip))
-    return PublishedRow(
-        name=name,
-        dataset=dataset,
-        minimum_interactions=10,
-        hr=published[0],
-        ndcg=published[1],
-        source=source,
-        note=" ".join(notes),
-        plan=_plan(variant, noise_scale=noise_scale, clip=clip),
+    return published_row(
+        name,
+        published,
+        source,
+        _plan(variant, noise_scale=noise_scale, clip=clip),
         minutes=minutes,
+        note=" ".join(notes),
     )
 
 

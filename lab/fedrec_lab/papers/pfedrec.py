@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fedrec.algorithms import PFedRecSettings
 from fedrec.config.schema import Plan, UpdateSettings
-from fedrec_lab.papers.row import PublishedRow, paper_plan
+from fedrec_lab.papers.row import paper_plan, published_row
 
 __all__ = ["ROWS"]
 
@@ -29,56 +29,43 @@ _TUNED = (
 )
 
 ROWS = (
-    PublishedRow(
-        name="pfedrec/ml-100k",
-        dataset="ml-100k",
-        hr=0.7162,
-        ndcg=0.4344,
-        source="PLGC, table II, which repeats PFedRec's own figure",
-        plan=_plan(),
+    published_row(
+        "pfedrec/ml-100k",
+        (0.7162, 0.4344),
+        "PLGC, table II, which repeats PFedRec's own figure",
+        _plan(),
         minutes=3,
     ),
-    PublishedRow(
-        name="pfedrec/ml-100k/pfedclr",
-        dataset="ml-100k",
-        hr=0.6702,
-        ndcg=0.3929,
-        source="PFedCLR, table 1",
-        note="Dim 16, as for every method of that paper.",
-        plan=_plan(dim=16),
+    published_row(
+        "pfedrec/ml-100k/pfedclr",
+        (0.6702, 0.3929),
+        "PFedCLR, table 1",
+        _plan(dim=16),
         minutes=3,
-    ),
-    PublishedRow(
-        name="pfedrec/filmtrust",
-        dataset="filmtrust",
-        minimum_interactions=5,
-        hr=0.7876,
-        ndcg=0.6483,
-        source="FedRecGEL, table 2",
-        note=_TUNED,
-        plan=_plan(clip=1024.0),
-        minutes=2,
-    ),
-    PublishedRow(
-        name="pfedrec/filmtrust/pfedclr",
-        dataset="filmtrust",
-        minimum_interactions=10,
-        hr=0.6896,
-        ndcg=0.5479,
-        source="PFedCLR, table 1",
         note="Dim 16, as for every method of that paper.",
-        plan=_plan(dim=16, clip=1024.0),
-        minutes=2,
     ),
-    PublishedRow(
-        name="pfedrec/amazon-video",
-        dataset="amazon-video",
-        minimum_interactions=5,
-        hr=0.5959,
-        ndcg=0.3813,
-        source="FedRecGEL, table 2",
+    published_row(
+        "pfedrec/filmtrust",
+        (0.7876, 0.6483),
+        "FedRecGEL, table 2",
+        _plan(clip=1024.0),
+        minutes=2,
         note=_TUNED,
-        plan=_plan(clip=16384.0, every_rounds=5),
+    ),
+    published_row(
+        "pfedrec/filmtrust/pfedclr",
+        (0.6896, 0.5479),
+        "PFedCLR, table 1",
+        _plan(dim=16, clip=1024.0),
+        minutes=2,
+        note="Dim 16, as for every method of that paper.",
+    ),
+    published_row(
+        "pfedrec/amazon-video",
+        (0.5959, 0.3813),
+        "FedRecGEL, table 2",
+        _plan(clip=16384.0, every_rounds=5),
         minutes=15,
+        note=_TUNED,
     ),
 )

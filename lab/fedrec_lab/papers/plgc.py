@@ -20,7 +20,7 @@ from fedrec.algorithms import (
 )
 from fedrec.algorithms.declarations import AlgorithmSettings
 from fedrec.config.schema import Plan, UpdateSettings
-from fedrec_lab.papers.row import PublishedRow, paper_plan
+from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 
 __all__ = ["ROWS"]
 
@@ -48,15 +48,13 @@ def _plan(base: str, **changes: Any) -> Plan:
 
 
 def _row(base: str, hr: float, ndcg: float, minutes: float, **changes: Any) -> PublishedRow:
-    return PublishedRow(
-        name=f"plgc/ml-100k/{base}",
-        dataset="ml-100k",
-        hr=hr,
-        ndcg=ndcg,
-        source="PLGC, table II",
-        note=_UNPRINTED,
-        plan=_plan(base, **changes),
+    return published_row(
+        f"plgc/ml-100k/{base}",
+        (hr, ndcg),
+        "PLGC, table II",
+        _plan(base, **changes),
         minutes=minutes,
+        note=_UNPRINTED,
     )
 
 

@@ -14,7 +14,10 @@ from fedrec.config.schema import (
     UpdateSettings,
 )
 
-__all__ = ["PublishedRow", "paper_plan"]
+__all__ = ["PublishedRow", "paper_plan", "published_row"]
+
+_FEWEST_INTERACTIONS = {"FedRecGEL": 5, "PFedCLR": 10}
+"""By paper: users with fewer distinct items are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,33 @@ class PublishedRow:
     note: str = ""
     plan: Plan
     minutes: float
+
+
+def published_row(
+    name: str,
+    figures: tuple[float, float],
+    source: str,
+    plan: Plan,
+    *,
+    minutes: float,
+    note: str = "",
+) -> PublishedRow:
+    """Return a line of a paper's table: its name says of which data, its paper of which users.
+
+    Args:
+        figures: HR@10 and NDCG@10 as printed.
+    """
+    return PublishedRow(
+        name=name,
+        dataset=name.split("/")[1],
+        minimum_interactions=_FEWEST_INTERACTIONS.get(source.partition(",")[0], 1),
+        hr=figures[0],
+        ndcg=figures[1],
+        source=source,
+        note=note,
+        plan=plan,
+        minutes=minutes,
+    )
 
 
 def paper_plan(
