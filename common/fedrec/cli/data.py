@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.data_options import DataFlags, data_settings, echo_note, takes_data_flags
-from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
+from fedrec.cli.data_options import (
+    DataFlags,
+    data_settings,
+    echo_note,
+    flags_of,
+    takes_data_flags,
+)
+from fedrec.cli.terminal import AsJson, count_of, print_json
 from fedrec.data.writing import (
     CATALOGUE_FILE,
     INTERACTIONS_FILE,
@@ -51,14 +56,11 @@ def _read(path: Path, flags: DataFlags) -> tuple[Interactions, ReadReport, DataS
     data = data_settings(path, flags)
     found, report = read_file(path, data)
     if report.n_bad:
-        typer.echo(f"{report.n_bad} of {report.n_rows} rows were left out:", err=True)
+        typer.echo(f"{report.left_out}:", err=True)
         for bad in report.bad_rows[:5]:
             typer.echo(f"  {path}:{bad.line}: {bad.reason}", err=True)
     if report.n_below_rating:
-        echo_note(
-            f"{report.n_below_rating} of {report.n_rows} rows have a rating below "
-            f"{data.minimum_rating:g} and were left out"
-        )
+        echo_note(report.below_rating(data.minimum_rating or 0.0))
     return selected(found, data, tell=echo_note), report, data
 
 
@@ -162,6 +164,7 @@ def _import_own(
 ) -> None:
     from fedrec.data import PUBLIC, Catalogue
     from fedrec.data.source import RANDOM_HOLDOUT
+    from fedrec.data.trying import time_column
     from fedrec.errors import DataError
 
     if str(path) in PUBLIC and not path.exists():
@@ -177,7 +180,7 @@ def _import_own(
             options={"into": str(free)},
         )
     prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
-    found, report, _ = _read(path, reading)
+    found, report, data = _read(path, reading)
     kept = found.deduplicated()
     files = _write(into, kept)
     catalogue = Catalogue.from_interactions(kept)
@@ -199,11 +202,13 @@ def _import_own(
         print_json(content)
         return
     typer.echo(
-        f"{path}, read as {report.layout}: {count_of(len(kept), 'interaction')} of "
+        f"{path}, {report.read_as}: {count_of(len(kept), 'interaction')} of "
         f"{count_of(kept.n_users, 'user')} with {count_of(len(catalogue), 'item')}."
     )
     if not kept.has_times:
         echo_note(f"{path} {RANDOM_HOLDOUT}")
+        if options := time_column(report, data):
+            echo_note(f"an ignored column looks like times;{flags_of(options)} reads it")
     for file in files:
         typer.echo(str(file))
 
@@ -213,33 +218,21 @@ def _import_own(
 def describe(
     path: DataFile,
     minimum_item_users: Annotated[
-        int, typer.Option(min=1, help="Count the items with fewer holders.")
+        int, typer.Option(min=1, help="Count the items that fewer users have.")
     ] = 10,
     *,
     reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Count users, items, ties and the rarely held items that privacy is about.
+    """Say how a file was read, and count users, items, ties and items that few users have.
 
-    It says where a file has no times, so that held-out items are random.
+    It names the columns that it took and ignored. Where a file has no times, held-out items are
+    random: it says so, and which ignored column looks like times.
     """
-    from fedrec.data import describe as describe_interactions
-    from fedrec.data.source import RANDOM_HOLDOUT
+    from fedrec.cli.data_description import print_description
 
-    found, report, _ = _read(path, reading)
-    summary = asdict(describe_interactions(found, minimum_item_users=minimum_item_users))
-    if as_json:
-        summary |= {"path": str(path), "layout": report.layout, "n_bad": report.n_bad}
-        summary |= {"n_below_rating": report.n_below_rating}
-        print_json(summary)
-        return
-    rows = [
-        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
-        for name, value in summary.items()
-    ]
-    print_table(rows, title=f"{path}, read as {report.layout}")
-    if not found.has_times:
-        typer.echo(f"{path} {RANDOM_HOLDOUT}.")
+    found, report, data = _read(path, reading)
+    print_description(found, report, data, minimum_item_users=minimum_item_users, as_json=as_json)
 
 
 @app.command()

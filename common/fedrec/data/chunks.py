@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CHUNK_ROWS", "BadRow", "Chunk", "Table"]
+__all__ = ["CHUNK_ROWS", "BadRow", "Chunk", "Columns", "Table"]
 
 CHUNK_ROWS = 1 << 12
 
@@ -42,16 +42,40 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The columns of a file by their names, ``column 1`` and so on where they have none.
+
+    Attributes:
+        rating, timestamp: None where the file has no such column.
+        ignored: all others, in the order of the file.
+    """
+
+    user: str
+    item: str
+    rating: str | None = None
+    timestamp: str | None = None
+    ignored: tuple[str, ...] = ()
+
+    def by_role(self) -> dict[str, str | None]:
+        """Return the name of each role's column."""
+        return {
+            "user": self.user,
+            "item": self.item,
+            "rating": self.rating,
+            "timestamp": self.timestamp,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """What a layout yields of a file.
 
     Attributes:
-        has_timestamps: whether there is a column of times.
-        has_ratings: whether there is a column of ratings.
+        separator: what is between two fields; None in what has no such thing.
         decimal_comma: whether a rating may be written as 3,5.
     """
 
-    has_timestamps: bool
-    has_ratings: bool
+    columns: Columns
     chunks: Iterator[Chunk]
+    separator: str | None = None
     decimal_comma: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.data.chunks import Columns
 from fedrec.data.guessing import Rows, guessed_names
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
@@ -32,6 +33,20 @@ class Places:
     rating: int | None = None
     timestamp: int | None = None
 
+    def columns(self, names: Sequence[str]) -> Columns:
+        """Return these columns, and the ignored ones, by the names of all of them."""
+        taken = (self.user, self.item, self.rating, self.timestamp)
+        rating, timestamp = (
+            None if place is None else names[place] for place in (self.rating, self.timestamp)
+        )
+        return Columns(
+            user=names[self.user],
+            item=names[self.item],
+            rating=rating,
+            timestamp=timestamp,
+            ignored=tuple(name for place, name in enumerate(names) if place not in taken),
+        )
+
 
 def known_roles(header: Sequence[str]) -> set[str]:
     """Return the roles for which a header has a usual name."""
@@ -39,13 +54,14 @@ def known_roles(header: Sequence[str]) -> set[str]:
     return {role for role, known in _KNOWN.items() if names & set(known)}
 
 
-def places_of_roles(roles: Sequence[str]) -> Places:
+def places_of_roles(roles: Sequence[str], reading: Reading) -> Places:
     """Return the places in a file without a header."""
     at = {role: roles.index(role) if role in roles else None for role in ROLES}
     user, item = at["user"], at["item"]
     if user is None or item is None:
         raise DataError(f"The columns {', '.join(roles)} have no user or no item.")
-    return Places(user=user, item=item, rating=at["rating"], timestamp=at["timestamp"])
+    when = None if reading.timestamp_format == "none" else at["timestamp"]
+    return Places(user=user, item=item, rating=at["rating"], timestamp=when)
 
 
 def find_places(path: Path, header: Sequence[str], reading: Reading, rows: Rows = ()) -> Places:
@@ -90,7 +106,8 @@ def find_places(path: Path, header: Sequence[str], reading: Reading, rows: Rows 
             f"header, name all of them, in order, with {flag_of('columns')}.",
             options=options | _guessed(names, rows, unknown, set(found.values())),
         )
-    return Places(user=user, item=item, rating=found["rating"], timestamp=found["timestamp"])
+    when = None if reading.timestamp_format == "none" else found["timestamp"]
+    return Places(user=user, item=item, rating=found["rating"], timestamp=when)
 
 
 def _guessed(

@@ -8,7 +8,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Protocol
 
-from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Table
+from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Columns, Table
 from fedrec.data.columns import Places, find_places, places_of_roles
 from fedrec.data.guessing import is_header, no_header
 from fedrec.data.opening import head_of, open_text
@@ -106,24 +106,22 @@ def read_headed(
             raise no_header(path, lines[0], header, rows, reading) from error
         raise
     chunks = _chunks(path, reading, separator, places, len(names), skipped=1, quotes=quotes)
-    return _table(chunks, places, separator)
+    return _table(chunks, places.columns([name.strip() for name in names]), separator)
 
 
 def read_headless(
     path: Path, reading: Reading, *, separator: str, roles: Sequence[str], quotes: bool = True
 ) -> Table:
     """Read rows without a header, whose columns have these roles in order."""
-    places = places_of_roles(roles)
+    places = places_of_roles(roles, reading)
     chunks = _chunks(path, reading, separator, places, len(roles), skipped=0, quotes=quotes)
-    return _table(chunks, places, separator)
+    names = [f"column {number}" for number in range(1, len(roles) + 1)]
+    return _table(chunks, places.columns(names), separator)
 
 
-def _table(chunks: Iterator[Chunk], places: Places, separator: str) -> Table:
+def _table(chunks: Iterator[Chunk], columns: Columns, separator: str) -> Table:
     return Table(
-        has_timestamps=places.timestamp is not None,
-        has_ratings=places.rating is not None,
-        chunks=chunks,
-        decimal_comma=separator != ",",
+        columns=columns, chunks=chunks, separator=separator, decimal_comma=separator != ","
     )
 
 
@@ -143,9 +141,8 @@ def _chunks(
 ) -> Iterator[Chunk]:
     wanted = [places.user, places.item]
     with_ratings = places.rating is not None and reading.minimum_rating is not None
-    with_times = places.timestamp is not None and reading.timestamp_format != "none"
     wanted += [places.rating] if places.rating is not None and with_ratings else []
-    wanted += [places.timestamp] if places.timestamp is not None and with_times else []
+    wanted += [places.timestamp] if places.timestamp is not None else []
     with open_text(path, reading.encoding) as file:
         source, before = _Lines(file), 0
         if skipped:
@@ -169,7 +166,7 @@ def _chunks(
                 users=columns[0],
                 items=columns[1],
                 ratings=next(further) if with_ratings else None,
-                times=next(further) if with_times else None,
+                times=next(further) if places.timestamp is not None else None,
                 bad=bad,
             )
 

@@ -10,13 +10,12 @@ from fedrec.data.columns import find_places, known_roles
 from fedrec.data.delimited import fields_of
 from fedrec.data.guessing import is_header, is_value, no_header
 from fedrec.data.opening import head_of, plain_name
-from fedrec.data.reading import ROLES, SEPARATORS, Reading, flag_of
+from fedrec.data.reading import ROLES, Reading, flag_of, separator_word
 from fedrec.errors import DataError
 
 __all__ = ["detect_layout", "header_separator", "table_separator"]
 
 _CANDIDATES = ("\t", ",", ";", "|", "::", " ")
-_NAMES = {text: word for word, text in SEPARATORS.items()} | {"::": "::"}
 
 
 def detect_layout(path: Path, reading: Reading) -> str:
@@ -170,7 +169,7 @@ def _most_fitting(lines: Sequence[str], candidates: Sequence[str], n_fields: int
 
 
 def _several(path: Path, separators: Sequence[str]) -> DataError:
-    words = [_NAMES[separator] for separator in separators]
+    words = list(map(separator_word, separators))
     return DataError(
         f"{path}, line 1, can be split in several ways: by {' or '.join(words)}.",
         remedy=f"Say which with {flag_of('separator')}.",
@@ -204,7 +203,7 @@ def _unknown(path: Path, lines: list[str], reading: Reading) -> DataError:
         if len(fields) < 2 or (separator == " " and not any(map(is_value, fields))):
             continue
         if not is_header(fields, rows):
-            word = _NAMES.get(separator, separator) if len(possible) > 1 else ""
+            word = separator_word(separator) if len(possible) > 1 else ""
             return no_header(path, first, fields, rows, reading, word)
         try:
             find_places(path, fields, reading, rows)

@@ -83,7 +83,7 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
     users, items, times = _Ids(), _Ids(), Times(reading.timestamp_format)
     kept: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64] | None]] = []
     found = Gathered()
-    with_times = table.has_timestamps and reading.timestamp_format != "none"
+    with_times = table.columns.timestamp is not None
     for chunk in table.chunks:
         user, bad = users.encode(chunk.users, "user")
         item, more = items.encode(chunk.items, "item")

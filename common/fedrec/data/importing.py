@@ -224,7 +224,7 @@ def _differences(
     if counts != copy.counts:
         found.append(f"It has {counts}; expected {copy.counts}.")
     if report.n_bad:
-        found.append(f"{report.n_bad} of {report.n_rows} rows were left out.")
+        found.append(f"{report.left_out}.")
     return tuple(found)
 
 

@@ -42,8 +42,7 @@ def read_json_lines(path: Path, reading: Reading) -> Table:
     found = (places.user, places.item, places.rating, places.timestamp)
     keys = [None if place is None else names[place] for place in found]
     return Table(
-        has_timestamps=keys[3] is not None,
-        has_ratings=keys[2] is not None,
+        columns=places.columns(names),
         chunks=_chunks(path, reading, keys),
     )
 

@@ -49,8 +49,7 @@ def read_parquet(path: Path, reading: Reading) -> Table:
         if name is not None:
             _check_type(path, name, schema.field(name).type)
     return Table(
-        has_timestamps=chosen[3] is not None,
-        has_ratings=chosen[2] is not None,
+        columns=places.columns(names),
         chunks=_chunks(path, chosen),
     )
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrec.data.chunks import BadRow
+from fedrec.data.chunks import BadRow, Columns
 from fedrec.data.detection import detect_layout
 from fedrec.data.gathering import Gathered, gather
 from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
 from fedrec.data.layouts import READERS
 from fedrec.data.opening import reading_problems
-from fedrec.data.reading import Reading, flag_of
+from fedrec.data.reading import SEPARATORS, Reading, flag_of, separator_word
 from fedrec.data.times import formats_that_fit
 from fedrec.errors import DataError
 
@@ -31,6 +31,9 @@ class ReadReport:
     Attributes:
         path: the file.
         layout: the layout it was read in, a key of `READERS`.
+        columns: which columns were taken, and which were ignored.
+        separator: the word for what is between two fields, or that itself; None in what has no
+            such thing.
         n_rows: rows found, bad ones included, header and blank lines not.
         n_bad: rows left out because they cannot be read.
         bad_rows: the first 20 of them.
@@ -41,12 +44,35 @@ class ReadReport:
 
     path: Path
     layout: str
+    columns: Columns
+    separator: str | None
     n_rows: int
     n_bad: int
     bad_rows: tuple[BadRow, ...]
     n_below_rating: int
     n_missing_timestamps: int
     n_rounded_timestamps: int
+
+    @property
+    def read_as(self) -> str:
+        """How the file was read, in words."""
+        if self.separator is None:
+            return f"read as {self.layout}"
+        between = f"{self.separator}s" if self.separator in SEPARATORS else repr(self.separator)
+        return f"read as {self.layout} with {between} between fields"
+
+    @property
+    def left_out(self) -> str:
+        """How many rows were left out because they cannot be read, in words."""
+        return f"{self.n_bad} of {self.n_rows} rows {'was' if self.n_bad == 1 else 'were'} left out"
+
+    def below_rating(self, minimum: float) -> str:
+        """Return how many rows were left out for their rating, in words."""
+        has, was = ("has", "was") if self.n_below_rating == 1 else ("have", "were")
+        return (
+            f"{self.n_below_rating} of {self.n_rows} rows {has} a rating below {minimum:g} and "
+            f"{was} left out"
+        )
 
 
 def read_interactions(
@@ -76,15 +102,16 @@ def read_interactions(
     return found.interactions, report
 
 
-def try_reading(path: Path, reading: Reading) -> None:
+def try_reading(path: Path, reading: Reading) -> Interactions:
     """Read a file's first rows, to see whether it can be read so.
 
     Raises:
         DataError: see `read_interactions`; or most of those rows are bad.
     """
-    _, report = _read(path, reading, n_chunks=1)
+    found, report = _read(path, reading, n_chunks=1)
     if 2 * report.n_bad > report.n_rows:
         raise DataError(f"{report.n_bad} of the first {report.n_rows} rows of {path} are bad.")
+    return found.interactions
 
 
 def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gathered, ReadReport]:
@@ -98,7 +125,7 @@ def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gather
                 options={"layout": None},
             )
         table = READERS[name](path, reading)
-        if reading.minimum_rating is not None and not table.has_ratings:
+        if reading.minimum_rating is not None and table.columns.rating is None:
             raise DataError(
                 f"{path}, read as {name}, has no ratings to compare with "
                 f"{flag_of('minimum_rating')}.",
@@ -110,6 +137,8 @@ def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gather
     report = ReadReport(
         path=path,
         layout=name,
+        columns=table.columns,
+        separator=None if table.separator is None else separator_word(table.separator),
         n_rows=found.n_rows,
         n_bad=found.n_bad,
         bad_rows=tuple(found.bad),
@@ -161,7 +190,8 @@ def _way_out(
     if len(found.interactions):
         remedy = f"Correct these rows, or leave them out by reading without {flag_of('strict')}."
         return remedy, {"strict": None}
-    if not all(bad.reason.startswith("the time") for bad in report.bad_rows):
+    n_times = sum(bad.reason.startswith("the time") for bad in report.bad_rows)
+    if 2 * n_times <= len(report.bad_rows):
         told = [name for name in ("layout", "columns", "separator") if getattr(reading, name)]
         remedy = f"Correct these rows, or name another {flag_of('layout')}."
         return remedy, dict.fromkeys(told)

@@ -6,13 +6,21 @@ from dataclasses import dataclass, fields
 
 from fedrec.errors import DataError
 
-__all__ = ["ROLES", "SEPARATORS", "Reading", "flag_of"]
+__all__ = ["ROLES", "SEPARATORS", "Reading", "flag_of", "separator_word"]
 
 ROLES = ("user", "item", "rating", "timestamp")
 """What a column may be; ``-`` is any other."""
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
 """The words for what is between two fields; other characters stand for themselves."""
+
+
+_WORDS = {text: word for word, text in SEPARATORS.items()}
+
+
+def separator_word(separator: str) -> str:
+    """Return the word for what is between two fields, or that itself where it has none."""
+    return _WORDS.get(separator, separator)
 
 
 def flag_of(name: str) -> str:

@@ -15,7 +15,7 @@ from fedrec.data.readers import ReadReport
 from fedrec.data.reading import flag_of
 from fedrec.data.settings import DataSettings
 from fedrec.data.splits import Divide, UserSplit, leave_one_out
-from fedrec.data.trying import read_file
+from fedrec.data.trying import read_file, time_column
 from fedrec.errors import DataError, SettingsError
 
 __all__ = [
@@ -201,16 +201,16 @@ def _notes(found: Interactions, report: ReadReport, data: DataSettings) -> Itera
     """Say what somebody who trusts figures of this file should know; no value of it is named."""
     if report.n_bad:
         yield (
-            f"{report.n_bad} of {report.n_rows} rows were left out, the first in line "
-            f"{report.bad_rows[0].line}; `fedrec data describe` lists them"
+            f"{report.left_out}, the first in line {report.bad_rows[0].line}; "
+            "`fedrec data describe` lists them"
         )
     if report.n_below_rating:
-        yield (
-            f"{report.n_below_rating} of {report.n_rows} rows have a rating below "
-            f"{data.minimum_rating:g} and were left out"
-        )
+        yield report.below_rating(data.minimum_rating or 0.0)
     if report.n_missing_timestamps == len(found):
         yield f"{data.path} {RANDOM_HOLDOUT}"
+        if options := time_column(report, data):
+            settings = ", ".join(f'data.{name} = "{value}"' for name, value in options.items())
+            yield f"an ignored column looks like times; {settings} reads it"
     elif report.n_missing_timestamps:
         yield (
             f"{report.n_missing_timestamps} of {len(found)} rows have no time and count as a "

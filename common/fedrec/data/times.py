@@ -19,13 +19,15 @@ from fedrec.data.interactions import MISSING_TIMESTAMP
 from fedrec.data.reading import flag_of
 from fedrec.errors import DataError
 
-__all__ = ["Times", "formats_that_fit", "looks_like_time"]
+__all__ = ["FIRST_TIME", "Times", "formats_that_fit", "looks_like_time", "shown_span"]
 
 _LATEST = 2**63
 _EPOCH, _ZONELESS_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
-_FIRST_OF_UNIT = np.array([10**8, 10**11, 10**14, 10**17], dtype=np.int64)
+FIRST_TIME = 10**8
+"""From here on, in 1973, a number is more likely seconds since 1970 than anything else."""
+_FIRST_OF_UNIT = np.array([FIRST_TIME, 10**11, 10**14, 10**17], dtype=np.int64)
 """From 1973 on a time's unit shows in its size: the four ranges do not meet before 5138."""
 _DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
 _FORMS = ("auto", *(f"{day}{hour}" for day in _DAYS for hour in ("", " %H:%M", " %H:%M:%S")))
@@ -157,8 +159,30 @@ def looks_like_time(text: str) -> bool:
     """
     number = _number(text)
     if number is not None:
-        return bool(_FIRST_OF_UNIT[0] <= number < _LATEST)
+        return bool(FIRST_TIME <= number < _LATEST)
     return bool(formats_that_fit([text]))
+
+
+def shown_span(times: NDArray[np.int64]) -> tuple[str, str] | None:
+    """Return the first and last of some times as people read them; None where all are missing.
+
+    The size of the last one tells the unit; numbers that look like no time stay numbers.
+    """
+    known = times[times != MISSING_TIMESTAMP]
+    if not len(known):
+        return None
+    first, last = int(known.min()), int(known.max())
+    unit = int(np.searchsorted(_FIRST_OF_UNIT, last, side="right"))
+    if not unit:
+        return str(first), str(last)
+    try:
+        dates = [
+            _EPOCH + time * 1_000_000 // 1000 ** (unit - 1) * _MICROSECOND for time in (first, last)
+        ]
+    except OverflowError:
+        return str(first), str(last)
+    found = [f"{date.isoformat(timespec='seconds').removesuffix('+00:00')}Z" for date in dates]
+    return found[0], found[1]
 
 
 def _whole_numbers(values: Sequence[Any]) -> NDArray[np.int64] | None:

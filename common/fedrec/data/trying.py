@@ -9,12 +9,14 @@ from fedrec.data.interactions import Interactions
 from fedrec.data.readers import ReadReport, read_interactions, try_reading
 from fedrec.data.reading import ROLES
 from fedrec.data.settings import DataSettings
+from fedrec.data.times import FIRST_TIME
 from fedrec.errors import DataError
 
-__all__ = ["read_file"]
+__all__ = ["read_file", "time_column"]
 
 _SPLITTING = ("layout", "columns", "separator", *(f"{role}_column" for role in ROLES))
 _MOST_STEPS = 6
+_MOST_COLUMNS = 20
 
 Options = Mapping[str, str | None]
 
@@ -31,6 +33,37 @@ def read_file(path: str | Path, data: DataSettings) -> tuple[Interactions, ReadR
     except DataError as error:
         error.options = _working(Path(path), data, error)
         raise
+
+
+def time_column(report: ReadReport, data: DataSettings) -> dict[str, str]:
+    """Return settings with which an ignored column gives each row a time; none if none does.
+
+    Args:
+        report: of reading a file that has no times.
+        data: how it was read.
+    """
+    was_said = data.columns is not None or data.timestamp_format == "none"
+    if was_said or report.columns.timestamp is not None:
+        return {}
+    try:
+        n_rows = len(try_reading(report.path, data.reading()))
+    except DataError:
+        return {}  # the file's first rows are no sample of the others
+    for name in filter(None, report.columns.ignored[:_MOST_COLUMNS]):
+        options: dict[str, str] = {"timestamp_column": name}
+        for _ in range(2):
+            try:
+                times = try_reading(report.path, _with(data, options).reading()).times()
+            except DataError as error:
+                how = error.options.get("timestamp_format")
+                if how in (None, "none"):
+                    break
+                options["timestamp_format"] = str(how)
+                continue
+            if len(times) == n_rows and (times >= FIRST_TIME).all():
+                return options
+            break
+    return {}
 
 
 def _working(path: Path, data: DataSettings, error: DataError) -> Options:

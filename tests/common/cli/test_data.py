@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import re
+import shlex
 import stat
 from pathlib import Path
+
+import pytest
 
 from fedrec.data import Catalogue, Reading, read_interactions
 
@@ -46,7 +51,153 @@ def test_minimum_interactions(fedrec: Fedrec, tmp_path: Path, interactions_file:
 def test_describe(fedrec: Fedrec, interactions_file: Path) -> None:
     found = fedrec("data", "describe", interactions_file, "--json").json
     assert (found["n_users"], found["layout"]) == (24, "csv")
-    assert "items with one holder" in fedrec("data", "describe", interactions_file).out
+    assert (found["held_out"], found["proposed"]) == ("last", {})
+    assert "items with one user" in fedrec("data", "describe", interactions_file).out
+
+
+DAYS = "user;item;rating;shop;when\n1;2;5;7;{}\n1;3;4;8;{}\n,3;4;8;{}\n"
+
+
+def cells(out: str) -> dict[str, str]:
+    """Return the rows of a table of two columns."""
+    rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) == 2}
+
+
+def test_describe_says_how_it_read_a_file_and_what_it_ignored(
+    fedrec: Fedrec, tmp_path: Path
+) -> None:
+    path = tmp_path / "when.csv"
+    path.write_text(DAYS.format(*["2024-01-01"] * 3))
+    told = fedrec("data", "describe", path)
+    assert "1 of 3 rows was left out:" in told.err
+    assert told.out.splitlines()[0] == f"{path}, read as csv with semicolons between fields"
+    assert cells(told.out) == {
+        "columns": "user from user, item from item, rating from rating",
+        "columns ignored": "shop, when",
+        "rows": "3",
+        "users": "1",
+        "items": "2",
+        "interactions": "2",
+        "rows that repeat one": "0",
+        "density": "100 %",
+        "interactions of a user": "2 to 2, median 2",
+        "items with one user": "2",
+        "items with fewer than 10 users": "2",
+        "times": "none",
+    }
+    assert "looks like times and is ignored; to read it, add --timestamp-column when" in told.out
+    found = fedrec("data", "describe", path, "--json").json
+    columns = {"user": "user", "item": "item", "rating": "rating", "timestamp": None}
+    assert (found["columns"], found["ignored_columns"]) == (columns, ["shop", "when"])
+    assert (found["separator"], found["held_out"]) == ("semicolon", "random")
+    assert (found["first_time"], found["last_time"]) == (None, None)
+    assert (found["n_rows"], found["n_bad"], found["minimum_item_users"]) == (3, 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("written", "proposed", "times"),
+    [
+        ("2024-01-0{}", "--timestamp-column when", "2024-01-01T00:00:00Z to 2024-01-02T00:00:00Z"),
+        ("170000000{}", "--timestamp-column when", "2023-11-14T22:13:21Z to 2023-11-14T22:13:22Z"),
+        (
+            "2{}.12.2023 10:00", '--timestamp-column when --timestamp-format "%d.%m.%Y %H:%M"',
+            "2023-12-21T10:00:00Z to 2023-12-22T10:00:00Z",
+        ),
+    ],
+)  # fmt: skip
+def test_a_column_of_times_that_nobody_named_is_proposed(
+    fedrec: Fedrec, tmp_path: Path, written: str, proposed: str, times: str
+) -> None:
+    path = tmp_path / "when.csv"
+    path.write_text(DAYS.format(*(written.format(day) for day in (1, 2, 3))))
+    flags = shlex.split(proposed)
+    options = dict(zip(flags[::2], flags[1::2], strict=True))
+    asked = fedrec("data", "describe", path, "--json").json["proposed"]
+    assert {f"--{name.replace('_', '-')}": value for name, value in asked.items()} == options
+    assert cells(fedrec("data", "describe", path, *flags).out)["times"] == times
+    told = fedrec("data", "import", path, "--into", tmp_path / "out").err
+    assert f"looks like times; {shlex.join(flags)} reads it" in told
+    settings = tmp_path / "run.toml"
+    settings.write_text(f'[data]\npath = "{path}"\n')
+    assert 'data.timestamp_column = "when"' in fedrec("check", settings).err
+
+
+@pytest.mark.parametrize(
+    ("content", "flags"),
+    [
+        ("user,item,age\na,x,30\nb,y,40\n", ()),
+        ("user,item,name\na,x,ann\nb,y,2024-01-01\n", ()),
+        ("user,item,when\na,x,1/2/2024\nb,y,2/2/2024\n", ()),
+        ("a,x,2024-01-01\nb,y,2024-01-02\n", ("--columns", "user,item,-")),
+        ("user,item,when\na,x,2024-01-01\n", ("--timestamp-format", "none")),
+    ],
+)
+def test_no_other_column_is_proposed_as_times(
+    fedrec: Fedrec, tmp_path: Path, content: str, flags: tuple[str, ...]
+) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text(content)
+    found = fedrec("data", "describe", path, *flags, "--json").json
+    assert (found["proposed"], found["held_out"]) == ({}, "random")
+    out = fedrec("data", "describe", path, *flags).out
+    assert "looks like times" not in out and "tied" not in out
+
+
+def test_first_rows_that_cannot_be_read_propose_nothing(fedrec: Fedrec, tmp_path: Path) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text("user,item,when\n" + ",,\n" * 5000 + "a,x,2024-01-01\n")
+    found = fedrec("data", "describe", path, "--json").json
+    assert (found["proposed"], found["n_bad"], found["n_rows"]) == ({}, 5000, 5001)
+
+
+NO_TIMES = ("--timestamp-format", "none")
+SKIPPING = ("--columns", "user,-,item,timestamp")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "flags", "taken", "ignored"),
+    [
+        (
+            "v.csv", "user,item,date,\na,x,5,\n", NO_TIMES,
+            "user from user, item from item", "date, (no name)",
+        ),
+        (
+            "v.csv", "a;7;x;5\n", SKIPPING,
+            "user from column 1, item from column 3, time from column 4", "column 2",
+        ),
+        (
+            "v.csv", "a;7;x;5\n", SKIPPING + NO_TIMES,
+            "user from column 1, item from column 3", "column 2, column 4",
+        ),
+        (
+            "v.jsonl", '{"item": "x", "shop": 7, "user": "a", "time": 5}\n', (),
+            "user from user, item from item, time from time", "shop",
+        ),
+    ],
+)  # fmt: skip
+def test_columns_without_a_name_and_times_that_are_left_out(
+    fedrec: Fedrec, tmp_path: Path, name: str, content: str, flags: tuple[str, ...],
+    taken: str, ignored: str,
+) -> None:  # fmt: skip
+    """A column of times that is not read is ignored like any other."""
+    path = tmp_path / f"{name}.gz"
+    path.write_bytes(gzip.compress(content.encode()))
+    rows = cells(fedrec("data", "describe", path, *flags).out)
+    assert (rows["columns"], rows["columns ignored"]) == (taken, ignored)
+
+
+def test_what_is_between_fields_is_named(fedrec: Fedrec, tmp_path: Path) -> None:
+    for text, word, shown in (
+        ("\t", "tab", "tabs"),
+        ("::", "::", "'::'"),
+        (" ", "space", "spaces"),
+    ):
+        path = tmp_path / "v.tsv"
+        path.write_text(f"user{text}item{text}time\na{text}x{text}5\n")
+        assert f"read as csv with {shown} between fields" in fedrec("data", "describe", path).out
+        found = fedrec("data", "describe", path, "--json").json
+        assert (found["separator"], found["first_time"]) == (word, "5")
 
 
 def test_catalogue(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> None:

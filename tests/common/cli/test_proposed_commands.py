@@ -130,6 +130,10 @@ CASES: dict[str, Case] = {
         content=_DAYS.format("31.01.2024", "02.01.2024"), n_timed=2,
         proposed="--timestamp-format %d.%m.%Y",
     ),
+    "dates with points, and a row of no user": Case(
+        content=_DAYS.format("31.01.2024", "02.01.2024") + ";z;02.01.2024\n", n_bad=1, n_timed=2,
+        proposed="--timestamp-format %d.%m.%Y",
+    ),
     "dates with points": Case(
         content=_DAYS.format("01.02.2024", "02.02.2024"), n_timed=2,
         proposed="--timestamp-format %d.%m.%Y",

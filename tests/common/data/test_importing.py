@@ -77,7 +77,7 @@ def test_another_file_is_imported_with_warnings_or_refused(file: Path) -> None:
     assert "Its SHA-256 is" in sums
     assert "4 interactions of 2 users with 4 items" in counts
     assert "expected 4 interactions of 2 users with 3 items" in counts
-    assert rows == "1 of 7 rows were left out."
+    assert rows == "1 of 7 rows was left out."
     with pytest.raises(DataError, match="bad"):
         import_public("tiny", file, strict=True)
     file.write_text(_TEXT.replace("b::2", "b::7"))

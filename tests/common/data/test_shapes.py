@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from fedrec.data import Interactions, Reading, read_interactions
 from fedrec.data.delimited import read_headless
+from fedrec.data.times import shown_span
 from fedrec.errors import DataError
 
 ROWS = [("007", "a,b", 100), ("7", "x", 200), ("007", "ü", 300)]
@@ -291,6 +293,22 @@ def test_times_of_different_kinds_have_no_order(
     read_interactions(path, Reading(**error.value.options))
     without, report = read_interactions(path, Reading(timestamp_format="none"))
     assert (without.timestamps, report.n_bad) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("times", "shown"),
+    [
+        ([-1, -1], None),
+        ([7, -1, 5], ("5", "7")),
+        ([SECOND, 5], ("1970-01-01T00:00:05Z", "2021-01-01T10:00:00Z")),
+        ([SECOND * 1000 + 999], ("2021-01-01T10:00:00Z", "2021-01-01T10:00:00Z")),
+        ([MICRO, 0], ("1970-01-01T00:00:00Z", "2021-01-01T10:00:00Z")),
+        ([MICRO * 1000], ("2021-01-01T10:00:00Z", "2021-01-01T10:00:00Z")),
+        ([10**18 * 9], ("2255-03-14T16:00:00Z", "2255-03-14T16:00:00Z")),
+    ],
+)
+def test_a_span_of_times_in_words(times: list[int], shown: tuple[str, str] | None) -> None:
+    assert shown_span(np.array(times, dtype=np.int64)) == shown
 
 
 def test_dates_in_a_form_that_was_named(tmp_path: Path) -> None:
