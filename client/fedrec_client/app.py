@@ -159,6 +159,8 @@ class ClientApp:
                 # Nor does it apply for users whom it does not find.
                 read_source(self._settings.data, reader="a client")
             journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
+            if store.is_bound and not new_run:
+                journal.run = store.state.pin.run
             journal.tell("starting", detail=self._places(identity))
             self._apply(identity, journal)
             link = self._patient(self._bare_link or open_link(self._settings), journal)
@@ -311,6 +313,7 @@ class ClientApp:
                 on a full disk.
         """
         learner = None
+        journal.run = membership.run
         try:
             if is_told:
                 self._say_if_waited_for(membership, journal)

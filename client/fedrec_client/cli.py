@@ -7,6 +7,7 @@ import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -348,7 +349,13 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
 
 def _show(event: ClientEvent) -> None:
     """Print one line for an event on stderr."""
-    parts = [f"round {event.round}" if event.round is not None else "", event.name, event.detail]
+    time = f"{datetime.now():%H:%M:%S}"
+    parts = [
+        time,
+        f"round {event.round}" if event.round is not None else "",
+        event.name,
+        event.detail,
+    ]
     if event.seconds:
         parts.append(f"{event.seconds:.2f} s")
     if event.name in ("published", "abandoned"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import structlog
@@ -55,6 +55,7 @@ class ClientEvent:
     """One thing that happened; carries no user, vector or key.
 
     Attributes:
+        run: the run it is about; empty before one is known.
         round: the round it is about, or None.
         detail: a word or sentence for people.
         bytes_up: payload bytes sent since the last round was settled.
@@ -63,6 +64,7 @@ class ClientEvent:
     """
 
     name: EventName
+    run: str = ""
     round: RoundId | None = None
     detail: str = ""
     bytes_up: int = 0
@@ -76,12 +78,7 @@ _log = structlog.get_logger("fedrec.client")
 
 
 def log_event(event: ClientEvent) -> None:
-    """Write an event to the log."""
-    _log.info(
-        event.name,
-        round=event.round,
-        detail=event.detail,
-        bytes_up=event.bytes_up,
-        bytes_down=event.bytes_down,
-        seconds=round(event.seconds, 4),
-    )
+    """Write an event to the log, with what there is to say of it."""
+    said = asdict(event) | {"seconds": round(event.seconds, 4)}
+    del said["name"]
+    _log.info(event.name.replace("_", " "), **{key: value for key, value in said.items() if value})

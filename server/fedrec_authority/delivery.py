@@ -60,6 +60,7 @@ class AuthorityEvent:
     """One thing that happened; `detail` is a sentence for people.
 
     Attributes:
+        run: the run whose sums it is about; empty for none.
         epoch: the epoch that it is about; 0 for none.
         round: the round that it is about; 0 for none.
         client_id: the applicant that it is about; empty for none.
@@ -67,6 +68,7 @@ class AuthorityEvent:
     """
 
     name: EventName
+    run: str = ""
     epoch: int = 0
     round: int = 0
     client_id: str = ""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 from client.support.fake_federation import USERS, World, down
 
 from fedrec.cli.main import main
@@ -45,7 +46,8 @@ def call(world: World, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-u
         shown = capsys.readouterr()
         return Shown(left.value.code or 0, shown.out, shown.err)
 
-    return run
+    yield run
+    structlog.reset_defaults()
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -63,7 +65,26 @@ def test_a_run_to_its_end(world: World, call) -> None:  # type: ignore[no-untype
     assert found.code == 0, found.err
     shown = json.loads(found.out)
     assert (shown["version"], shown["reason"]) == (1, "done")
-    assert "round 1  published  counted" in found.err
+    assert re.search(r"^\d\d:\d\d:\d\d  round 1  published  counted", found.err, re.MULTILINE)
+
+
+def test_lines_for_machines_have_the_run_and_nothing_empty(  # type: ignore[no-untyped-def]
+    world: World, call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDREC_CLIENT__LOG_FORMAT", "json")
+    world.whole_round(1, "count")
+    found = call("run", "--json")
+    assert found.code == 0, found.err
+    lines = [json.loads(line) for line in found.err.splitlines()]
+    assert not [line for line in lines if "_" in line["event"] or not all(line.values())]
+    (published,) = (line for line in lines if line["event"] == "published")
+    assert set(published) == {
+        "event", "level", "timestamp", "run", "round", "detail", "bytes_up", "bytes_down",
+    }  # fmt: skip
+    assert published["run"] == json.loads(found.out)["run"]
+    assert {line["run"] for line in lines if line["event"] in ("preparing", "joined")} == {
+        published["run"]
+    }
 
 
 def test_the_last_line_names_validation_and_test(world: World, call) -> None:  # type: ignore[no-untyped-def]

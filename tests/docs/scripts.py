@@ -34,7 +34,7 @@ def run_is_over(reader: Reader) -> None:
     told = {words(line) for line in reader.told(first).splitlines()}
     promised = blocks((ROOT / reader.page).read_text(encoding="utf-8"), "text")
     lines = [line for body in promised for line in body.splitlines()]
-    events = [line for line in lines if line.startswith(("waiting", "joined", "round", "all"))]
+    events = [line for line in lines if re.match(r"(..:..:..  )?(waiting|joined|round|all)", line)]
     assert len(events) == 12
     # The page shortens lines.
     has = {line: any(one[: len(words(line))] == words(line) for one in told) for line in events}

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedrec.cli.data_options import DataFlags, takes_client_data_flags
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.telemetry import SteadyStream, log_to_stderr
+
+if TYPE_CHECKING:
+    from fedrec_client.serve.model_change import ModelChange
 
 __all__ = ["EPILOG", "serve"]
 
@@ -75,20 +81,23 @@ def serve(
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
-    from fedrec.telemetry import SteadyStream, log_to_stderr
+    from fedrec_client.serve.model_change import log_change
     from fedrec_client.serve.model_holder import ModelHolder
     from fedrec_client.serve.server import Place
     from fedrec_client.serve.server import serve as serve_until_stopped
 
     log_to_stderr()
+    show = _show
     given = {f"data.{name}": value for name, value in reading.items()}
     settings = load_settings(settings_file, {"client.state": state, "data.path": data, **given})
+    if settings.client.log_format == "json":
+        log_to_stderr(logging.INFO, as_json=True)
+        show = log_change
     if settings.data.path is None:
         raise SettingsError(
             "data.path is missing: what users have already is in the data.",
             remedy="Set data.path in the settings, or give --data.",
         )
-    told = SteadyStream(sys.stderr)
     place = Place(
         host=host,
         port=port,
@@ -98,13 +107,15 @@ def serve(
         accept_plaintext=accept_plaintext,
         names=tuple(allow_host or ()),
     )
-    holder = ModelHolder(
-        settings,
-        "latest" if latest else "best",
-        on_change=lambda sentence: print(sentence, file=told, flush=True),
-    )
+    holder = ModelHolder(settings, "latest" if latest else "best", on_change=show)
     interrupted = serve_until_stopped(
         place, holder, lambda address: print(json.dumps({"address": address}), flush=True)
     )
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _show(change: ModelChange) -> None:
+    """Print one line on what became of the model on stderr."""
+    line = f"{datetime.now():%H:%M:%S}  {change}"
+    print(line, file=SteadyStream(sys.stderr), flush=True)

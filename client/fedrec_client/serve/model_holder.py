@@ -16,6 +16,7 @@ from fedrec.ids import RoundId
 from fedrec.recommender import Recommender, UsersFile
 from fedrec_client.recommending.own_recommender import model_file_of, needs_training_code
 from fedrec_client.serve.data_reading import read_users_apart
+from fedrec_client.serve.model_change import ModelChange
 from fedrec_client.serve.served_model import ServedModel
 from fedrec_client.state.database import change_counter
 from fedrec_client.state.held_model import (
@@ -46,7 +47,7 @@ class ModelHolder:
     Args:
         settings: the client's.
         which: the model that measured best on validation, or the latest one.
-        on_change: told in a sentence what became of it.
+        on_change: told what became of it.
         read_users: reads the users' data; see `read_users_apart`.
     """
 
@@ -55,7 +56,7 @@ class ModelHolder:
         settings: Settings,
         which: Which = "best",
         *,
-        on_change: Callable[[str], None] = lambda sentence: None,
+        on_change: Callable[[ModelChange], None] = lambda change: None,
         read_users: _ReadUsers = read_users_apart,
     ) -> None:
         self._settings = settings
@@ -94,7 +95,7 @@ class ModelHolder:
     def _fail(self, error: FedrecError) -> None:
         """Keep what is served, and say what is wrong unless that was said before."""
         if self.problem is None or str(self.problem) != str(error):
-            self._on_change(_sentence_of(error, self.current))
+            self._on_change(_change_of(self.current, str(error)))
         self.problem = error
         self._failures += 1
         self._pause = min(2**self._failures, _LONGEST_PAUSE)
@@ -140,7 +141,7 @@ class ModelHolder:
         self.current = ServedModel(recommender=recommender, run=held.pin.run)
         self._name = name
         if before is None or before.recommender.round != held.version:
-            self._on_change(f"version {held.version} is served")
+            self._on_change(_change_of(self.current))
 
     def _users_of(self, held: HeldModel, *, fresh: bool) -> UsersFile:
         """Return the users and their histories, read again only if they may be others."""
@@ -174,7 +175,7 @@ def _as_known(error: Exception) -> FedrecError:
     return InternalError(f"Reading the model ended with {type(error).__name__}.")
 
 
-def _sentence_of(error: FedrecError, served: ServedModel | None) -> str:
+def _change_of(served: ServedModel | None, problem: str = "") -> ModelChange:
     if served is None:
-        return f"not ready: {error}"
-    return f"version {served.recommender.round} stays in service: {error}"
+        return ModelChange(version=None, problem=problem)
+    return ModelChange(version=served.recommender.round, run=served.run, problem=problem)

@@ -44,7 +44,11 @@ class RoundCost:
 
 
 class RoundJournal:
-    """Collects the costs of the rounds in progress and tells its listener."""
+    """Collects the costs of the rounds in progress and tells its listener.
+
+    Attributes:
+        run: the run that events are about from now on; empty before one is known.
+    """
 
     def __init__(self, folder: Path, clock: Clock, meter: Meter, on_event: OnEvent) -> None:
         self._path = folder / JOURNAL_FILE
@@ -55,6 +59,7 @@ class RoundJournal:
         self._sent = meter.sent
         self._received = meter.received
         self._lines: list[str] = []
+        self.run = ""
 
     def tell(
         self,
@@ -68,6 +73,7 @@ class RoundJournal:
         self._on_event(
             ClientEvent(
                 name=name,
+                run=self.run,
                 round=round_id,
                 detail=detail,
                 bytes_up=self._meter.sent - self._sent,

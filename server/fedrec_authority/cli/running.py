@@ -87,7 +87,10 @@ def run(
         typer.Option(help="A key and its certificate (PEM), with which numbers go over TLS."),
     ] = None,
     log_format: Annotated[
-        LogFormat, typer.Option(help="Lines of the log for people, or JSON objects.")
+        LogFormat,
+        typer.Option(
+            help="Lines of the log for people, or JSON objects, events included, on stderr."
+        ),
     ] = LogFormat.TEXT,
 ) -> None:
     """Deliver new epochs and list applicants until Ctrl-C, which loses nothing.
@@ -110,14 +113,15 @@ def run(
     from fedrec_authority.opening.revealer import Revealer
 
     # What it refuses is logged, and must not stand among the objects of --json.
-    log_to_stderr(logging.WARNING, as_json=log_format is LogFormat.JSON)
+    in_log = log_format is LogFormat.JSON
+    log_to_stderr(logging.INFO if in_log else logging.WARNING, as_json=in_log)
 
     if into.is_dir():
         require_writable(into, "--into")
     folder = AuthorityFolder(into)
     # Refuses a folder without an authority before anything is sent.
     reveals = folder.reveals and not once
-    show = _print_json if as_json else _print_line
+    shown = [show for show, wanted in ((_print_json, as_json), (_log, in_log)) if wanted]
     metrics = AuthorityMetrics(into)
     where = Monitored(
         address=metrics_address,
@@ -128,7 +132,8 @@ def run(
 
     def tell(event: AuthorityEvent) -> None:
         metrics.take(event)
-        show(event)
+        for show in shown or (_print_line,):
+            show(event)
 
     with ExitStack() as stack:
         stack.enter_context(metrics_endpoint(metrics.registry, where) or nullcontext())
@@ -159,6 +164,14 @@ def _print_json(event: AuthorityEvent) -> None:
     with _printing:
         print_json(asdict(event))
         sys.stdout.flush()
+
+
+def _log(event: AuthorityEvent) -> None:
+    """Write an event to the log, with what there is to say of it."""
+    from fedrec.telemetry import logger_of
+
+    said = {key: value for key, value in asdict(event).items() if value and key != "name"}
+    logger_of("fedrec.authority").info(event.name, **said)
 
 
 def _print_line(event: AuthorityEvent) -> None:

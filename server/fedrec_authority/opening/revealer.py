@@ -148,7 +148,7 @@ class Revealer:
         membership = self._enrolled(store)
         try:
             self._bind(store, membership)
-            self._epoch = membership.epoch
+            self._epoch, self._journal.run = membership.epoch, membership.run
             # Rounds of an earlier epoch are over for good once this one began.
             self._folder.revealer.destroy_before(membership.epoch)
             half = ServerHalf(membership.plan, len(membership.catalogue))
@@ -228,6 +228,7 @@ class Revealer:
         self._tell(
             AuthorityEvent(
                 name=name,
+                run=event.run,
                 epoch=self._epoch,
                 round=event.round or 0,
                 detail=event.detail or seconds,

@@ -32,7 +32,9 @@ class Told:
         self.sentences: list[str] = []
         self.readings = 0
         self.holder = ModelHolder(
-            silo.settings, on_change=self.sentences.append, read_users=self._read
+            silo.settings,
+            on_change=lambda change: self.sentences.append(str(change)),
+            read_users=self._read,
         )
         self.application = Application(self.holder, Gate())
 

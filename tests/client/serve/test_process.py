@@ -114,6 +114,20 @@ def refused(
     return call
 
 
+def test_its_log_is_for_machines_where_the_settings_say_so(
+    silo: Silo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDREC_CLIENT__LOG_FORMAT", "json")
+    with serving(silo) as server:
+        silo.publish(3)
+        server.until(3)
+        _, err = server.stop(signal.SIGTERM)
+    first, *_, last = map(json.loads, err.splitlines())
+    assert (first["event"], first["level"]) == ("not ready", "warning")
+    assert (last["event"], last["version"], last["level"]) == ("version served", 3, "info")
+    assert last["run"] and last["timestamp"]
+
+
 def test_from_an_empty_folder_to_the_second_version(silo: Silo) -> None:
     # The coordinator named in the settings answers nobody.
     with serving(silo) as server:

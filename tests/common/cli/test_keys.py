@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+import structlog
 from cryptography.x509 import IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
 from fedrec.config.layout import protection_of
@@ -245,6 +247,13 @@ def test_the_authority_looks_once(fedrec: Fedrec, keys: Path) -> None:
     found = fedrec("keys", "authority", "run", "127.0.0.1:1", "--into", keys, "--once", "--json")
     assert found.code == 3
     assert "coordinator lost" in found.out
+    into = ("--into", keys, "--once", "--log-format", "json")
+    logged = fedrec("keys", "authority", "run", "127.0.0.1:1", *into)
+    structlog.reset_defaults()
+    assert logged.out == ""
+    line = json.loads(logged.err.splitlines()[0])
+    assert (line["event"], line["level"]) == ("coordinator lost", "info")
+    assert line.keys() <= {"event", "level", "timestamp", "detail"} and line["timestamp"]
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
