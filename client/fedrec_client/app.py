@@ -29,8 +29,7 @@ from fedrec.wire.messages import Finished
 from fedrec_client.events import OnEvent, log_event
 from fedrec_client.link.backoff import Backoff
 from fedrec_client.link.connecting import certificate_path, invited_link, open_link
-from fedrec_client.link.metering import Meter
-from fedrec_client.link.patient_link import patient_link
+from fedrec_client.link.patient_link import Meter, patient_link
 from fedrec_client.link.stopping import StopSwitch
 from fedrec_client.membership.enrolment import enrol
 from fedrec_client.membership.joining import SHOWN_CHARS, join, waiting_detail

@@ -37,7 +37,7 @@ from fedrec_server.service.call_guard import CallGuard
 from fedrec_server.service.callers import Callers
 from fedrec_server.service.connection_limit import allow_connections
 from fedrec_server.service.coordinator_service import CoordinatorService
-from fedrec_server.service.stream_limits import StreamLimits
+from fedrec_server.service.streams import StreamLimits
 from fedrec_server.service.tls_port import OPTIONS, check_protocol, listen, own_credentials
 from fedrec_server.service.wire_recorder import WireRecorder
 from fedrec_server.store.failpoints import Failpoint, no_failpoint

@@ -42,10 +42,9 @@ from fedrec_server.steps.running import RunningSteps
 from fedrec_server.steps.step_collection import StepCollection
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
-from fedrec_server.uploads.round_collection import Collection
+from fedrec_server.uploads.incoming import StreamTurns
+from fedrec_server.uploads.round_collection import Collection, RunningSum
 from fedrec_server.uploads.round_sum import RoundSum, accumulator_of
-from fedrec_server.uploads.running_sum import RunningSum
-from fedrec_server.uploads.stream_turns import StreamTurns
 from fedrec_server.uploads.updates import UpdateCounting, Updates
 
 __all__ = ["Engine"]

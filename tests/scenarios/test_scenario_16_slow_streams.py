@@ -20,8 +20,8 @@ from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
 from fedrec.wire.convert import UPLOAD_HEADER
 from fedrec.wire.error_status import from_rpc_error
 from fedrec.wire.v1 import update_pb2
-from fedrec_server.service.stream_limits import heard_in_time
-from fedrec_server.uploads.stream_turns import StreamTurns
+from fedrec_server.service.streams import heard_in_time
+from fedrec_server.uploads.incoming import StreamTurns
 
 SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 

@@ -1,22 +1,41 @@
-"""A link that outlives a coordinator's restart: it asks again until it is answered."""
+"""A link that outlives a coordinator's restart, and counts the bytes; not framing nor TLS."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 from fedrec.errors import CorruptUpload, FedrecError, InternalError, StorageError, Unreachable
 from fedrec.wire.link import Link
+from fedrec.wire.messages import (
+    FederationInfo,
+    PublishedRound,
+    Report,
+    Reveal,
+    RevealStatement,
+    Snapshot,
+    StepMessage,
+    Task,
+    UploadHeader,
+)
 from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.metering import Meter, payload_bytes
 from fedrec_client.link.stopping import StopSwitch
 
-__all__ = ["patient_link"]
+__all__ = ["Meter", "patient_link"]
 
 PASSING = (Unreachable, StorageError, InternalError)
 """Troubles of the coordinator that end without us: it is down, its disk is full, it failed."""
 CORRUPT_TRIES = 5
+
+
+@dataclass(slots=True)
+class Meter:
+    """Bytes sent and received: payloads, and the headers and statements that are signed."""
+
+    sent: int = 0
+    received: int = 0
 
 
 def patient_link(
@@ -46,7 +65,7 @@ def patient_link(
     def call(method: Callable[..., Any], /, *sent: Any, **named: Any) -> Any:
         attempt, told = 0, ""
         while True:
-            meter.sent += payload_bytes(*sent)
+            meter.sent += _payload_bytes(*sent)
             try:
                 answer = stop.aside(partial(method, *sent, **named))
             except PASSING as error:
@@ -58,7 +77,7 @@ def patient_link(
                     raise
                 problem = error
             else:
-                meter.received += payload_bytes(answer)
+                meter.received += _payload_bytes(answer)
                 if attempt:
                     on_answer(attempt)
                 return answer
@@ -85,3 +104,26 @@ class _Called:
     def close(self) -> None:
         """Let go of the connection."""
         self._link.close()
+
+
+def _payload_bytes(*values: object) -> int:
+    """Return the bytes that are payload, or signed, of a link's arguments or answers."""
+    total = 0
+    for value in values:
+        match value:
+            case bytes():
+                total += len(value)
+            case UploadHeader() | RevealStatement() | Report() | StepMessage():
+                total += len(value.statement()) + len(value.signature)
+            case FederationInfo():
+                total += _payload_bytes(value.plan_json, value.roster_json)
+                total += _payload_bytes(value.server_context, value.wrapped_secrets)
+            case PublishedRound():
+                total += _payload_bytes(value.blob, value.statement, *value.contributions)
+            case Snapshot():
+                total += _payload_bytes(value.blob, value.statement, *value.reports)
+            case Task(task=Reveal(contributions=contributions)):
+                total += _payload_bytes(*contributions)
+            case _:
+                pass
+    return total

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
+from fedrec.ids import RoundId
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import StepTask, Train, UploadHeader
 from fedrec_client.membership.round_terms import RoundTerms
@@ -20,7 +21,6 @@ from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.round.user_selection import select_users, selection_secret
 from fedrec_client.state.privacy_ledger import PrivacyLedger
-from fedrec_client.state.stored_state import StagedRound
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution
@@ -92,26 +92,27 @@ class Participation:
             return False
         delivery: Delivery = "closed"
         if not staged.closed:
-            delivery = self._deliver(staged, made or self._store.read(staged.update))
+            update = made or self._store.read(staged.update)
+            try:
+                duplicate = self._context.link.submit_update(staged.header, update)
+                delivery = "duplicate" if duplicate else "accepted"
+            except RoundClosed:
+                pass
+            except ConflictingUpload:
+                delivery = "conflict"
+                self._refused(staged.header.round)
             has_it = delivery in ("accepted", "duplicate")
             self._store.mark_staged(acknowledged=has_it, closed=not has_it)
         self._journal.tell(_TOLD[delivery], staged.header.round, detail=delivery)
         return _TOLD[delivery] == "sent"
 
-    def _deliver(self, staged: StagedRound, update: bytes) -> Delivery:
-        round_id = staged.header.round
-        try:
-            duplicate = self._context.link.submit_update(staged.header, update)
-        except RoundClosed:
-            return "closed"
-        except ConflictingUpload:
-            error = ConflictingUpload(
-                f"The coordinator holds another update of this client for round {round_id}.",
-                remedy="Check that no copy of this state folder is in use elsewhere.",
-            )
-            self._context.refused("conflicting_upload", round_id, error)
-            return "conflict"
-        return "duplicate" if duplicate else "accepted"
+    def _refused(self, round_id: RoundId) -> None:
+        """Note that the coordinator refused an update because it has another one."""
+        error = ConflictingUpload(
+            f"The coordinator holds another update of this client for round {round_id}.",
+            remedy="Check that no copy of this state folder is in use elsewhere.",
+        )
+        self._context.refused("conflicting_upload", round_id, error)
 
     def give_up_before(self, task: Train) -> None:
         """Roll back an earlier round that ended without being published."""

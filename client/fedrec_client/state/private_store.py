@@ -276,7 +276,7 @@ class PrivateStore:
         self.change(
             answered_round=header.round,
             spent=charged,
-            unacknowledged=self._with_sent(header),
+            unacknowledged=(*self.state.unacknowledged, _sent(header)),
             staged=StagedRound(
                 header=header,
                 update=write_blob(self.folder, "update", update),
@@ -326,11 +326,12 @@ class PrivateStore:
                 f"{masking.round} would be a second answer.",
                 remedy="This is a defect of fedrec; please report it.",
             )
+        sent = () if staged is None else (_sent(staged.header),)
         self.change(
             masking=masking,
             answered_round=max(self.state.answered_round, masking.round),
             staged=staged or self.state.staged,
-            unacknowledged=self._with_sent(None if staged is None else staged.header),
+            unacknowledged=(*self.state.unacknowledged, *sent),
             spent=spent or self.state.spent,
         )
 
@@ -367,12 +368,6 @@ class PrivateStore:
             unacknowledged=(*before, *state.unacknowledged),
             staged=staged,
         )
-
-    def _with_sent(self, header: UploadHeader | None) -> tuple[SentUpdate, ...]:
-        sent = self.state.unacknowledged
-        if header is None:
-            return sent
-        return (*sent, _sent(header))
 
     def roll_back(self) -> None:
         """Forget the staged round: the committed private state is the present one."""

@@ -13,7 +13,7 @@ from fedrec.clock import Clock
 from fedrec.durable import append_line
 from fedrec.ids import RoundId
 from fedrec_client.events import ClientEvent, EventName, OnEvent
-from fedrec_client.link.metering import Meter
+from fedrec_client.link.patient_link import Meter
 
 __all__ = ["JOURNAL_FILE", "Outcome", "RoundCost", "RoundJournal"]
 

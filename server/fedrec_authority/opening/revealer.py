@@ -32,8 +32,7 @@ from fedrec_authority.opening.statement_chain import continue_chain
 from fedrec_authority.opening.sum_opening import SumOpening
 from fedrec_client.events import ClientEvent
 from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.metering import Meter
-from fedrec_client.link.patient_link import patient_link
+from fedrec_client.link.patient_link import Meter, patient_link
 from fedrec_client.link.stopping import Stopped, StopSwitch
 from fedrec_client.membership.enrolment import enrol
 from fedrec_client.membership.membership import Membership

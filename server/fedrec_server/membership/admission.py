@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fedrec.errors import (
-    BadSignature,
     CatalogueMismatch,
     KeysError,
     MalformedUpdate,
@@ -27,7 +26,6 @@ from fedrec_server.run.live_run import LiveRun
 
 __all__ = ["Admission"]
 
-SIGNATURE_BYTES = 64
 DIGEST_BYTES = 32
 
 
@@ -74,7 +72,14 @@ class Admission:
             )
         if header.plan_fingerprint != wanted.plan_fingerprint:
             raise PlanMismatch("The update was made under other settings.")
-        self._check_length(header)
+        self.check_blob(header.length)
+        length = self._run.protection_of(header.kind).chosen.message_bytes
+        if header.length != length:
+            raise MalformedUpdate(
+                f"An update of {header.length} bytes over {header.n_rows} item rows; every one of "
+                f"a round of kind {header.kind} has {length} bytes, over "
+                f"{self._run.state.rows_of(header.kind).n_rows}."
+            )
         if bool(header.nonce) != bool(self._run.federation.protection.chosen.n_tags):
             raise ProtocolError("A nonce belongs to updates that carry tags, and to no others.")
         if len(header.digest) != DIGEST_BYTES:
@@ -91,7 +96,7 @@ class Admission:
         revealer = self._run.federation.keys.roster.revealer
         if revealer is None or statement.client_id != revealer.client_id:
             raise RefusedError(f"The key authority alone opens round {statement.round}.")
-        self._verify(revealer, statement.statement(), statement.signature)
+        verify(revealer.signing_key, statement.statement(), statement.signature)
 
     def check_published_statement(
         self, statement: RevealStatement, former: tuple[PublicIdentity, ...] = ()
@@ -117,7 +122,7 @@ class Admission:
         revealer = known.get(statement.client_id)
         if revealer is None:
             return False
-        self._verify(revealer, statement.statement(), statement.signature)
+        verify(revealer.signing_key, statement.statement(), statement.signature)
         return True
 
     def check_own(self, client_id: ClientId, header: UploadHeader) -> None:
@@ -171,22 +176,6 @@ class Admission:
         if epoch != wanted.epoch:
             raise KeysError(f"The message is of key epoch {epoch}, the present is {wanted.epoch}.")
 
-    def _check_length(self, header: UploadHeader) -> None:
-        self.check_blob(header.length)
-        wanted = self._run.protection_of(header.kind).chosen.message_bytes
-        if header.length != wanted:
-            raise MalformedUpdate(
-                f"An update of {header.length} bytes over {header.n_rows} item rows; every one of "
-                f"a round of kind {header.kind} has {wanted} bytes, over "
-                f"{self._run.state.rows_of(header.kind).n_rows}."
-            )
-
     def _check_signature(self, client_id: ClientId, statement: bytes, signature: bytes) -> None:
         member = self._run.federation.keys.roster.member(client_id)
-        self._verify(member, statement, signature)
-
-    @staticmethod
-    def _verify(signer: PublicIdentity, statement: bytes, signature: bytes) -> None:
-        if len(signature) != SIGNATURE_BYTES:
-            raise BadSignature(f"A signature has {SIGNATURE_BYTES} bytes, not {len(signature)}.")
-        verify(signer.signing_key, statement, signature)
+        verify(member.signing_key, statement, signature)

@@ -13,9 +13,8 @@ from fedrec_server.rounds.events import StatementReceived
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.durable_files import Draft, sealed_name, sum_name
-from fedrec_server.uploads.incoming import Incoming
-from fedrec_server.uploads.stream_turns import StreamTurns
+from fedrec_server.store.durable_files import sealed_name, sum_name
+from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
 __all__ = ["Reveals"]
 
@@ -88,12 +87,8 @@ class Reveals:
             self._admission.check_blob(sealed.length)
             if not await run.work.in_thread(self.was_published, statement):
                 self.check(statement)
-
-            def begin() -> IncomingStatement:
-                run.store.spool.require_space(sealed.length)
-                return IncomingStatement(run, self, run.store.spool.draft(), sealed, statement)
-
-            await self._turns.take(await run.work.beside(begin), chunks)
+            incoming = await run.work.beside(IncomingStatement, run, self, sealed, statement)
+            await self._turns.take(incoming, chunks)
 
     def was_published(self, statement: RevealStatement) -> bool:
         """Tell whether a statement repeats one that is published: its receipt was lost."""
@@ -134,14 +129,10 @@ class IncomingStatement(Incoming):
     """The key authority's signed statement, with the sealed sum where it opened it."""
 
     def __init__(
-        self,
-        run: LiveRun,
-        reveals: Reveals,
-        draft: Draft,
-        blob: Blob,
-        statement: RevealStatement,
+        self, run: LiveRun, reveals: Reveals, blob: Blob, statement: RevealStatement
     ) -> None:
-        super().__init__(run, draft, blob)
+        run.store.spool.require_space(blob.length)
+        super().__init__(run, run.store.spool.draft(), blob)
         self._reveals = reveals
         self._statement = statement
 

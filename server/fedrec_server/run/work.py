@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
@@ -35,11 +36,11 @@ class Work:
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work in the store's thread, one after another."""
-        return await self._run(self._store, lambda: work(*args, **kwargs))
+        return await self._run(self._store, partial(work, *args, **kwargs))
 
     async def beside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work that touches neither database nor sum, such as hashing a chunk."""
-        return await self._run(self._incoming, lambda: work(*args, **kwargs))
+        return await self._run(self._incoming, partial(work, *args, **kwargs))
 
     async def _run(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()

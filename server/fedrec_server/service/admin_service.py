@@ -15,7 +15,7 @@ from fedrec_server.engine import Engine
 from fedrec_server.membership.key_rotation import MAX_EPOCH_BYTES
 from fedrec_server.page.access import LINK_SECONDS
 from fedrec_server.run_status import status_of
-from fedrec_server.service.message_parts import chunks_of, next_part
+from fedrec_server.service.streams import chunks_of, next_part
 
 if TYPE_CHECKING:
     from fedrec_server.page.serving import Page

@@ -17,7 +17,7 @@ from fedrec.wire.chunk_parts import part_reader
 from fedrec.wire.chunks import Chunk
 from fedrec.wire.error_status import new_incident, to_details
 from fedrec_server.service.callers import REFLECTION, Caller, Callers
-from fedrec_server.service.stream_limits import StreamLimits, heard_in_time
+from fedrec_server.service.streams import StreamLimits, heard_in_time
 from fedrec_server.store.durable_files import DurabilityLost
 
 __all__ = ["CallGuard"]
@@ -81,18 +81,16 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         if handler.request_streaming:
             read = part_reader(method)
 
-        async def limited(request: Message, context: Context) -> Message:
-            caller = self._check(method, context, streams=handler.request_streaming)
-            if not handler.request_streaming:
-                return await inner(_read(request, read, caller), context)
-            if self._stopping():
-                raise Unreachable("The coordinator is stopping.")
-            async with self._limits.stream(caller.client_id or context.peer()):
-                return await inner(_parts(heard_in_time(aiter(request)), read, caller), context)
-
         async def guarded(request: Message, context: Context) -> Message:
             try:
-                return await limited(request, context)
+                caller = self._check(method, context, streams=handler.request_streaming)
+                if not handler.request_streaming:
+                    return await inner(_read(request, read, caller), context)
+                if self._stopping():
+                    raise Unreachable("The coordinator is stopping.")
+                async with self._limits.stream(caller.client_id or context.peer()):
+                    parts = _parts(heard_in_time(aiter(request)), read, caller)
+                    return await inner(parts, context)
             except grpc.aio.AbortError:
                 raise
             except Exception as error:

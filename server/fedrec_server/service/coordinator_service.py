@@ -41,7 +41,7 @@ from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
 from fedrec_server.engine import Engine
 from fedrec_server.opening.reports import take_report
 from fedrec_server.service.callers import certificate_of
-from fedrec_server.service.message_parts import chunks_of, next_part
+from fedrec_server.service.streams import chunks_of, next_part
 from fedrec_server.store.open_file import OpenFile
 
 __all__ = ["CoordinatorService"]

@@ -11,10 +11,9 @@ from fedrec.wire.messages import Report, Snapshot
 from fedrec_server.membership.admission import Admission
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.snapshots.snapshots import Snapshots
-from fedrec_server.store.durable_files import Draft, snapshot_name
+from fedrec_server.store.durable_files import snapshot_name
 from fedrec_server.store.store import SnapshotRecord
-from fedrec_server.uploads.incoming import Incoming
-from fedrec_server.uploads.stream_turns import StreamTurns
+from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
 __all__ = ["SnapshotExchange"]
 
@@ -42,13 +41,8 @@ class SnapshotExchange:
             self._admission.check_blob(blob.length)
             self._admission.check_report(report, measured=False)
             await run.work.in_thread(self._snapshots.check, report)
-
-            def begin() -> IncomingSnapshot:
-                run.store.spool.require_space(blob.length)
-                draft = run.store.spool.draft()
-                return IncomingSnapshot(run, self._snapshots, draft, blob, report)
-
-            await self._turns.take(await run.work.beside(begin), chunks)
+            incoming = await run.work.beside(IncomingSnapshot, run, self._snapshots, blob, report)
+            await self._turns.take(incoming, chunks)
 
     async def for_client(
         self, client_id: ClientId, after: RoundId, refused: frozenset[bytes]
@@ -79,10 +73,9 @@ class SnapshotExchange:
 class IncomingSnapshot(Incoming):
     """A copy of the model for late joiners."""
 
-    def __init__(
-        self, run: LiveRun, snapshots: Snapshots, draft: Draft, blob: Blob, report: Report
-    ) -> None:
-        super().__init__(run, draft, blob)
+    def __init__(self, run: LiveRun, snapshots: Snapshots, blob: Blob, report: Report) -> None:
+        run.store.spool.require_space(blob.length)
+        super().__init__(run, run.store.spool.draft(), blob)
         self._snapshots = snapshots
         self._report = report
 

@@ -177,13 +177,21 @@ class Spool:
                 remedy=FREE_SPACE,
             )
 
-    def upload(self, round_id: RoundId, client_id: ClientId, digest: bytes) -> Draft:
-        """Open the resumable draft of an upload; a client has one for each round."""
-        path = self._upload_path(round_id, client_id, digest)
+    def upload(self, round_id: RoundId, client_id: ClientId, blob: Blob) -> Draft:
+        """Open the resumable draft of an upload; a client has one for each round.
+
+        Raises:
+            StorageError: when there is no space for it beside the reserve.
+        """
+        self.require_space(blob.length)
+        path = self._upload_path(round_id, client_id, blob.digest)
         for other in path.parent.glob(f"{round_id:08d}-{client_id}-*"):
             if other != path:
                 other.unlink(missing_ok=True)
-        return Draft(self, path)
+        draft = Draft(self, path)
+        if draft.size > blob.length:
+            draft.restart()
+        return draft
 
     def uploaded(self, round_id: RoundId, client_id: ClientId, digest: bytes) -> int:
         """Return how many bytes of an interrupted upload are durable."""

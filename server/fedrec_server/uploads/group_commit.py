@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from fedrec.errors import FedrecError, StorageError
@@ -52,31 +53,28 @@ class GroupCommit(ABC, Generic[What]):
         Raises:
             FedrecError: when it is not taken.
         """
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        run, answer = self._run, asyncio.get_running_loop().create_future()
         self._arrived.append(_Arrival(what=what, answer=answer))
-        async with self._run.lock:
+        async with run.lock:
             # The holder of the lock before may have taken this one along.
-            if not answer.done():
-                group, self._arrived = self._arrived, []
-                await self._decide(group)
-        return answer.result()
-
-    async def _decide(self, group: list[_Arrival[What]]) -> None:
-        run = self._run
-        failure: Exception | None = None
-        try:
-            await run.commit_what(lambda: self._take_all(group))
-        except Exception as error:
-            # They are in the collection but not in the store.
-            self._collection.forget()
-            failure = await self._failure_of(error)
-        for arrival in group:
-            found = arrival.refusal or failure
-            if found is None:
-                arrival.answer.set_result(arrival.duplicate)
-            else:
-                arrival.answer.set_exception(found)
-        self._decided()
+            if answer.done():
+                return bool(answer.result())
+            group, self._arrived = self._arrived, []
+            failure: Exception | None = None
+            try:
+                await run.commit_what(partial(self._take_all, group))
+            except Exception as error:
+                # They are in the collection but not in the store.
+                self._collection.forget()
+                failure = await self._failure_of(error)
+            for arrival in group:
+                found = arrival.refusal or failure
+                if found is None:
+                    arrival.answer.set_result(arrival.duplicate)
+                else:
+                    arrival.answer.set_exception(found)
+            self._decided()
+        return bool(answer.result())
 
     def _take_all(self, group: list[_Arrival[What]]) -> tuple[State, tuple[Change, ...]]:
         """Take the group in and return what to commit; the lock is held."""

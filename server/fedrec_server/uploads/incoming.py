@@ -1,22 +1,32 @@
-"""A byte string that a peer sends in chunks: received, hashed, synced, and only then counted."""
+"""A byte string that a peer sends in chunks: received, hashed, synced, and only then counted.
+
+One of a client is taken in at a time, and so many in all.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
+from fedrec.ids import ClientId
 from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, Chunk
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import Draft, DurabilityLost
 
-__all__ = ["Incoming"]
+__all__ = ["Incoming", "StreamTurns"]
 
+BYTES_IN_FLIGHT = 256 << 20
+STREAM_BYTES = 4 << 20
+"""What gRPC and the coordinator buffer for one stream, whatever its length: the rest is on disk."""
+AHEAD_STREAMS = 4
+"""While no more are open, each is read while its earlier bytes are written; more keep the processor
+and the disk busy without."""
 WAITING_BYTES = CHUNK_BYTES
 """What a stream brings while its earlier bytes are written; then it is not read further."""
-
-T = TypeVar("T")
 
 
 class Incoming(ABC):
@@ -76,32 +86,28 @@ class Incoming(ABC):
 
     def _add_all(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
-            self._add(chunk.offset, chunk.data)
-
-    def _add(self, offset: int, data: bytes | memoryview) -> None:
-        if offset == 0 and self._draft.size:
-            self._draft.restart()
-            self._assembler = Assembler(
-                self._blob.length,
-                self._blob.digest,
-                max_bytes=self._blob.length,
-                sink=self._draft.append,
-            )
-        self._assembler.add(offset, data)
+            if chunk.offset == 0 and self._draft.size:
+                self._draft.restart()
+                self._assembler = Assembler(
+                    self._blob.length,
+                    self._blob.digest,
+                    max_bytes=self._blob.length,
+                    sink=self._draft.append,
+                )
+            self._assembler.add(chunk.offset, chunk.data)
 
     async def finish(self) -> bool:
-        """Check and count what arrived; True when it was counted before.
+        """Check and count what arrived, to the end even where the peer hangs up in between.
+
+        Returns:
+            True where it was counted before.
 
         Raises:
             CorruptUpload: when bytes are missing or are not the announced ones.
             FedrecError: when the round does not take it.
         """
-        return await self._to_its_end(self._finish())
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Use the draft, to the end even where the peer hangs up in between."""
-        self._busy = self._run.work.background(work)
-        return await asyncio.shield(self._busy)
+        self._busy = self._run.work.background(self._finish())
+        return bool(await asyncio.shield(self._busy))
 
     async def _finish(self) -> bool:
         try:
@@ -141,3 +147,52 @@ class Incoming(ABC):
 
     async def _refused(self) -> None:
         await self._run.work.beside(self._draft.discard)
+
+
+class StreamTurns:
+    """A lock for each client, and places that bound the memory of verified streams.
+
+    Attributes:
+        places: given in the order in which they are asked for.
+    """
+
+    def __init__(self, *, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
+        self.places = asyncio.Semaphore(max(1, bytes_in_flight // STREAM_BYTES))
+        self._n_open = 0
+        self._locks: dict[ClientId, asyncio.Lock] = {}
+        self._users: Counter[ClientId] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, client_id: ClientId) -> AsyncIterator[None]:
+        """Wait for a client's turn and hold it; forgotten when nobody holds or awaits it."""
+        lock = self._locks.setdefault(client_id, asyncio.Lock())
+        self._users[client_id] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[client_id] -= 1
+            if not self._users[client_id]:
+                del self._users[client_id], self._locks[client_id]
+
+    async def take(self, incoming: Incoming, chunks: AsyncIterator[Chunk]) -> bool:
+        """Take in what follows a verified header, in the client's turn.
+
+        It waits for a place while all are taken.
+
+        Returns:
+            True where it was counted before.
+        """
+        try:
+            async with self.places:
+                self._n_open += 1
+                try:
+                    await incoming.take(chunks, ahead=self._few_are_open)
+                    return await incoming.finish()
+                finally:
+                    self._n_open -= 1
+        finally:
+            await incoming.leave()
+
+    def _few_are_open(self) -> bool:
+        return self._n_open <= AHEAD_STREAMS

@@ -14,10 +14,9 @@ from fedrec_server.rounds.events import Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.durable_files import Draft, update_name
+from fedrec_server.store.durable_files import update_name
 from fedrec_server.uploads.group_commit import GroupCommit
-from fedrec_server.uploads.incoming import Incoming
-from fedrec_server.uploads.stream_turns import StreamTurns
+from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
 __all__ = ["IncomingUpdate", "UpdateCounting", "Updates"]
 
@@ -83,15 +82,7 @@ class Updates:
         run.presence.heard(header.client_id)
         if await self.is_duplicate(header):
             return None
-
-        def begin() -> IncomingUpdate:
-            run.store.spool.require_space(header.length)
-            draft = run.store.spool.upload(header.round, header.client_id, header.digest)
-            if draft.size > header.length:
-                draft.restart()
-            return IncomingUpdate(run, self, draft, header)
-
-        return await run.work.beside(begin)
+        return await run.work.beside(IncomingUpdate, run, self, header)
 
     async def status(
         self, name: str, round_id: RoundId, client_id: ClientId, digest: bytes
@@ -142,7 +133,8 @@ class Updates:
 class IncomingUpdate(Incoming):
     """One client's update of the round in progress; an interrupted one can go on later."""
 
-    def __init__(self, run: LiveRun, updates: Updates, draft: Draft, header: UploadHeader) -> None:
+    def __init__(self, run: LiveRun, updates: Updates, header: UploadHeader) -> None:
+        draft = run.store.spool.upload(header.round, header.client_id, header.blob)
         super().__init__(run, draft, header.blob)
         self._updates = updates
         self._header = header

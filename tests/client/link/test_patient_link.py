@@ -8,8 +8,7 @@ from client.support.fake_federation import World, down
 from fedrec.errors import CorruptUpload, RoundClosed, StorageError, Unreachable
 from fedrec.wire.link import Link
 from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.metering import Meter
-from fedrec_client.link.patient_link import patient_link
+from fedrec_client.link.patient_link import Meter, patient_link
 from fedrec_client.link.stopping import Stopped, StopSwitch
 
 

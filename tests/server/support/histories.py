@@ -47,7 +47,7 @@ from fedrec_server.rounds.state import Round, State
 from fedrec_server.rounds.steps import arrived, invited, is_enough
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import RunIdentity
-from fedrec_server.uploads.running_sum import RunningSum
+from fedrec_server.uploads.round_collection import RunningSum
 
 __all__ = ["REPLAY", "History", "play"]
 

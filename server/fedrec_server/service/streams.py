@@ -1,4 +1,4 @@
-"""How many streams may be open at once, and how long one may keep others waiting.
+"""Incoming streams: how many may be open, how long one may keep others waiting, of which parts.
 
 A stream that says nothing costs next to nothing: only what is behind a verified header takes one of
 the places that bound memory, and each client has one at a time.
@@ -10,10 +10,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
-from fedrec.errors import CorruptUpload, TooLarge
+from fedrec.errors import CorruptUpload, ProtocolError, TooLarge
+from fedrec.wire.chunks import Chunk
 
-__all__ = ["StreamLimits", "heard_in_time"]
+__all__ = ["StreamLimits", "chunks_of", "heard_in_time", "next_part"]
+
+Message = Any
+"""Generated messages are untyped."""
 
 STREAMS_OF_CALLER = 20
 HEADER_SECONDS = 5.0
@@ -97,3 +102,41 @@ async def heard_in_time(
         yield part
         # A megabyte that is not to be held while the next one arrives.
         del part
+
+
+async def next_part(parts: AsyncIterator[Message], kind: str) -> Message:
+    """Return the next part, which must be of a kind.
+
+    Raises:
+        ProtocolError: when it is of another, or the stream has ended.
+    """
+    try:
+        return _expect(await anext(parts), kind)
+    except StopAsyncIteration:
+        raise ProtocolError(f"The stream ended before its {kind}.") from None
+
+
+async def chunks_of(parts: AsyncIterator[Message | Chunk]) -> AsyncIterator[Chunk]:
+    """Yield the rest of a stream, which must hold chunks alone.
+
+    Raises:
+        ProtocolError: when it holds something else.
+    """
+    async for part in parts:
+        if not isinstance(part, Chunk):
+            _expect(part, "chunk")
+        yield part
+        # Not to be held while the next one arrives.
+        del part
+
+
+def _expect(part: Message, kind: str) -> Message:
+    """Return the content of a part, which must be of a kind.
+
+    Raises:
+        ProtocolError: when it is of another.
+    """
+    found = "chunk" if isinstance(part, Chunk) else part.WhichOneof("part")
+    if found != kind:
+        raise ProtocolError(f"The stream holds {found or 'nothing'} where {kind} belongs.")
+    return getattr(part, kind)
