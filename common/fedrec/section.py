@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Section"]
+__all__ = ["InWords", "Section"]
+
+
+@dataclass(frozen=True, slots=True)
+class InWords:
+    """What a field takes, in words, where its pattern says it in a way that few people read."""
+
+    words: str
 
 
 class Section(BaseModel):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -81,10 +82,30 @@ class LazyGroup(TyperGroup):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
-        """Find the command that was called; a misspelt one is answered with similar names."""
+        """Find the command that was called; another is answered with what may have been meant."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and (inside := self._inside(ctx, args[0])):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {', '.join(map(repr, inside))}?")
         # The names from which the inherited method takes its suggestions.
-        self.commands = dict.fromkeys(self.list_commands(ctx), TyperCommand(None))
+        self.commands = dict.fromkeys(names, TyperCommand(None))
         return super().resolve_command(ctx, args)
+
+    def _inside(self, ctx: Context, name: str) -> list[str]:
+        """Return the commands of this name that stand inside others, as they are typed."""
+        found: list[str] = []
+        for verb in self.list_commands(ctx):
+            # What a verb needs may not be installed here.
+            with suppress(ImportError):
+                paths = _paths_to(name, self.get_command(ctx, verb))
+                found += [f"{verb} {path}" for path in paths]
+        return found
+
+
+def _paths_to(name: str, command: Command | None) -> Iterator[str]:
+    for inner, below in getattr(command, "commands", {}).items():
+        if inner == name:
+            yield inner
+        yield from (f"{inner} {path}" for path in _paths_to(name, below))
 
 
 @cache

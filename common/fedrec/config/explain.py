@@ -21,7 +21,7 @@ from fedrec.algorithms import AlgorithmSettings
 from fedrec.config.schema import NAMED, Plan, ProtectionSettings, Settings, section_type
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS
-from fedrec.section import Section
+from fedrec.section import InWords, Section
 
 __all__ = [
     "SettingInfo",
@@ -307,12 +307,13 @@ def _allowed(annotation: Any, metadata: Iterable[object]) -> str:
     if get_origin(annotation) is Literal:
         choices = [json.dumps(choice) for choice in get_args(annotation)]
         return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
-    words = _KINDS.get(annotation, str(annotation)) + _limits(metadata)
+    told = next((item.words for item in metadata if isinstance(item, InWords)), "")
+    words = told or _KINDS.get(annotation, str(annotation)) + _limits(metadata)
     return f"{words}, or left out" if optional else words
 
 
 def _limits(metadata: Iterable[object]) -> str:
-    names = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern", "multiple_of")
+    names = ("ge", "gt", "le", "lt", "min_length", "max_length", "multiple_of")
     bounds = {
         name: _short(bound)
         for item in metadata
@@ -322,7 +323,6 @@ def _limits(metadata: Iterable[object]) -> str:
     parts = [_range(bounds.get("ge"), bounds.get("gt"), bounds.get("le"), bounds.get("lt"))]
     parts.append(_range(bounds.get("min_length"), None, bounds.get("max_length"), None))
     parts[1] += " characters" if parts[1] else ""
-    parts.append(f" matching {bounds['pattern']}" if "pattern" in bounds else "")
     parts.append(f" in steps of {bounds['multiple_of']}" if "multiple_of" in bounds else "")
     return "".join(parts)
 

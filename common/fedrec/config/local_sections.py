@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from fedrec.data.settings import DataSettings
-from fedrec.section import Section
+from fedrec.section import InWords, Section
 
 __all__ = [
     "ClientSettings",
@@ -19,14 +19,22 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HOST_PORT = (
+    r"\S+:([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+)
+_Address = Annotated[
+    str, Field(pattern=f"^{_HOST_PORT}$"), InWords("host:port, as in fedrec.example:7447")
+]
+_AddressOrNone = Annotated[
+    str, Field(pattern=f"^({_HOST_PORT})?$"), InWords("host:port, as in 127.0.0.1:7448, or empty")
+]
 
 
 class _Observed(Section):
     """How a party is watched; the settings that a coordinator and a client have in common."""
 
-    metrics_address: str = Field(
+    metrics_address: _AddressOrNone = Field(
         default="",
-        pattern=r"^(\S+:[0-9]{1,5})?$",
         description="host:port at which Prometheus reads this party's numbers, as in "
         "127.0.0.1:9464; empty serves none. An address that other machines reach needs "
         "metrics_token.",
@@ -70,9 +78,8 @@ class CoordinatorSettings(_Observed):
     reserve_bytes: int = Field(
         default=64 << 20, ge=0, description="Free disk space below which uploads are refused."
     )
-    page: str = Field(
+    page: _AddressOrNone = Field(
         default="",
-        pattern=r"^(\S+:[0-9]{1,5})?$",
         description="host:port of a page on which a browser shows the run, as in 127.0.0.1:7448; "
         "empty serves none. On 127.0.0.1 everybody with an account on this machine may look; on "
         "an address that other machines reach it speaks TLS, and who looks needs a link of "
@@ -94,7 +101,7 @@ class CoordinatorSettings(_Observed):
 class ClientSettings(_Observed):
     """How this client reaches the coordinator and keeps its private state."""
 
-    coordinator: str = Field(default="127.0.0.1:7447", description="host:port to call.")
+    coordinator: _Address = Field(default="127.0.0.1:7447", description="host:port to call.")
     state: str = Field(default="client-state", description="Folder of keys and private vectors.")
     authority_key: str = Field(
         default="keys/authority.pub.json",
@@ -117,10 +124,13 @@ class ClientSettings(_Observed):
         "it and one without. It signs the word when it applies; later there is `fedrec client "
         "leave`, and no way back.",
     )
-    device: str = Field(
+    device: Annotated[
+        str,
+        Field(pattern=r"^(auto|cpu|cuda|cuda:[0-9]{1,4})$"),
+        InWords('"auto", "cpu", "cuda" or "cuda:N", N a number'),
+    ] = Field(
         default="auto",
-        pattern=r"^(auto|cpu|cuda|cuda:[0-9]{1,4})$",
-        description="auto, cpu, cuda or cuda:N.",
+        description="What trains: the processor or a CUDA device; auto takes one that is there.",
     )
     device_memory_mib: int = Field(
         default=0,
@@ -151,9 +161,8 @@ class ClientSettings(_Observed):
 class PartiesSettings(Section):
     """Who takes part; `fedrec provision` makes a kit for each, and nobody else reads it."""
 
-    address: str = Field(
+    address: _Address = Field(
         default="127.0.0.1:7447",
-        pattern=r"^\S+:[0-9]{1,5}$",
         description="host:port at which clients and the key authority call the coordinator.",
     )
     clients: list[str] = Field(

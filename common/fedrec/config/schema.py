@@ -23,7 +23,7 @@ from fedrec.config.local_sections import (
 )
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.protection import PROTECTIONS, Protection, ProtectionSettings
-from fedrec.section import Section
+from fedrec.section import InWords, Section
 from fedrec.updates.settings import UpdateSettings
 
 __all__ = [
@@ -49,7 +49,11 @@ __all__ = [
 class FederationSettings(Section):
     """What the federation is called and how it begins."""
 
-    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")] = Field(
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9._-]{1,64}$"),
+        InWords("1 to 64 letters, digits and . _ -"),
+    ] = Field(
         default="movies", description="The federation's name; keys and signatures are bound to it."
     )
     seed: int = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,8 +41,8 @@ _INTRODUCTION = """\
 # The settings of a federation. Coordinator and clients read the same file: they must agree on
 # the sections up to [rounds]; the others are each machine's own.
 #
-#   fedrec check {file}               what a run costs, and where each value comes from
-#   fedrec check --explain [KEY]      every setting that exists, with its meaning
+#   {check:<30}  what a run costs, and where each value comes from
+#   fedrec check --explain [KEY]    every setting that exists, with its meaning
 #
 # Relative paths start at this file's folder. FEDREC_SECTION__FIELD in the environment wins over
 # this file, a flag wins over both.
@@ -108,7 +109,7 @@ class Starter:
     def text(self, file: str = "run.toml") -> str:
         """Return the settings file as TOML with comments."""
         values = self._values()
-        lines = [_INTRODUCTION.format(file=file)]
+        lines = [_INTRODUCTION.format(check=f"fedrec check {shlex.quote(file)}")]
         for section, sentence in section_sentences().items():
             keys = [key for key in values if key.startswith(f"{section}.")]
             if not keys:

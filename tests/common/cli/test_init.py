@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ def test_it_never_replaces_a_file_unasked(fedrec: Fedrec, tmp_path: Path) -> Non
     assert path.read_text() == "# mine\n"
     assert fedrec("init", path, "--force").code == 0
     assert load_settings(path, environ={}).protection.name == "bfv"
+
+
+@pytest.mark.parametrize("name", ["run.toml", "x.toml", "my run.toml"])
+def test_the_comments_at_the_head_are_aligned(fedrec: Fedrec, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    assert fedrec("init", path).code == 0
+    first, second = [line for line in path.read_text().splitlines() if "#   fedrec" in line]
+    assert shlex.join(["fedrec", "check", name]) in first
+    assert first.index("what a run costs") == second.index("every setting")
 
 
 def test_data_sets_paths_and_leaves_room(
@@ -71,6 +81,6 @@ def test_impossible_wishes_are_refused(fedrec: Fedrec, tmp_path: Path) -> None:
     assert fedrec("init", path, "--clients", 2).code == 2
     name = fedrec("init", path, "--name", "no spaces")
     assert name.code == 2
-    assert "expected text from 1 to 64 characters" in name.err
+    assert "expected 1 to 64 letters, digits and" in name.err
     assert fedrec("init", path, "--protection", "rot13").code == 2
     assert not path.exists()

@@ -89,6 +89,20 @@ def test_a_misspelt_verb_is_answered_with_the_nearest(fedrec: Fedrec) -> None:
     assert "Did you mean 'check'?" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("export", "'client export'"),
+        ("split", "'data split'"),
+        ("run", "'keys authority run', 'coordinator run', 'client run'"),
+    ],
+)
+def test_a_verb_of_another_is_answered_with_both(fedrec: Fedrec, typed: str, meant: str) -> None:
+    outcome = fedrec(typed)
+    assert outcome.code == 2
+    assert f"No such command '{typed}'. Did you mean {meant}?" in outcome.err
+
+
 def test_no_colour_where_no_terminal_is(fedrec: Fedrec, tmp_path: Path) -> None:
     assert "\x1b" not in fedrec("doctor").out
 

@@ -15,7 +15,7 @@ from fedrec.config.explain import (
     settings_markdown,
     wrong_sentence,
 )
-from fedrec.config.schema import Settings
+from fedrec.config.schema import CoordinatorSettings, PartiesSettings, Settings
 from fedrec.errors import SettingsError
 
 
@@ -24,6 +24,7 @@ def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
         assert setting.sentence.endswith("."), setting.key
         assert not setting.allowed.startswith("<"), setting.key
         assert "Optional" not in setting.allowed, setting.key
+        assert "^" not in setting.allowed.replace("2^", ""), setting.key
     assert set(section_sentences()) == set(Settings.model_fields)
 
 
@@ -37,12 +38,29 @@ def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
         ("data.path", "text, or left out"),
         ("data.strict", "true or false"),
         ("client.label", "text of at most 64 characters"),
-        ("federation.name", "text from 1 to 64 characters matching ^[A-Za-z0-9._-]+$"),
+        ("federation.name", "1 to 64 letters, digits and . _ -"),
+        ("client.device", '"auto", "cpu", "cuda" or "cuda:N", N a number'),
+        ("coordinator.page", "host:port, as in 127.0.0.1:7448, or empty"),
+        ("parties.address", "host:port, as in fedrec.example:7447"),
     ],
 )
 def test_ranges_are_told_in_words(key: str, allowed: str) -> None:
     (setting,) = explain(key)
     assert setting.allowed == allowed
+
+
+@pytest.mark.parametrize("address", ["h:0", "[::1]:7447", "fedrec.example:65535"])
+def test_addresses(address: str) -> None:
+    assert PartiesSettings(address=address).address == address
+    assert CoordinatorSettings(page="").page == ""
+
+
+@pytest.mark.parametrize(
+    "address", ["", "h", ":80", "h:", "h:65536", "h:99999", "h:100000", "a b:1"]
+)
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        PartiesSettings(address=address)
 
 
 def test_a_section_or_everything_can_be_explained() -> None:
