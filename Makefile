@@ -31,12 +31,12 @@ demo: setup
 # keep two cores busy; those of the fast part do not. The tests of a file stay together, in the order
 # of the tree: files of few tests, which take longest, would else be the last ones.
 # What Python compiled is kept, whatever the shell says: each worker, and each process that a test
-# starts, would compile it again.
+# starts, would compile it again. Threads of torch that wait sleep, and take no core from others.
 # Parties force thousands of small files to the disk. Tests kill processes and no machine, so that
 # memory is as good, where there is room and programs run.
 MEMORY = $(shell test -w /dev/shm && ! grep -q '^[^ ]* /dev/shm .*noexec' /proc/mounts && \
 	test "$$(df -Pk /dev/shm | awk 'NR == 2 { print $$4 }')" -gt 4194304 && echo /dev/shm)
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TMPDIR="$(or $(TMPDIR),$(MEMORY),/tmp)" \
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE TMPDIR="$(or $(TMPDIR),$(MEMORY),/tmp)" \
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup

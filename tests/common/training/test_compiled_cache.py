@@ -36,7 +36,7 @@ def digests(cache: Path) -> Mapping[str, str]:
         env=os.environ | environment, capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found: Mapping[str, str] = json.loads(done.stdout)["digests"]
+    found: Mapping[str, str] = json.loads(done.stdout)
     assert set(found) == set(COMPILED)
     return found
 

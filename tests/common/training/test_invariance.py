@@ -27,6 +27,7 @@ DENSE = [case for case in LARGE if "-dense-" in case]
 """Update structures multiply by the same function that the dense case is tried with."""
 COMPILED = [case for case in DENSE if accelerator_of(plan_of_case(case)) is not None]
 """What numba compiles; torch trains the others."""
+ON_TWO = ("--threads", "2")
 
 
 def in_make_test(case: str) -> Any:
@@ -98,13 +99,13 @@ def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     return wrong + [name for name in own if name != "settings" and own[name] != others[name]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "cases"),
     [
-        # Each library with what it trains; in the long tests each with everything.
-        ("ATEN_CPU_CAPABILITY", "default", [case for case in DENSE if case not in COMPILED]),
-        ("NUMBA_CPU_NAME", "generic", COMPILED),
+        # Each library with what it trains, groups on two threads and each user alone on one; in the
+        # long tests each with everything, groups on one thread too.
+        ("ATEN_CPU_CAPABILITY", "default", [*ON_TWO, *(c for c in DENSE if c not in COMPILED)]),
+        ("NUMBA_CPU_NAME", "generic", [*ON_TWO, *COMPILED]),
         pytest.param("ATEN_CPU_CAPABILITY", "default", LARGE, marks=pytest.mark.long),
         pytest.param("NUMBA_CPU_NAME", "generic", LARGE, marks=pytest.mark.long),
         pytest.param("MKL_CBWR", "COMPATIBLE", LARGE, marks=pytest.mark.long),
@@ -118,7 +119,7 @@ def test_as_on_another_processor(
 
     The next version of a model is that of the usual process, bit by bit.
     """
-    found = run(SHAPES, *cases, **{name: value})
+    found = run(*cases, SHAPES, **{name: value})
     if not moved(usual, found):
         pytest.skip(f"{name}={value} moves no probe on this machine, so it would show nothing.")
     assert found["differences"] == []
