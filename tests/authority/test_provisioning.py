@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from fake_clock import FakeClock
 
 from fedrec.cli.main import main
-from fedrec.clock import FakeClock
 from fedrec.config.loading import load_settings
 from fedrec.data import Catalogue, generate, read_interactions
 from fedrec.data.writing import write_interactions

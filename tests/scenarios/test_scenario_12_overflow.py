@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from conformance.protection_suite import extreme, make_party
 from integration.support.bench import N_ITEMS
+from plan_check import check_plan
 from pydantic import ValidationError
 
-from fedrec.config.combinations import check_plan
 from fedrec.config.layout import Layout, protection_of
 from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RoundError, SettingsError

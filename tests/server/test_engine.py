@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 from server.support.driving import (
     act,
     current,
@@ -25,7 +26,6 @@ from server.support.driving import (
 )
 from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
-from fedrec.clock import FakeClock
 from fedrec.errors import (
     ConflictingUpload,
     CorruptUpload,

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 from prometheus_client.exposition import generate_latest
 from server.support.driving import gather, play, running, speak, upload
 from server.support.federations import Bench, identity
 
-from fedrec.clock import FakeClock
 from fedrec.config.schema import CoordinatorSettings
 from fedrec.errors import NotInRoster, StorageError
 from fedrec.evaluation.metrics import Rates

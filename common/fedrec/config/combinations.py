@@ -22,7 +22,7 @@ from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.updates import UPDATES
 
-__all__ = ["COMBINATIONS", "Combination", "Conflict", "check_plan", "find_conflicts"]
+__all__ = ["COMBINATIONS", "Combination", "Conflict", "find_conflicts"]
 
 FEWEST_SUMMANDS = 3
 NEGATIVES_RANKED = 99
@@ -71,11 +71,6 @@ class Conflict:
 
     keys: tuple[str, ...]
     sentence: str
-
-
-def check_plan(plan: Plan) -> list[str]:
-    """Return a sentence for every contradiction in a plan; empty when it can work."""
-    return [conflict.sentence for conflict in find_conflicts(plan)]
 
 
 def find_conflicts(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedrec.random_streams import Purpose, orthonormal_rows, stream_key
 from fedrec.updates.paper_numbers import PaperNumbers
-from fedrec.updates.update import UpdateStructure, rank_problem
+from fedrec.updates.update import UpdateStructure
 
 if TYPE_CHECKING:
     from fedrec.updates.settings import UpdateSettings
@@ -35,7 +35,12 @@ class CoLR(UpdateStructure):
     @staticmethod
     def problem(settings: UpdateSettings, dim: int) -> str:
         """Return why the rank cannot work with `dim`, or an empty string."""
-        return rank_problem(settings, dim)
+        if settings.rank <= dim:
+            return ""
+        return (
+            f"update.rank is {settings.rank}, but algorithm.dim is {dim}; a rank is at most dim. "
+            f'Lower update.rank to {dim} or less, or set update.structure = "dense".'
+        )
 
     @property
     def width(self) -> int:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.exact_linalg import product, symmetric_eigen
+from fedrec.updates.colr import CoLR
 from fedrec.updates.compressed import Compressed
 from fedrec.updates.paper_numbers import PaperNumbers
-from fedrec.updates.update import rank_problem
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +40,8 @@ class SVD(Compressed):
 
     @staticmethod
     def problem(settings: UpdateSettings, dim: int) -> str:
-        """Return why the rank cannot work with `dim`, or an empty string."""
-        return rank_problem(settings, dim)
+        """Return why the rank cannot work with `dim`, or an empty string: CoLR's rule."""
+        return CoLR.problem(settings, dim)
 
     def compress(self, change: NDArray[np.float64], n_items: int) -> NDArray[np.float64]:
         """Return A V_r V_r^T, by Jacobi rotations and sums in a fixed order."""

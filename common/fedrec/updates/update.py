@@ -24,17 +24,7 @@ if TYPE_CHECKING:
 
     from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["UpdateStructure", "rank_problem"]
-
-
-def rank_problem(settings: UpdateSettings, dim: int) -> str:
-    """Return why the rank cannot work with `dim`, or an empty string."""
-    if settings.rank <= dim:
-        return ""
-    return (
-        f"update.rank is {settings.rank}, but algorithm.dim is {dim}; a rank is at most dim. "
-        f'Lower update.rank to {dim} or less, or set update.structure = "dense".'
-    )
+__all__ = ["UpdateStructure"]
 
 
 class UpdateStructure(ABC):

@@ -174,10 +174,6 @@ class GrpcLink(Link):
                 raise wrong from None
             raise
 
-    def upload_status(self, header: UploadHeader) -> UploadStatus:
-        """Return how much of this upload the coordinator holds."""
-        return self._calls.retried(lambda: self._status(header))
-
     def contribution(
         self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
     ) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator, invited
+from fake_clock import FakeClock
 
-from fedrec.clock import FakeClock
 from fedrec.errors import KeysError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator
+from fake_clock import FakeClock
 from isolation import smallest_isolated
 
-from fedrec.clock import FakeClock
 from fedrec.config.schema import Plan
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication

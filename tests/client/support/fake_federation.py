@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 from blake3 import blake3
 from cells import guest, partition_of
+from fake_clock import FakeClock
 from made_keys import encryption_key_of, keys_of
 
-from fedrec.clock import FakeClock
 from fedrec.config.layout import Layout, protection_of
 from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.rows import ActiveRows

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from conformance.histories import unequal_users
+from plan_check import check_plan
 from reference.plain_fedncf import logits_of
 
 from fedrec.config.algorithm import algorithm_warnings
-from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import PrivateState

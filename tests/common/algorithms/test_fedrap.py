@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from plan_check import check_plan
 
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
 from fedrec.algorithms.fedrap import accounted_epsilon
 from fedrec.algorithms.whole_decay import coordinates, shrinking
-from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan, TrainingSettings, UpdateSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError

@@ -11,6 +11,7 @@ from conformance.hand_made import HandMade
 from conformance.histories import unequal_users
 from conformance.toys import Toy
 from conformance.unrounded import begin, train_unrounded
+from plan_check import check_plan
 from reference.plain_fedrecgel import Settings, chunks_of, logits_of
 
 from fedrec.algorithms import (
@@ -26,7 +27,6 @@ from fedrec.algorithms import (
 )
 from fedrec.algorithms.fedrecgel import FedRecGEL
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
-from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError

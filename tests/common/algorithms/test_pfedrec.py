@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from conformance.histories import unequal_users
+from plan_check import check_plan
 from reference.plain_pfedrec import minibatch, train_user
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
 from fedrec.config.algorithm import accelerator_of
-from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState, SharedState

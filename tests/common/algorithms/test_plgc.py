@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from plan_check import check_plan
 from pydantic import ValidationError
 
 from fedrec.algorithms.batch import Batch, Values
@@ -16,7 +17,6 @@ from fedrec.algorithms.plgc_terms import (
     redundancy,
 )
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
-from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from plan_check import check_plan
 
 from fedrec.cli.pricing import parameter_sets, price, warnings_for
 from fedrec.cli.private_pricing import private_price
-from fedrec.config.combinations import check_plan
 from fedrec.config.layout import Layout, vector_spec
 from fedrec.config.schema import Plan, Settings
 from fedrec.evaluation.metrics import METRIC_NAMES

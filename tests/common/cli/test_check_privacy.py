@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from plan_check import check_plan
 
 from fedrec.cli.privacy_price import privacy_price, privacy_warnings
-from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 
 from .conftest import Fedrec

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from plan_check import check_plan
 
 from fedrec.algorithms import ALGORITHMS, FedMFSettings
-from fedrec.config.combinations import COMBINATIONS, Combination, check_plan, find_conflicts
+from fedrec.config.combinations import COMBINATIONS, Combination, find_conflicts
 from fedrec.config.layout import vector_spec
 from fedrec.config.schema import (
     EvaluationSettings,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from plan_check import check_plan
 from pydantic import ValidationError
 from reference.dp_epsilon import by_loss_distributions
 
 from fedrec.config.agreement import plan_differences
-from fedrec.config.combinations import check_plan, find_conflicts
+from fedrec.config.combinations import find_conflicts
 from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 

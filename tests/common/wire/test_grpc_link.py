@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from tls import credentials, issuer
+from upload_status import upload_status
 
 from fedrec.errors import (
     BadSignature,
@@ -92,7 +93,7 @@ def test_an_update_arrives_in_chunks_once(
     assert link.submit_update(header, payload) is False
     assert coordinator.accepted == {header.digest: payload}
     assert coordinator.chunk_offsets == list(range(0, len(payload), CHUNK_BYTES))
-    assert link.upload_status(header).accepted
+    assert upload_status(link, header).accepted
     assert link.submit_update(header, payload) is True
 
 
@@ -113,7 +114,7 @@ def test_an_upload_of_an_earlier_start_goes_on(
 ) -> None:
     header = values.header(LONG)
     coordinator.spool[header.digest] = bytearray(LONG[: CHUNK_BYTES + 7])
-    assert link.upload_status(header) == UploadStatus(offset=CHUNK_BYTES + 7, accepted=False)
+    assert upload_status(link, header) == UploadStatus(offset=CHUNK_BYTES + 7, accepted=False)
     assert link.submit_update(header, LONG) is False
     assert coordinator.chunk_offsets[0] == CHUNK_BYTES + 7
     assert coordinator.accepted[header.digest] == LONG
@@ -173,7 +174,7 @@ def test_a_claim_of_more_bytes_than_there_are_is_refused(
     header = values.header(b"short")
     coordinator.spool[header.digest] = bytearray(6)
     with pytest.raises(ProtocolError, match="claims 6 bytes"):
-        link.upload_status(header)
+        upload_status(link, header)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from plan_check import check_plan
 
-from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Settings
 from fedrec.config.starter import TUNED
 from fedrec.errors import SettingsError

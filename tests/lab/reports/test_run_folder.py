@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from fake_clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
-from fedrec.clock import FakeClock
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
 from fedrec.config.writing import settings_to_toml

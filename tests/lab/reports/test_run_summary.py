@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 
-from fedrec.clock import FakeClock
 from fedrec.config.schema import Settings
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec_lab.reports.comparison_table import ComparisonTable

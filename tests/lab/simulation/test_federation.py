@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fake_clock import FakeClock
 
 from fedrec.algorithms import FedMF
-from fedrec.clock import FakeClock
 from fedrec.errors import DataError, RefusedError, SettingsError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from fake_clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
-from fedrec.clock import FakeClock
 from fedrec.errors import RefusedError, SettingsError, VersionMismatch
 from fedrec.recommender import Recommender
 from fedrec_lab.reports import RunFolder

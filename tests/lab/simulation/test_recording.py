@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from fake_clock import FakeClock
 
 from fedrec import Recommender
-from fedrec.clock import FakeClock
 from fedrec.config.loading import load_settings
 from fedrec_lab.reports import RunFolder
 from fedrec_lab.reports.message_sizes import message_sizes

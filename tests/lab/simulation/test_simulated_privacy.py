@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 
-from fedrec.clock import FakeClock
 from fedrec.config.noise import mechanism_of
 from fedrec.errors import PrivacyBudgetSpent
 from fedrec.privacy.mechanism import Mechanism

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 from server.support.driving import running
 from server.support.federations import Bench, identity
 from structlog.testing import capture_logs
 
-from fedrec.clock import FakeClock
 from fedrec_server.engine import Engine
 from fedrec_server.membership.missing_clients import waits_for
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from fake_clock import FakeClock
 
-from fedrec.clock import FakeClock
 from fedrec_server.page.access import (
     LINK_SECONDS,
     MOST_LINKS,

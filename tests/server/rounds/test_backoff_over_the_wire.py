@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+from fake_clock import FakeClock
 from server.support.driving import told_of
 from server.support.federations import (
     REVEALER,
@@ -25,7 +26,6 @@ from server.support.federations import (
 )
 from server.support.serving import serving
 
-from fedrec.clock import FakeClock
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Reveal, Task, Train

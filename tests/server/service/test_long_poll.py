@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 from server.support.driving import current, gather, poll, running, upload, wait
 from server.support.federations import Bench, identity
 
-from fedrec.clock import FakeClock
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Train, Wait

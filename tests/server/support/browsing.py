@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from fake_clock import FakeClock
 from server.support.serving import Serving
 
-from fedrec.clock import FakeClock
 from fedrec.config.schema import CoordinatorSettings
 
 __all__ = ["Told", "ask", "give_up_rounds", "publish_round", "told", "with_page"]

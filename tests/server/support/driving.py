@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from fake_clock import FakeClock
 from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
-from fedrec.clock import Clock, FakeClock
+from fedrec.clock import Clock
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob, Chunk, split
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 from cells import partition_after, partition_of
+from fake_clock import FakeClock
 from numpy.typing import NDArray
 from server.support.driving import gather, pieces
 from server.support.federations import CATALOGUE, authority, identity, spec_of
 from server.support.light import LightClient, made_up
 
-from fedrec.clock import FakeClock
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import (
     FederationSettings,

@@ -15,7 +15,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 import fedrec.wire.v1
 
-__all__ = ["Leaf", "Value", "declared_fields", "leaves", "parse"]
+__all__ = ["Leaf", "Value", "leaves", "parse"]
 
 Value = bytes | str | int | float
 """What a single field holds."""
@@ -64,18 +64,6 @@ def leaves(message: Any, top: str = "") -> Iterator[Leaf]:
         data = unknown.data
         known: Value = data if isinstance(data, (bytes, int)) else str(data)
         yield Leaf(name=f"{name}.<field {unknown.field_number}>", value=known, top=top)
-
-
-@cache
-def declared_fields() -> frozenset[str]:
-    """Return `Message.field` of every scalar field of the protocol."""
-    return frozenset(
-        f"{message.name}.{field.name}"
-        for file in _files()
-        for message in file.message_types_by_name.values()
-        for field in message.fields
-        if field.message_type is None
-    )
 
 
 @cache

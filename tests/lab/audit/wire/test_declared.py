@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sqlite3
 
 from fedrec.ids import ClientId, RoundId
+from fedrec.wire import v1
 from fedrec.wire.chunks import Blob
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec_lab.audit.wire.declared import (
@@ -16,16 +19,27 @@ from fedrec_lab.audit.wire.declared import (
     file_kind,
     undeclared_event_keys,
 )
-from fedrec_lab.audit.wire.messages import declared_fields
 from fedrec_server.store.durable_files import sealed_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.tables import SCHEMA
 
 CLIENT = ClientId("a" * 64)
+PREFIX = "fedrec.wire.v1."
 
 
 def test_every_field_of_the_protocol_has_a_kind() -> None:
-    assert declared_fields() - set(FIELDS) == {"Chunk.data"}
-    assert set(FIELDS) <= declared_fields()
+    modules = [
+        importlib.import_module(one.name) for one in pkgutil.iter_modules(v1.__path__, PREFIX)
+    ]
+    declared = {
+        f"{message.name}.{field.name}"
+        for module in modules
+        if module.__name__.endswith("_pb2")
+        for message in module.DESCRIPTOR.message_types_by_name.values()
+        for field in message.fields
+        if field.message_type is None
+    }
+    assert declared - set(FIELDS) == {"Chunk.data"}
+    assert set(FIELDS) <= declared
 
 
 def test_every_stream_of_chunks_has_a_kind() -> None:
