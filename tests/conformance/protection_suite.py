@@ -137,9 +137,8 @@ class PlanSuite:
     def plan(cls) -> ProtectionPlan:
         return cls.kind.plan(cls.spec, preset=cls.preset)
 
-    def test_the_plan_survives_json_and_is_compared(self, plan: ProtectionPlan) -> None:
-        again = ProtectionPlan.from_json(plan.to_json())
-        assert again == plan
+    def test_the_plan_is_compared(self, plan: ProtectionPlan) -> None:
+        again = self.kind.plan(self.spec, preset=self.preset)
         assert self.kind(self.spec, again).chosen == plan
         larger = replace(plan, message_bytes=plan.message_bytes + 1)
         with pytest.raises(PlanMismatch):

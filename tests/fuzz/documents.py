@@ -29,7 +29,6 @@ from fedrec.identity.sealing import seal, unseal, unwrap, wrap
 from fedrec.ids import ItemId, UserId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.privacy import Spent
-from fedrec.protection import BFV, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.training.learner import Learner
 from fedrec_authority.folder import backup
 from fedrec_client.state.counted_data import CountedData
@@ -192,17 +191,6 @@ def _counted() -> Target:
     return Target(read=CountedData.from_bytes, seeds=(counted.to_bytes(),))
 
 
-def _protection_plan() -> Target:
-    spec = VectorSpec(
-        segments=(SegmentSpec(name="items", length=50, max_abs_sum=2**20),), max_summands=4
-    )
-
-    def read(data: bytes) -> ProtectionPlan:
-        return ProtectionPlan.from_json(data.decode("utf-8", "surrogateescape"))
-
-    return Target(read=read, seeds=(BFV.plan(spec).to_json().encode(),))
-
-
 DOCUMENTS: dict[str, Callable[[], Target]] = {
     "roster": _document("keys/authority/rosters/00000001.json", Roster.from_json),
     "key epoch": _document("keys/epoch.json", KeyEpoch.from_json),
@@ -221,7 +209,6 @@ DOCUMENTS: dict[str, Callable[[], Target]] = {
     "client database": _database,
     "spent privacy": _spent,
     "counted data": _counted,
-    "protection plan": _protection_plan,
     "high-water mark": _mark,
     "backup": _backup,
     "plan": _plan,

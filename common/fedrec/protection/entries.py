@@ -31,6 +31,7 @@ from fedrec.protection.plan import INDEX_BYTES
 from fedrec.protection.slot_widths import (
     HALF_TAG,
     HALF_TAG_BITS,
+    N_TAGS,
     entry_widths,
     slot_bits,
     tail_spec,
@@ -57,18 +58,23 @@ class EntryLayout:
         self._entered = spec.entered
         self.n_entries = 0 if self._entered is None else self._entered.entries
         self.n_tail = self._tail.n_blocks
+        self.n_tags, self.most_values = N_TAGS if spec.tagged else 0, spec.length
         if self._entered is not None and slot_bits(self._entered) > self._capacity:
             raise SettingsError(f"Segment {self._entered.name!r} is wider than a block.")
 
     # What a message is.
 
-    def pack(
-        self, vector: Integers, tags: Sequence[int] | None = None
-    ) -> tuple[NDArray[np.uint32], list[mpz]]:
+    def rows(self, vector: Integers) -> Integers:
+        """Return the values that are tagged together, (1, length): all of them."""
+        return vector[None]
+
+    def of_message(
+        self, vector: Integers, tags: Sequence[Sequence[int]] | None = None
+    ) -> tuple[list[int], list[mpz]]:
         """Return the indices of a valid vector's entries, and all blocks, entries first.
 
         Args:
-            tags: of the whole vector, not negative; None where it has none.
+            tags: of the whole vector, (1, n_tags), not negative; None where it has none.
 
         Raises:
             MalformedUpdate: more values are not zero than a message carries.
@@ -77,9 +83,10 @@ class EntryLayout:
         index = self._indices(values)
         counter = mpz(1) << self._capacity
         blocks = [counter + value for value in values[index].tolist()]
-        halves = [part for tag in tags or () for part in (tag & HALF_TAG, tag >> HALF_TAG_BITS)]
+        own = [tag for row in tags or () for tag in row]
+        halves = [part for tag in own for part in (tag & HALF_TAG, tag >> HALF_TAG_BITS)]
         rest = np.concatenate([fixed, np.array(halves, dtype=np.int64)])
-        return index.astype(np.uint32), blocks + self._tail.pack(rest)
+        return index.tolist(), blocks + self._tail.pack(rest)
 
     def _split(self, vector: Integers) -> tuple[Integers, Integers]:
         """Return the segment of entries, empty where there is none, and the others."""
@@ -140,7 +147,7 @@ class EntryLayout:
 
     # What a sum says.
 
-    def unpack(
+    def of_sum(
         self, index: Sequence[int], blocks: Sequence[mpz], modulus: mpz, n_summands: int
     ) -> tuple[Integers, NDArray[Any]]:
         """Return the vector whose sum over ``n_summands`` messages this is, and its tags.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from fedrec.errors import MalformedUpdate, RoundError
+from fedrec.errors import MalformedUpdate
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.protection import Accumulator
+from fedrec.protection.protection import EnvelopedSum
 from fedrec.protection.residues import ResidueLayout, Residues
 
 __all__ = ["ModularAccumulator", "pack_blocks", "unpack_blocks"]
 
 
-class ModularAccumulator(Accumulator):
+class ModularAccumulator(EnvelopedSum):
     """Adds ciphertexts that it cannot read, with numpy alone.
 
     No native parser sees what a peer sent (TenSEAL 0.3.18 ends the process with SIGSEGV when it
@@ -22,23 +24,11 @@ class ModularAccumulator(Accumulator):
     """
 
     def __init__(self, plan: ProtectionPlan, envelope: Envelope) -> None:
-        self._envelope = envelope
+        super().__init__(envelope)
         self._layout = ResidueLayout.of_plan(plan)
         self._total: Residues = np.zeros((plan.n_blocks, *self._layout.shape), dtype=np.uint64)
-        self._count = 0
 
-    @property
-    def count(self) -> int:
-        """How many messages were added."""
-        return self._count
-
-    def add(self, message: bytes) -> None:
-        """Add one message after checking all of it; see `Accumulator.add`."""
-        body = self._envelope.open_message(message)
-        if self._count >= self._envelope.max_summands:
-            raise RoundError(
-                f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
-            )
+    def _take(self, body: memoryview) -> None:
         blocks = unpack_blocks(self._layout, body)
         if not all(block[1].any() for block in blocks):
             raise MalformedUpdate(
@@ -46,13 +36,9 @@ class ModularAccumulator(Accumulator):
             )
         for total, block in zip(self._total, blocks, strict=True):
             self._layout.add_to(total, block)
-        self._count += 1
 
-    def finish(self) -> bytes:
-        """Return the sum; see `Accumulator.finish`."""
-        if not self._count:
-            raise RoundError("A sum of no messages does not exist.")
-        return self._envelope.close_sum(pack_blocks(self._layout, self._total), self._count)
+    def _parts(self) -> Iterable[bytes]:
+        return (pack_blocks(self._layout, self._total),)
 
 
 def pack_blocks(layout: ResidueLayout, blocks: Residues) -> bytes:

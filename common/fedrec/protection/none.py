@@ -6,16 +6,23 @@ vector, and only transport encryption keeps it from others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from fedrec.errors import KeysError, MalformedUpdate, RoundError
+from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.protection.asked_round import AskedRound
 from fedrec.protection.envelope import HEADER_BYTES, Envelope
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.protection import Accumulator, Member, Protection, check_count
+from fedrec.protection.protection import (
+    Accumulator,
+    EnvelopedSum,
+    Member,
+    Protection,
+    check_count,
+)
 from fedrec.protection.secret import SecretKey
 from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
 
@@ -56,21 +63,12 @@ class NoProtection(Protection):
             protection=cls.name,
             preset=preset,
             spec_fingerprint=spec.fingerprint(),
-            poly_modulus_degree=0,
-            coeff_mod_bit_sizes=(),
-            plain_modulus=None,
-            scale_bits=None,
             n_values=spec.length,
             n_slots=spec.length,
             n_blocks=1,
             frame_bytes=n_bytes,
             message_bytes=HEADER_BYTES + n_bytes,
-            security_bits=0,
-            error_bound=0.0,
-            headroom_bits=0.0,
-            proof="worst case",
             max_summands=spec.max_summands,
-            limb_bits=0,
             limbs=(1,) * len(spec.segments),
         )
 
@@ -115,33 +113,22 @@ class NoProtection(Protection):
         return PlainMember(self.spec, self._envelope(context))
 
 
-class PlainAccumulator(Accumulator):
+class PlainAccumulator(EnvelopedSum):
     """Adds plain vectors and refuses values that leave their bounds.
 
     Sums have the types that messages have, into which they fit as long as they keep their bounds.
     """
 
     def __init__(self, spec: VectorSpec, envelope: Envelope) -> None:
-        self._envelope = envelope
+        super().__init__(envelope)
         self._totals = tuple(
             _Total(segment, np.zeros(segment.length, dtype=_kind(segment)))
             for segment in spec.segments
         )
         self._spec = spec
-        self._count = 0
 
-    @property
-    def count(self) -> int:
-        """How many messages were added."""
-        return self._count
-
-    def add(self, message: bytes) -> None:
-        """Add one message after checking it and the sum that it leads to."""
-        body = self._envelope.open_message(message)
-        if self._count >= self._envelope.max_summands:
-            raise RoundError(
-                f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
-            )
+    def _take(self, body: memoryview) -> None:
+        """Check a message and the sum that it leads to."""
         pieces = _pieces(self._spec, body)
         bounds = [
             total.bounds_with(values) for total, values in zip(self._totals, pieces, strict=True)
@@ -149,14 +136,9 @@ class PlainAccumulator(Accumulator):
         for total, values, (low, high) in zip(self._totals, pieces, bounds, strict=True):
             total.values += values
             total.low, total.high = low, high
-        self._count += 1
 
-    def finish(self) -> bytes:
-        """Return the sum; see `Accumulator.finish`."""
-        if not self._count:
-            raise RoundError("A sum of no messages does not exist.")
-        head = self._envelope.close_sum(b"", self._count)
-        return b"".join((head, *(total.values.data for total in self._totals)))
+    def _parts(self) -> Iterable[memoryview]:
+        return (total.values.data for total in self._totals)
 
 
 @dataclass(slots=True, eq=False)

@@ -41,7 +41,12 @@ from fedrec.protection.tags import check_bounds
 from fedrec.protection.vector import VectorSpec
 
 if TYPE_CHECKING:
-    from fedrec.protection.paillier_key import PaillierEncryptor, PaillierSecretKey
+    from fedrec.protection.entries import EntryLayout
+    from fedrec.protection.paillier_key import (
+        PaillierEncryptor,
+        PaillierPublicKey,
+        PaillierSecretKey,
+    )
 
 __all__ = ["Paillier"]
 
@@ -128,10 +133,6 @@ class Paillier(Protection):
             protection=cls.name,
             preset=preset,
             spec_fingerprint=spec.fingerprint(),
-            poly_modulus_degree=0,
-            coeff_mod_bit_sizes=(),
-            plain_modulus=None,
-            scale_bits=None,
             key_bits=key_bits,
             n_values=spec.length,
             n_slots=spec.length,
@@ -139,11 +140,7 @@ class Paillier(Protection):
             frame_bytes=frame_bytes,
             message_bytes=HEADER_BYTES + n_blocks * frame_bytes + entries * INDEX_BYTES,
             security_bits=_SECURITY[key_bits],
-            error_bound=0.0,
-            headroom_bits=0.0,
-            proof="worst case",
             max_summands=spec.max_summands,
-            limb_bits=0,
             limbs=(1,) * len(spec.segments),
             n_tags=N_TAGS if spec.tagged else 0,
             entries=entries,
@@ -168,17 +165,19 @@ class Paillier(Protection):
 
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty."""
-        from fedrec.protection.paillier_key import PaillierPublicKey
         from fedrec.protection.paillier_sums import PaillierAccumulator
+
+        return PaillierAccumulator(*self._public(context))
+
+    def _public(self, context: bytes) -> tuple[Envelope, PaillierPublicKey, EntryLayout | None]:
+        """Return what a context names: the envelope, the modulus, and the layout of entries."""
+        from fedrec.protection.entries import EntryLayout
+        from fedrec.protection.paillier_key import PaillierPublicKey
 
         envelope, modulus = self._open_context(context)
         key = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
-        if self._has_entries:
-            from fedrec.protection.entries import EntryLayout
-            from fedrec.protection.paillier_entries import EntryAccumulator
-
-            return EntryAccumulator(envelope, key, EntryLayout(self.spec, self.chosen.key_bits))
-        return PaillierAccumulator(envelope, key)
+        layout = EntryLayout(self.spec, self.chosen.key_bits) if self._has_entries else None
+        return envelope, key, layout
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half; see `Protection.member`."""
@@ -225,28 +224,18 @@ class Paillier(Protection):
     def _half(
         self, envelope: Envelope, key: PaillierSecretKey | PaillierEncryptor, tag_key: bytes
     ) -> Member:
-        from fedrec.protection.paillier_entries import EntryMember
         from fedrec.protection.paillier_sums import PaillierMember
 
-        if self._has_entries:
-            return EntryMember(self.spec, envelope, key, tag_key)
-        _, widths = _parameters(self.chosen.preset, tagged=self.spec.tagged)
+        widths = None
+        if not self._has_entries:
+            _, widths = _parameters(self.chosen.preset, tagged=self.spec.tagged)
         return PaillierMember(self.spec, envelope, widths, key, tag_key)
 
     def refreshed(self, context: bytes, total: bytes) -> bytes:
         """Return the same sum under fresh randomness; see `Protection.refreshed`."""
-        from fedrec.protection.paillier_key import PaillierPublicKey
         from fedrec.protection.paillier_sums import refreshed
 
-        envelope, modulus = self._open_context(context)
-        key = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
-        if self._has_entries:
-            from fedrec.protection.entries import EntryLayout
-            from fedrec.protection.paillier_entries import refreshed_entries
-
-            layout = EntryLayout(self.spec, self.chosen.key_bits)
-            return refreshed_entries(envelope, key, layout, total)
-        return refreshed(envelope, key, total)
+        return refreshed(*self._public(context), total)
 
     def _open_context(self, context: bytes) -> tuple[Envelope, bytes]:
         expected = CONTEXT_BYTES + self.chosen.key_bits // 8

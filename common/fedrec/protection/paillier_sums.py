@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from gmpy2 import mpz
 
-from fedrec.errors import KeysError, RevealRefused, RoundError, WrongTags
+from fedrec.errors import KeysError, RevealRefused, WrongTags
+from fedrec.protection.entries import EntryLayout
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.paillier_key import (
     PaillierEncryptor,
     PaillierPublicKey,
     PaillierSecretKey,
 )
+from fedrec.protection.plan import INDEX_BYTES
 from fedrec.protection.protection import (
-    Accumulator,
+    EnvelopedSum,
     Member,
     Protection,
     check_count,
@@ -27,54 +31,59 @@ from fedrec.protection.vector import Integers, VectorSpec
 __all__ = ["PaillierAccumulator", "PaillierMember", "refreshed"]
 
 
-class PaillierAccumulator(Accumulator):
+class PaillierAccumulator(EnvelopedSum):
     """Multiplies ciphertexts modulo n^2, which adds what they carry.
 
     The product does not depend on the order of the messages, and each sum has one encoding, so
-    that key holders who multiply the same contributions get the same bytes.
+    that key holders who multiply the same contributions get the same bytes. Entries are multiplied
+    with those of the same index; indices that nobody sent are in no sum, and their list, too, does
+    not depend on the order of the messages.
+
+    Args:
+        layout: of messages of entries; None where every ciphertext has its place.
     """
 
-    def __init__(self, envelope: Envelope, key: PaillierPublicKey) -> None:
-        self._envelope = envelope
-        self._key = key
+    def __init__(
+        self, envelope: Envelope, key: PaillierPublicKey, layout: EntryLayout | None = None
+    ) -> None:
+        super().__init__(envelope)
+        self._key, self._layout = key, layout
         self._limit = key.n_squared
-        self._products: list[mpz] = []
-        self._count = 0
+        self._entries: dict[int, mpz] = {}
+        self._tail: list[mpz] = []
 
-    @property
-    def count(self) -> int:
-        """How many messages were added."""
-        return self._count
-
-    def add(self, message: bytes) -> None:
-        """Add one message after checking all of it; see `Accumulator.add`."""
-        body = self._envelope.open_message(message)
-        if self._count >= self._envelope.max_summands:
-            raise RoundError(
-                f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
-            )
-        found = self._key.read(body)
+    def _take(self, body: memoryview) -> None:
+        index, found = _read(self._layout, self._key, body, 1)
+        # Everything was checked: from here on nothing fails.
+        for place, ciphertext in zip(index, found, strict=False):
+            before = self._entries.get(place)
+            together = ciphertext if before is None else before * ciphertext % self._limit
+            self._entries[place] = together
+        tail = found[len(index) :]
         if self._count:
-            pairs = zip(self._products, found, strict=True)
-            found = [product * ciphertext % self._limit for product, ciphertext in pairs]
-        self._products = found
-        self._count += 1
+            pairs = zip(self._tail, tail, strict=True)
+            tail = [product * ciphertext % self._limit for product, ciphertext in pairs]
+        self._tail = tail
 
-    def finish(self) -> bytes:
-        """Return the sum; see `Accumulator.finish`."""
-        if not self._count:
-            raise RoundError("A sum of no messages does not exist.")
-        return self._envelope.close_sum(self._key.write(self._products), self._count)
+    def _parts(self) -> Iterable[bytes]:
+        index = sorted(self._entries)
+        return (_body(self._key, index, [self._entries[place] for place in index] + self._tail),)
 
 
 class PaillierMember(Member):
-    """Encrypts vectors and, with the secret key, reveals sums, slot by slot."""
+    """Encrypts vectors and, with the secret key, reveals sums.
+
+    Args:
+        widths: of the slots; None where messages are of entries.
+        key: the secret key, or the half that only encrypts.
+        tag_key: of the tags, where the vector has them.
+    """
 
     def __init__(
         self,
         spec: VectorSpec,
         envelope: Envelope,
-        widths: SlotWidths,
+        widths: SlotWidths | None,
         key: PaillierSecretKey | PaillierEncryptor,
         tag_key: bytes,
     ) -> None:
@@ -82,12 +91,16 @@ class PaillierMember(Member):
         self._envelope = envelope
         self._widths = widths
         self._tag_key = tag_key
-        self._layout = SlotLayout(spec, widths)
+        self._layout: EntryLayout | SlotLayout
+        if widths is None:
+            self._layout = EntryLayout(spec, int(key.public.n.bit_length()))
+        else:
+            self._layout = SlotLayout(spec, widths)
         self._key: PaillierSecretKey | PaillierEncryptor | None = key
         self._tagging: Tagging | None = None
-        if widths.n_tags:
+        if self._layout.n_tags:
             self._tagging = Tagging(
-                tag_key, TAG_MODULUS, self._layout.most_values, n_tags=widths.n_tags
+                tag_key, TAG_MODULUS, self._layout.most_values, n_tags=self._layout.n_tags
             )
 
     def protect(self, vector: Integers, name: bytes = b"") -> bytes:
@@ -98,27 +111,27 @@ class PaillierMember(Member):
         if self._tagging is not None:
             made = self._tagging.of_message(self._layout.rows(values), name)
             tags = np.mod(made, TAG_MODULUS).tolist()
-        blocks = self._layout.pack(values, tags)
-        return self._envelope.close_message(
-            key.public.write([key.encrypt(block) for block in blocks])
-        )
+        index, blocks = self._layout.of_message(values, tags)
+        body = _body(key.public, index, [key.encrypt(block) for block in blocks])
+        return self._envelope.close_message(body)
 
     def reveal(
         self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
     ) -> Integers:
-        """Return the exact sum; see `Member.reveal`."""
+        """Return the exact sum, zero where no message had an entry; see `Member.reveal`."""
         key = self._open_key()
         if isinstance(key, PaillierEncryptor):
             raise encrypts_only()
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._envelope.max_summands)
-        blocks = [key.decrypt(ciphertext) for ciphertext in key.public.read(body)]
+        index, ciphertexts = _read(self._layout, key.public, body, n_summands)
+        blocks = [key.decrypt(ciphertext) for ciphertext in ciphertexts]
         try:
-            values, tags = self._layout.unpack(blocks, key.public.n, n_summands)
+            values, tags = self._layout.of_sum(index, blocks, key.public.n, n_summands)
         except RevealRefused as error:
+            # What cannot even be read cannot have the right tags.
             if names is None:
                 raise
-            # What cannot even be read cannot have the right tags.
             raise WrongTags(error.message, remedy=error.remedy) from error
         if names is not None:
             check_tags(self._tagging, self._layout.rows(values), tags, names, n_summands)
@@ -145,11 +158,30 @@ class PaillierMember(Member):
         return self._key
 
 
-def refreshed(envelope: Envelope, key: PaillierPublicKey, total: bytes) -> bytes:
+def refreshed(
+    envelope: Envelope, key: PaillierPublicKey, layout: EntryLayout | None, total: bytes
+) -> bytes:
     """Return the same sum with fresh randomness; see `Protection.refreshed`."""
     count, body = envelope.open_sum(total)
-    pairs = zip(key.read(body), key.residues(), strict=False)
+    index, found = _read(layout, key, body, count)
     limit = key.n_squared
-    return envelope.close_sum(
-        key.write([ciphertext * residue % limit for ciphertext, residue in pairs]), count
-    )
+    pairs = zip(found, key.residues(), strict=False)
+    blocks = [ciphertext * residue % limit for ciphertext, residue in pairs]
+    return envelope.close_sum(_body(key, index, blocks), count)
+
+
+def _read(
+    layout: EntryLayout | SlotLayout | None,
+    key: PaillierPublicKey,
+    body: memoryview,
+    n_summands: int,
+) -> tuple[list[int], list[mpz]]:
+    """Return the indices and ciphertexts of a message or a sum, all of it checked."""
+    if not isinstance(layout, EntryLayout):
+        return [], key.read(body)
+    split = layout.entries_of(body, key.ciphertext_bytes, n_summands) * INDEX_BYTES
+    return layout.read_indices(body[:split]), key.read(body[split:])
+
+
+def _body(key: PaillierPublicKey, index: list[int], blocks: list[mpz]) -> bytes:
+    return np.array(index, dtype="<u4").tobytes() + key.write(blocks)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from fedrec.errors import PlanMismatch
 from fedrec.ids import digest
 from fedrec.protection.limbs import LimbLayout
 
@@ -55,21 +52,21 @@ class ProtectionPlan:
     protection: str
     preset: str
     spec_fingerprint: str
-    poly_modulus_degree: int
-    coeff_mod_bit_sizes: tuple[int, ...]
-    plain_modulus: int | None
-    scale_bits: int | None
+    poly_modulus_degree: int = 0
+    coeff_mod_bit_sizes: tuple[int, ...] = ()
+    plain_modulus: int | None = None
+    scale_bits: int | None = None
     n_values: int
     n_slots: int
     n_blocks: int
     frame_bytes: int
     message_bytes: int
-    security_bits: int
-    error_bound: float
-    headroom_bits: float
-    proof: str
+    security_bits: int = 0
+    error_bound: float = 0.0
+    headroom_bits: float = 0.0
+    proof: str = "worst case"
     max_summands: int
-    limb_bits: int
+    limb_bits: int = 0
     limbs: tuple[int, ...]
     n_tags: int = 0
     key_bits: int = 0
@@ -181,47 +178,3 @@ class ProtectionPlan:
         if self.scale_bits is not None:
             rows.append(("scale", f"2^{self.scale_bits} for one grid unit"))
         return rows
-
-    def to_json(self) -> str:
-        """Return the plan as canonical JSON: sorted keys, no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> ProtectionPlan:
-        """Read what `to_json` wrote.
-
-        The plan is not trusted by being readable: a protection compares it with its own.
-
-        Raises:
-            PlanMismatch: when fields are missing, unknown or of the wrong type.
-        """
-        try:
-            found: dict[str, Any] = json.loads(text)
-            for name in ("coeff_mod_bit_sizes", "limbs"):
-                found[name] = tuple(found[name])
-            plan = cls(**found)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise PlanMismatch(
-                "The protection plan is not readable.", remedy="Install the same fedrec."
-            ) from error
-        _check_types(plan)
-        return plan
-
-
-def _check_types(plan: ProtectionPlan) -> None:
-    kinds: dict[str, tuple[type, ...]] = {
-        "str": (str,),
-        "int": (int,),
-        "bool": (bool,),
-        "float": (float, int),
-        "int | None": (int, type(None)),
-        "tuple[int, ...]": (tuple,),
-    }
-    wrong = [
-        field.name
-        for field in fields(plan)
-        if not isinstance(getattr(plan, field.name), kinds[str(field.type)])
-    ]
-    whole = (*plan.coeff_mod_bit_sizes, *plan.limbs) if not wrong else ()
-    if wrong or not all(isinstance(number, int) for number in whole):
-        raise PlanMismatch(f"The protection plan has fields of the wrong type: {wrong}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, NoReturn, Self
 
 from fedrec.errors import KeysError, PlanMismatch, RevealRefused, RoundError, SettingsError
@@ -15,7 +15,7 @@ from fedrec.protection.secret import SecretKey
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = ["Accumulator", "Member", "Protection"]
+__all__ = ["Accumulator", "EnvelopedSum", "Member", "Protection"]
 
 
 class Accumulator(ABC):
@@ -47,6 +47,43 @@ class Accumulator(ABC):
         Raises:
             RoundError: when nothing was added.
         """
+
+
+class EnvelopedSum(Accumulator):
+    """A coordinator's half whose messages come in envelopes; counts them."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        self._envelope = envelope
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages were added."""
+        return self._count
+
+    def add(self, message: bytes) -> None:
+        """Add one message after checking all of it; see `Accumulator.add`."""
+        body = self._envelope.open_message(message)
+        if self._count >= self._envelope.max_summands:
+            raise RoundError(
+                f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
+            )
+        self._take(body)
+        self._count += 1
+
+    def finish(self) -> bytes:
+        """Return the sum; see `Accumulator.finish`."""
+        if not self._count:
+            raise RoundError("A sum of no messages does not exist.")
+        return b"".join((self._envelope.close_sum(b"", self._count), *self._parts()))
+
+    @abstractmethod
+    def _take(self, body: memoryview) -> None:
+        """Check the body of a message and add it up."""
+
+    @abstractmethod
+    def _parts(self) -> Iterable[bytes | memoryview]:
+        """Return the body of the sum, in pieces that follow each other."""
 
 
 class Member(ABC):

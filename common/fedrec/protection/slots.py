@@ -70,7 +70,7 @@ class SlotLayout:
         self._runs = tuple(_runs(spec, widths))
         self._length = spec.length
         self._capacity = widths.capacity_bits
-        self._n_tags = widths.n_tags
+        self.n_tags = widths.n_tags
         self.n_blocks = widths.n_blocks(spec)
         self.most_values = max(run.first + run.stop - run.start for run in self._runs)
 
@@ -97,6 +97,18 @@ class SlotLayout:
                 blocks[block] += mpz(tag) << self._tag_shift(place)
         return blocks
 
+    def of_message(
+        self, vector: Integers, tags: Sequence[Sequence[int]] | None = None
+    ) -> tuple[list[int], list[mpz]]:
+        """Return the indices of a message's entries, of which there are none, and its blocks."""
+        return [], self.pack(vector, tags)
+
+    def of_sum(
+        self, index: Sequence[int], blocks: Sequence[mpz], modulus: mpz, n_summands: int
+    ) -> tuple[Integers, NDArray[Any]]:
+        """Return what the blocks of a sum without entries say; see `unpack`."""
+        return self.unpack(blocks, modulus, n_summands)
+
     def _tag_shift(self, place: int) -> int:
         return self._capacity + COUNTER_BITS + TAG_BITS * place
 
@@ -120,8 +132,8 @@ class SlotLayout:
         for run in self._runs:
             unsigned[run.block] += run.offset
         unsigned = [block % modulus for block in unsigned]
-        tags = np.empty((self.n_blocks, self._n_tags), dtype=object)
-        for place in reversed(range(self._n_tags)):
+        tags = np.empty((self.n_blocks, self.n_tags), dtype=object)
+        for place in reversed(range(self.n_tags)):
             shift = self._tag_shift(place)
             for index, block in enumerate(unsigned):
                 tags[index, place] = int(block >> shift)

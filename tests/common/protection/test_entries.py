@@ -240,8 +240,6 @@ def test_the_plan_says_what_a_message_and_a_sum_have() -> None:
     assert plan.expected_blocks(8) == 6372 + 6
     assert plan.expected_blocks(943) == 53_824 + 6
     assert plan.sum_bytes(plan.expected_blocks(1)) == plan.message_bytes
-    again = ProtectionPlan.from_json(plan.to_json())
-    assert again == plan
     other = replace(plan, entries=840)
     assert other.fingerprint() != plan.fingerprint()
 

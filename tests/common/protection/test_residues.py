@@ -79,12 +79,12 @@ def test_the_plain_twin_is_addition_by_seal(name: str, preset: str) -> None:
 def test_the_coordinator_needs_no_tenseal() -> None:
     party = make_party(PROTECTIONS["bfv"], "default", SMALL)
     message = party.member.protect(np.arange(10))
-    plan = party.protection.chosen.to_json()
+    plan = party.protection.chosen
     code = (
         "import sys\n"
         "from fedrec.protection import BFV, ProtectionPlan, SegmentSpec, VectorSpec\n"
         f"spec = {SMALL!r}\n"
-        f"protection = BFV(spec, ProtectionPlan.from_json({plan!r}))\n"
+        f"protection = BFV(spec, {plan!r})\n"
         f"accumulator = protection.accumulator({party.context!r})\n"
         "accumulator.add(sys.stdin.buffer.read())\n"
         "assert 'tenseal' not in sys.modules\n"

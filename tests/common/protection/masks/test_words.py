@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fedrec.errors import MalformedUpdate, PlanMismatch, RevealRefused, SettingsError
 from fedrec.protection.masks import MaskWords, plan_masks
 from fedrec.protection.masks.keystream import Words, add_mask
-from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.vector import SegmentSpec, VectorSpec
 
 
@@ -132,9 +131,8 @@ def test_messages_of_other_plans_and_lengths_are_refused() -> None:
         MaskWords(spec_of(100), other.plan)
 
 
-def test_the_plan_survives_json() -> None:
+def test_another_plan_is_refused() -> None:
     plan = plan_masks(spec_of(2**40))
-    assert ProtectionPlan.from_json(plan.to_json()) == plan
     changed = dataclasses.replace(plan, limb_bits=plan.limb_bits - 1)
     with pytest.raises(PlanMismatch):
         MaskWords(spec_of(2**40), changed)
