@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import os
 import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -18,6 +18,7 @@ from fedrec.disk import unwritten
 
 __all__ = [
     "append_line",
+    "begin_writing_back",
     "replacing",
     "replacing_text",
     "sync",
@@ -51,13 +52,16 @@ def write_whole(
 
 
 @contextmanager
-def replacing(path: Path, *, private: bool) -> Iterator[BinaryIO]:
+def replacing(
+    path: Path, *, private: bool, named: Callable[[], str] | None = None
+) -> Iterator[BinaryIO]:
     """Open a file beside `path`, and put it in place when the block ends well.
 
     After an exception nothing has changed.
 
     Args:
         private: give it mode 0600 from its first byte on; otherwise 0644.
+        named: returns the name in place of the path's, where it follows from what was written.
 
     Raises:
         OSError: it cannot be written.
@@ -67,7 +71,7 @@ def replacing(path: Path, *, private: bool) -> Iterator[BinaryIO]:
         _force(file)
         if not private:
             temporary.chmod(0o644)
-        os.replace(temporary, path)
+        os.replace(temporary, path if named is None else path.with_name(named()))
         sync(path.parent)
 
 
@@ -134,6 +138,14 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def begin_writing_back(file: int, start: int, length: int) -> None:
+    """Have the disk write a part of a file while the next one is made: syncing waits less then."""
+    # Linux hands the range's dirty pages to the disk and returns. Only a hint: it may fail.
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(file, start, length, os.POSIX_FADV_DONTNEED)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,10 @@ class SharedModel:
 
     def stored(self, shared: SharedState) -> bytes:
         """Return a version without the rows that everybody draws from the run's seed."""
-        return shared.to_bytes(self._half.initial_shared())
+        return b"".join(self._parts(shared))
+
+    def _parts(self, shared: SharedState) -> Iterator[bytes]:
+        return shared.parts(self._half.initial_shared())
 
     def terms(self, round_id: RoundId, kind: RoundKind) -> RoundTerms:
         """Return the terms of a round that follows from the present model."""
@@ -159,7 +162,7 @@ class SharedModel:
         """
         self._store.publish(
             round_id,
-            self.stored(shared),
+            self._parts(shared),
             metrics=metrics.astype("<i8").tobytes(),
             counted=counted,
             best=self._better(metrics),
@@ -183,7 +186,7 @@ class SharedModel:
         """Take over a snapshot of the shared model; users keep what they know."""
         # Statements are about trained rows; the others are nobody's to send.
         shared = self._half.apart(shared).over(self._half.initial_shared())
-        self._store.adopt(round_id, self.stored(shared), statement=statement)
+        self._store.adopt(round_id, self._parts(shared), statement=statement)
         self._shared = shared
 
     def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:

@@ -197,7 +197,7 @@ class Participation:
             vector = self._model.vector(task.kind)
             payload = vector.member.protect(made.vector, name)
             header = member.header_for(terms, payload, nonce)
-        self._store.stage(header, payload, made.private.parts, spent=charged)
+        self._store.stage(header, payload, made.private.parts(), spent=charged)
         return payload
 
 

@@ -116,7 +116,7 @@ class RoundSteps:
             participant=self._store.keep_file("mask-state", b""),
             message=None,
             vector=self._store.keep_file("vector", made.vector.astype("<i8").tobytes()),
-            private=self._store.keep_file("private", made.private.parts),
+            private=self._store.keep_file("private", made.private.parts()),
             spent=None if charged is None else self._store.keep_file("spent", charged),
         )
         side, first = self._protocol.begin(self._terms(record), self._membership.identity)

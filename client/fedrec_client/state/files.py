@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.disk import unwritten
-from fedrec.durable import write_whole
+from fedrec.durable import begin_writing_back, replacing
 from fedrec.errors import StorageError
 
 __all__ = [
+    "Content",
     "FileRef",
-    "Parts",
     "checked_path",
     "make_private_folder",
     "read_checked",
     "write_blob",
 ]
 
-Parts = Callable[[], Iterable[bytes]]
-"""Yields a content in parts, the same ones in every call."""
+Content = bytes | Iterable[bytes]
+"""A file's, as a whole or in parts."""
+
+_PART_BYTES = 1 << 20
 
 _DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
 _UNWRITABLE = "Check that the folder is writable, then start again."
@@ -49,24 +51,37 @@ def make_private_folder(folder: Path) -> None:
         raise unwritten(folder, error, _UNWRITABLE) from error
 
 
-def write_blob(folder: Path, kind: str, data: bytes | Parts) -> FileRef:
+def write_blob(folder: Path, kind: str, data: Content) -> FileRef:
     """Write `data` under a name that follows from its content, and return its reference.
 
-    Args:
-        data: the content, or a function that yields it in parts and is called twice.
+    Raises:
+        DiskFull: there is no space; what was there before is intact.
+        SettingsError: nothing may be written there.
+        StorageError: it cannot be written for another reason.
     """
     hashed, length = hashlib.sha256(), 0
-    for part in _parts(data):
-        hashed.update(part)
-        length += len(part)
-    sha256 = hashed.hexdigest()
-    ref = FileRef(name=f"{kind}-{sha256[:32]}.bin", length=length, sha256=sha256)
-    write_whole(folder / ref.name, _parts(data), private=True, remedy=_UNWRITABLE)
-    return ref
+
+    def name() -> str:
+        return f"{kind}-{hashed.hexdigest()[:32]}.bin"
+
+    try:
+        with replacing(folder / kind, private=True, named=name) as file:
+            for part in _parts(data):
+                file.write(part)
+                # While the disk writes what is there, the rest is hashed.
+                begin_writing_back(file.fileno(), length, len(part))
+                hashed.update(part)
+                length += len(part)
+    except OSError as error:
+        raise unwritten(folder / kind, error, _UNWRITABLE) from error
+    return FileRef(name=name(), length=length, sha256=hashed.hexdigest())
 
 
-def _parts(data: bytes | Parts) -> Iterable[bytes]:
-    return [data] if isinstance(data, bytes) else data()
+def _parts(data: Content) -> Iterable[bytes | memoryview]:
+    if not isinstance(data, bytes):
+        return data
+    view = memoryview(data)
+    return (view[at : at + _PART_BYTES] for at in range(0, len(view), _PART_BYTES))
 
 
 def read_checked(folder: Path, ref: FileRef) -> bytes:

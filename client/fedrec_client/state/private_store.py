@@ -21,8 +21,8 @@ from fedrec.provenance import Provenance
 from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec_client.state.database import STATE_FILE, StateDatabase
 from fedrec_client.state.files import (
+    Content,
     FileRef,
-    Parts,
     checked_path,
     make_private_folder,
     read_checked,
@@ -253,7 +253,7 @@ class PrivateStore:
         self,
         header: UploadHeader,
         update: bytes,
-        private: bytes | Parts,
+        private: Content,
         *,
         spent: bytes | None = None,
     ) -> None:
@@ -292,7 +292,7 @@ class PrivateStore:
             return masking.round
         return None if staged is None else staged.header.round
 
-    def keep_file(self, kind: str, content: bytes | Parts) -> FileRef:
+    def keep_file(self, kind: str, content: Content) -> FileRef:
         """Write a file that the next commit names; without one it is swept."""
         return write_blob(self.folder, kind, content)
 
@@ -377,7 +377,7 @@ class PrivateStore:
     def publish(
         self,
         round_id: RoundId,
-        shared: bytes,
+        shared: Content,
         *,
         metrics: bytes,
         counted: bool,
@@ -421,7 +421,7 @@ class PrivateStore:
         )
 
     def adopt(
-        self, round_id: RoundId, shared: bytes, *, statement: RevealStatement | None = None
+        self, round_id: RoundId, shared: Content, *, statement: RevealStatement | None = None
     ) -> None:
         """Move to a later round by a snapshot; the committed private state stays."""
         self.change(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from fedrec.errors import StorageError
 from fedrec.ids import canonical
@@ -171,7 +171,11 @@ class SharedState:
         return replace(self, rest=Rest(self.rest.index, MappingProxyType(tables)))
 
     def to_bytes(self, initial: SharedState | None = None) -> bytes:
-        """Return the state in safetensors form.
+        """Return the state in safetensors form; see `parts`."""
+        return b"".join(self.parts(initial))
+
+    def parts(self, initial: SharedState | None = None) -> Iterator[bytes]:
+        """Yield the state in safetensors form, in parts.
 
         Args:
             initial: what a reader gives to `from_bytes`; its rows are left out.
@@ -189,7 +193,7 @@ class SharedState:
         arrays |= {
             f"rest.{name}": table for name, table in tables.items() if known.get(name) is not table
         }
-        return bytes(save(arrays))
+        return file_parts(arrays)
 
     def _counts(self) -> dict[str, NDArray[np.generic]]:
         """Return by name what is integers."""

@@ -19,7 +19,8 @@ from fedrec.model.tables import BLOCK_BYTES, Table, give_back
 
 __all__ = ["file_parts", "mapped_tensors"]
 
-_NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "uint8": "U8"}
+_NAMES = {"int64": "I64", "float64": "F64", "float32": "F32", "uint8": "U8"}
+"""In the order in which the library puts arrays; those of one type are put by name."""
 _TYPES = {name: np.dtype(kind) for kind, name in _NAMES.items()}
 
 
@@ -27,7 +28,8 @@ def file_parts(
     arrays: Mapping[str, NDArray[Any] | Table], metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:
     """Yield the content of a safetensors file in parts: its header, then the arrays."""
-    order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    types = list(_NAMES)
+    order = sorted(arrays, key=lambda name: (types.index(str(arrays[name].dtype)), name))
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name in order:

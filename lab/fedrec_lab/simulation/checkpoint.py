@@ -185,7 +185,7 @@ class CheckpointFolder:
         return {
             "round": version.round,
             "validation_ndcg": version.validation_ndcg,
-            "shared": self._put("shared", lambda: [version.shared.to_bytes(initial)]),
+            "shared": self._put("shared", lambda: version.shared.parts(initial)),
             "private": self._put("private", version.private.parts),
         }
 

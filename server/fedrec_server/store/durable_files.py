@@ -16,6 +16,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from fedrec.disk import FULL, DiskFull
+from fedrec.durable import begin_writing_back
 from fedrec.errors import DamagedFile, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
@@ -113,7 +114,7 @@ class Draft:
             with suppress(OSError):
                 os.ftruncate(self._file, self.size)
             raise
-        _begin_writing_back(self._file, self.size, len(data))
+        begin_writing_back(self._file, self.size, len(data))
         self.size += len(data)
 
     def sync(self) -> None:
@@ -328,14 +329,6 @@ def _writing(what: str) -> Iterator[None]:
             message = f"The disk is full ({what}: {error.strerror})."
             raise DiskFull(message, remedy=FREE_SPACE) from error
         raise
-
-
-def _begin_writing_back(file: int, start: int, length: int) -> None:
-    # Linux hands the range's dirty pages to the disk and returns: while the next chunk arrives
-    # this one is written, and syncing has little left to wait for. Only a hint: it may fail.
-    if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):
-            os.posix_fadvise(file, start, length, os.POSIX_FADV_DONTNEED)
 
 
 def _fsync(file: int) -> None:

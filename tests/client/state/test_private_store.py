@@ -373,7 +373,7 @@ def test_the_pin_is_compared(store: PrivateStore) -> None:
 def test_a_private_state_is_checked_before_it_is_read(store: PrivateStore) -> None:
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
     private = PrivateState.of({"user_embedding": values})
-    store.stage(header(1), b"update", private.parts)
+    store.stage(header(1), b"update", private.parts())
     staged = store.state.staged
     assert staged is not None
     assert store.read(staged.private) == private.to_bytes()
@@ -409,10 +409,10 @@ def test_versions_share_the_blocks_in_which_they_agree(
         return {path.name for path in (store.folder / "blocks").glob("*.bin")}
 
     first = PrivateState.of({"table": np.arange(48, dtype=np.float32).reshape(12, 4)}).in_room(room)
-    store.stage(header(1), b"update 1", first.parts)
+    store.stage(header(1), b"update 1", first.parts())
     store.publish(RoundId(1), b"shared 1", metrics=b"\xff\x00", counted=True)
     second = trained(first, 5, 7.0)
-    store.stage(header(2), b"update 2", second.parts)
+    store.stage(header(2), b"update 2", second.parts())
     one, two = blocks_of(first), blocks_of(second)
     assert (len(one), len(two), len(one | two)) == (3, 3, 4)
     del first
@@ -421,7 +421,7 @@ def test_versions_share_the_blocks_in_which_they_agree(
     store.publish(RoundId(2), b"shared 2", metrics=b"\xff\x00", counted=True)
     assert on_disk() == two
     third = trained(second, 11, 8.0)
-    store.stage(header(3), b"update 3", third.parts)
+    store.stage(header(3), b"update 3", third.parts())
     three = blocks_of(third)
     del second, third, room
     store.close()
