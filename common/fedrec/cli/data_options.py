@@ -17,8 +17,9 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic import ValidationError
 
+from fedrec.data.reading import flag_of
 from fedrec.data.settings import DataSettings
-from fedrec.errors import SettingsError
+from fedrec.errors import DataError
 
 __all__ = [
     "DATA_FLAGS",
@@ -101,18 +102,23 @@ def data_settings(path: Path | str, flags: DataFlags) -> DataSettings:
     """Return the section `data` that flags spell.
 
     Raises:
-        SettingsError: a value is not allowed.
+        DataError: a value is not allowed.
     """
     try:
         return DataSettings.model_validate({"path": str(path), **flags})
     except ValidationError as error:
-        problems = "; ".join(
-            f"--{str(each['loc'][0]).replace('_', '-')}: {each['msg']}, found {each['input']!r}"
-            for each in error.errors()
+        from fedrec.config.explain import all_settings
+
+        wrong = {str(each["loc"][0]): each["input"] for each in error.errors()}
+        known = all_settings()
+        problems = (
+            f"{flag_of(name)} is {value!r}, expected {known[f'data.{name}'].allowed}"
+            for name, value in wrong.items()
         )
-        raise SettingsError(
-            f"{problems}.",
-            remedy="`fedrec check --explain data` says what is allowed.",
+        raise DataError(
+            f"{'; '.join(problems)}.",
+            remedy="Correct that, or leave it out.",
+            options=dict.fromkeys(wrong),
         ) from None
 
 

@@ -65,7 +65,7 @@ class FederationSettings(Section):
     maximum_users: int = Field(
         default=16_384,
         ge=1,
-        le=2**31,
+        lt=2**31,
         description="Most users, over all clients, whose contributions may meet in one sum; "
         "the protection's overflow bound is proven for this number.",
     )

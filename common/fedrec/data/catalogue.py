@@ -228,7 +228,7 @@ def _parse_preamble(path: str | Path, records: list[list[str]]) -> tuple[int, st
         raise DataError(
             f"{path} is no catalogue: its first line is {','.join(preamble)[:80]!r}, expected "
             f"{_MAGIC},{_MAJOR}.{_MINOR},version,fingerprint.",
-            remedy="Make one with Catalogue.save.",
+            remedy="Make one with `fedrec data catalogue INTERACTIONS --out catalogue.csv`.",
         )
     major = preamble[1].partition(".")[0]
     if major != str(_MAJOR):

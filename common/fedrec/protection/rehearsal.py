@@ -35,8 +35,8 @@ def check_summands(protection: Protection, n_clients: int) -> None:
     )
     if not fewest <= n_clients <= most:
         raise SettingsError(
-            f"{n_clients} clients cannot be summed under {protection.name}; expected {fewest} to "
-            f"{most}.",
+            f"{n_clients} client{'s' * (n_clients != 1)} cannot be summed under {protection.name}; "
+            f"expected {fewest} to {most}.",
             remedy="Give --clients within these bounds, or simulate without --protect.",
         )
 

@@ -208,7 +208,8 @@ def test_values_that_settings_refuse_are_refused_as_flags(
 ) -> None:
     refused = fedrec("data", "describe", interactions_file, "--minimum-interactions", "0")
     assert refused.code == 2
-    assert "--minimum-interactions: Input should be greater than or equal to 1" in refused.err
+    assert "--minimum-interactions (data.minimum_interactions) is 0, expected an" in refused.err
+    assert f"As in: fedrec data describe {interactions_file}\n" in refused.err
 
 
 def test_describe_says_that_held_out_items_are_random(

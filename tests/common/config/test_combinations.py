@@ -156,7 +156,7 @@ def test_numbers_that_contradict_each_other(
 
 def test_what_the_planner_refuses_is_refused_before_the_start() -> None:
     settings = {
-        "federation": {"maximum_users": 2**31},
+        "federation": {"maximum_users": 2**31 - 1},
         "update": {"fraction_bits": 40},
     }
     (sentence,) = check_plan(Plan.model_validate(settings))
