@@ -21,8 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from quality_figure import QualityPoint, quality_against_bytes
+
 from fedrec_lab.papers import ROWS
-from fedrec_lab.reports.figures import QualityPoint, quality_against_bytes
 
 BASE: dict[str, dict[str, Any]] = {
     "federation": {"name": "which", "maximum_users": 8192, "minimum_item_users": 10},

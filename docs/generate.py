@@ -17,6 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from reference_tables import cell, combinations_markdown, settings_markdown
+
 # typer carries its own copy of click, and names these types nowhere else.
 from typer._click.core import Context
 from typer.main import get_command
@@ -25,8 +27,6 @@ from fedrec import errors
 from fedrec.cli.failures import EXIT_CODES
 from fedrec.cli.main import VERBS, app
 from fedrec.config.agreement import always_compared
-from fedrec.config.combinations_page import combinations_markdown
-from fedrec.config.explain import settings_markdown
 from fedrec.config.loading import PATHS
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -146,7 +146,7 @@ def errors_page() -> str:
         meaning = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " ")
         cells = (f"`{code}`", meaning, kind.public, f"`{kind.grpc_status}`")
         told = "yes" if kind.safe else "no"
-        lines.append(f"| {' | '.join(map(_cell, cells))} | {kind.exit_code} | {told} |")
+        lines.append(f"| {' | '.join(map(cell, cells))} | {kind.exit_code} | {told} |")
     used = {kind.exit_code for kind in errors.ERRORS.values()} | {0, 130}
     lines += ["", "## Exit codes", "", "| code | meaning |", "|---|---|"]
     for number, meaning in EXIT_CODES.items():
@@ -195,7 +195,7 @@ def _listing(root: Command, context: Context) -> Iterator[str]:
     yield "|---|---|"
     for name in root.list_commands(context):
         verb = VERBS[name]
-        yield f"| [`fedrec {name}`](#fedrec-{name}) | {_cell(verb.help)} |"
+        yield f"| [`fedrec {name}`](#fedrec-{name}) | {cell(verb.help)} |"
 
 
 def _described(command: Command, parent: Context, name: str) -> Iterator[str]:
@@ -239,7 +239,7 @@ def _row(found: Command, context: Context) -> str:
     if found.required:
         shown = "required"
     cells = (" ".join(f"`{name}`" for name in names), _takes(found, context), shown)
-    return f"| {' | '.join(_cell(cell) for cell in (*cells, found.help or ''))} |"
+    return f"| {' | '.join(cell(text) for text in (*cells, found.help or ''))} |"
 
 
 def _takes(found: Command, context: Context) -> str:
@@ -265,10 +265,6 @@ def _examples(command: Command) -> Iterator[str]:
     found = [re.sub(r" {2,}", "  # ", line.strip()) for line in text.splitlines() if line.strip()]
     if found:
         yield from ("", "```sh", *found, "```")
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def main() -> None:

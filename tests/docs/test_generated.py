@@ -6,8 +6,9 @@ import importlib.util
 
 import pytest
 from docs.pages import ROOT
+from reference_tables import settings_markdown
 
-from fedrec.config.explain import all_settings
+from fedrec.config.explain import all_settings, explain
 from fedrec.errors import ERRORS
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 
@@ -33,6 +34,14 @@ def test_the_committed_page_is_up_to_date(generated, name):
 
 def test_nothing_else_is_generated(generated):
     assert set(generated) == set(PAGES)
+
+
+def test_markdown_has_a_row_for_every_setting() -> None:
+    text = settings_markdown()
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(explain())
+    assert len({row.split("`")[1] for row in rows}) == len(all_settings())
+    assert all(line.replace("\\|", "").count("|") == 5 for line in rows)
 
 
 def test_every_setting_is_in_the_reference():

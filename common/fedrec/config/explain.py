@@ -30,7 +30,6 @@ __all__ = [
     "explain",
     "nearest_key",
     "section_sentences",
-    "settings_markdown",
     "unknown_sentence",
     "wrong_sentence",
 ]
@@ -191,27 +190,6 @@ def nearest_key(key: str) -> str:
     return next((setting.key for setting in known.values() if setting.name == anywhere), "")
 
 
-def settings_markdown() -> str:
-    """Return the reference of all settings as Markdown, one table for each section."""
-    lines = []
-    sentences, begun = section_sentences(), set[str]()
-    for section, owner, model in _sections():
-        if section not in begun:
-            begun.add(section)
-            shared = "plan: all parties agree on it" if section in Plan.model_fields else "local"
-            lines += [f"## `[{section}]`", "", f"{sentences[section]} ({shared})", ""]
-        if owner:
-            lines += [f'### `name = "{owner}"`', "", _sentence(model), ""]
-        lines += ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-        for setting in explain(section):
-            if setting.owner == owner:
-                shown = f"`{as_toml(setting.default)}`"
-                cells = (f"`{setting.key}`", shown, setting.allowed, setting.sentence)
-                lines.append(f"| {' | '.join(_cell(text) for text in cells)} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
 def as_toml(value: object) -> str:
     """Return a value as a settings file writes it; ``not set`` for None."""
     if value is None:
@@ -348,7 +326,3 @@ def _short(bound: object) -> str:
 def _closest(word: str, known: Iterable[str]) -> str:
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

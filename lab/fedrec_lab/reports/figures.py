@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -11,21 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.evaluation.metrics import Rates, Split
-from fedrec_lab.reports.drawing import COLOURS, INK, element_of
+from fedrec_lab.reports.drawing import COLOURS
 from fedrec_lab.reports.plots import BarPlot, GroupPlot, Level, LinePlot, Series, SizeBar
 from fedrec_lab.reports.round_report import RoundReport
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from fedrec_lab.audit.indices import RoundLeak
     from fedrec_lab.reports.table_diagnostics import TableDiagnosis
 
 __all__ = [
-    "QualityPoint",
     "leak_by_round",
     "loss_by_round",
-    "quality_against_bytes",
     "quality_by_activity",
     "quality_by_bytes_sent",
     "quality_by_round",
@@ -34,20 +29,9 @@ __all__ = [
     "spectra",
 ]
 
-_MARKERS = "vso^DP*X"
 _ACTIVITY_GROUPS = 5
 _FEW = 50
 """So many clients are shown as points; more as a line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QualityPoint:
-    """A method on a data set: what it is worth and what a client sends and receives for it."""
-
-    label: str
-    data: str
-    n_bytes: int
-    ndcg: float
 
 
 def quality_by_round(
@@ -278,34 +262,6 @@ def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> LinePlot:
         x_ticks=watched,
         y_top=1.0,
     )
-
-
-def quality_against_bytes(points: Sequence[QualityPoint], floors: Mapping[str, float]) -> str:
-    """Draw each data set's methods, NDCG over that of the best one against bytes, as SVG.
-
-    Args:
-        floors: NDCG of popularity by data set, as dashed lines.
-    """
-    colours = dict(zip(dict.fromkeys(p.data for p in points), COLOURS, strict=False))
-    markers = dict(zip(dict.fromkeys(p.label for p in points), _MARKERS, strict=False))
-
-    def draw(axes: Axes) -> None:
-        for data, colour in colours.items():
-            best = max(point.ndcg for point in points if point.data == data)
-            for point in (point for point in points if point.data == data):
-                place = point.n_bytes / 1e6, point.ndcg / best
-                axes.plot(*place, color=colour, marker=markers[point.label], linestyle="none")
-            axes.axhline(floors[data] / best, color=colour, linestyle="--", linewidth=1)
-            axes.plot([], [], color=colour, label=f"{data}, dashed: popularity")
-        for label, marker in markers.items():
-            axes.plot([], [], color=INK, marker=marker, linestyle="none", label=label)
-        axes.set_xscale("log")
-        axes.set_ylim(0, 1.05)
-        axes.set_xlabel("MB a client sends and receives in the whole run (logarithmic)")
-        axes.set_ylabel("NDCG@10 on test, of the data set's best")
-        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-
-    return element_of(draw, 4.0)
 
 
 def _measured(rounds: Sequence[RoundReport], split: Split) -> list[tuple[RoundReport, Rates]]:

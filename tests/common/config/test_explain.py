@@ -12,7 +12,6 @@ from fedrec.config.explain import (
     explain,
     nearest_key,
     section_sentences,
-    settings_markdown,
     wrong_sentence,
 )
 from fedrec.config.schema import CoordinatorSettings, PartiesSettings, Settings
@@ -74,14 +73,6 @@ def test_an_unknown_key_names_the_nearest() -> None:
         explain("rounds.totl")
     assert caught.value.remedy == "The nearest setting is rounds.total."
     assert nearest_key("xyzzy.plugh") == ""
-
-
-def test_markdown_has_a_row_for_every_setting() -> None:
-    text = settings_markdown()
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert len(rows) == len(explain())
-    assert len({row.split("`")[1] for row in rows}) == len(all_settings())
-    assert all(line.replace("\\|", "").count("|") == 5 for line in rows)
 
 
 @pytest.mark.parametrize("value", [1, 1.5, 1e-9, True, False, "", 'quo"ted\\\n', "üñ"])

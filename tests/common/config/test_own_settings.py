@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 from pydantic import Field
+from reference_tables import settings_markdown
 
 from fedrec.config import combinations
 from fedrec.config import explain as explaining
@@ -84,7 +85,7 @@ def test_they_are_explained_and_in_the_reference() -> None:
     (found,) = explaining.explain("protection.relays")
     assert (found.owner, found.sentence) == ("relay", "Parties that add up apart.")
     assert "protection.relays" not in explaining.all_settings("fedmf", "bfv")
-    page = explaining.settings_markdown()
+    page = settings_markdown()
     assert page.count("## `[protection]`") == page.count('### `name = "relay"`') == 1
     assert page.count("| `protection.corrupt_share` |") == 1
     assert '"masks", "relay"' in page and "relay: shares that two parties add up." in page

@@ -9,13 +9,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from quality_figure import QualityPoint, quality_against_bytes
 
 from fedrec.evaluation.embedding_quality import TableQuality
 from fedrec_lab.reports.drawing import _laid_out, as_png, as_svg_file, drawn
 from fedrec_lab.reports.figures import (
-    QualityPoint,
     loss_by_round,
-    quality_against_bytes,
     quality_by_activity,
     quality_by_bytes_sent,
     quality_by_round,

@@ -1,17 +1,44 @@
-"""The table of combinations as a page: what goes with what, under which settings, and why not."""
+"""Tables of the reference: all settings, and what goes with what, under which, and why not."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.combinations import COMBINATIONS, Combination
-from fedrec.config.explain import as_toml
+from fedrec.config.explain import as_toml, explain, section_sentences
+from fedrec.config.schema import NAMED, Plan
 from fedrec.evaluation.metrics import PROTOCOLS
 from fedrec.protection import PROTECTIONS
 from fedrec.updates import UPDATES
 
-__all__ = ["combinations_markdown"]
+__all__ = ["cell", "combinations_markdown", "settings_markdown"]
+
+
+def cell(text: str) -> str:
+    """Return a text as a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def settings_markdown() -> str:
+    """Return the reference of all settings as Markdown, one table for each section."""
+    lines = []
+    for section, sentence in section_sentences().items():
+        shared = "plan: all parties agree on it" if section in Plan.model_fields else "local"
+        lines += [f"## `[{section}]`", "", f"{sentence} ({shared})", ""]
+        for owner, settings in groupby(explain(section), key=lambda setting: setting.owner):
+            if owner:
+                own = inspect.getdoc(NAMED[section][1][owner].settings_type) or ""
+                lines += [f'### `name = "{owner}"`', "", own.partition("\n\n")[0], ""]
+            lines += ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+            for setting in settings:
+                shown = f"`{as_toml(setting.default)}`"
+                cells = (f"`{setting.key}`", shown, setting.allowed, setting.sentence)
+                lines.append(f"| {' | '.join(cell(text) for text in cells)} |")
+            lines.append("")
+    return "\n".join(lines)
 
 
 def combinations_markdown(combinations: Sequence[Combination] = COMBINATIONS) -> str:
@@ -22,11 +49,11 @@ def combinations_markdown(combinations: Sequence[Combination] = COMBINATIONS) ->
         ("Protocols", PROTOCOLS, lambda row, name: _yes(name in row.protocols)),
     )
     lines: list[str] = []
-    for title, choices, cell in columns:
+    for title, choices, shown in columns:
         lines += [f"## {title}", "", f"| algorithm | {' | '.join(f'`{c}`' for c in choices)} |"]
         lines.append("|---" * (1 + len(choices)) + "|")
         for row in combinations:
-            cells = " | ".join(cell(row, choice) for choice in choices)
+            cells = " | ".join(shown(row, choice) for choice in choices)
             lines.append(f"| `{row.algorithm}` | {cells} |")
         lines.append("")
     lines += ["## Why not", "", "| algorithm | refused | reason |", "|---|---|---|"]
