@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_description"]
 
+_MOST_NAMES = 10
+
 
 def print_description(
     found: Interactions,
@@ -37,7 +39,7 @@ def print_description(
     from fedrec.data.trying import time_column
 
     summary = describe(found, minimum_item_users=minimum_item_users)
-    span = shown_span(found.times())
+    span = shown_span(found.times(), are_dates=report.has_dates)
     proposed = {} if found.has_times else time_column(report, data)
     if as_json:
         content: dict[str, object] = asdict(summary) | {
@@ -83,8 +85,10 @@ def _reading_rows(report: ReadReport) -> list[tuple[str, str]]:
     )
     rows = [("columns", columns)]
     if report.columns.ignored:
-        ignored = (name or "(no name)" for name in report.columns.ignored)
-        rows.append(("columns ignored", ", ".join(ignored)))
+        ignored = [name or "(no name)" for name in report.columns.ignored]
+        more = len(ignored) - _MOST_NAMES
+        shown = ", ".join(ignored[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        rows.append(("columns ignored", shown))
     return [*rows, ("rows", str(report.n_rows))]
 
 

@@ -35,6 +35,7 @@ class Gathered:
         n_below: rows left out for their rating.
         bad: the first bad rows.
         unread_times: the first values that should be times and are none.
+        has_dates: whether times were dates.
     """
 
     interactions: Interactions = field(default_factory=lambda: Interactions.from_columns([], []))
@@ -44,6 +45,7 @@ class Gathered:
     n_rounded: int = 0
     bad: list[BadRow] = field(default_factory=list)
     unread_times: list[Any] = field(default_factory=list)
+    has_dates: bool = False
 
 
 class _Ids(dict[str, int]):
@@ -111,6 +113,7 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
         kept.append((user, item, when))
     times.check(path)
     found.n_rounded, found.unread_times = times.n_rounded, times.unread
+    found.has_dates = times.are_dates
     if kept:
         found.interactions = Interactions(
             user_ids=_names(users, np.concatenate([part[0] for part in kept])),

@@ -12,7 +12,7 @@ from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.data.times import looks_like_time
 from fedrec.errors import DataError
 
-__all__ = ["guessed_names", "is_header", "is_value", "no_header"]
+__all__ = ["guessed_names", "is_header", "is_value", "no_header", "role_told"]
 
 _TELLING: dict[str, tuple[str, ...]] = {
     "user": ("user", "customer", "client", "member", "person", "buyer", "account"),
@@ -32,7 +32,7 @@ def is_header(names: Sequence[str], rows: Rows) -> bool:
 
     Where nothing tells, it is a row: a name among ids does less harm than an id that is lost.
     """
-    tells = any(map(_role_told, names))
+    tells = any(map(role_told, names))
     if any(map(is_value, names)) or (len(set(names)) < len(names) and not tells):
         return False
     for place, name in enumerate(names):
@@ -62,8 +62,8 @@ def guessed_names(
     timely = [name for name in left if _all_times(rows, at[name])]
     found: dict[str, str] = {}
     for role in roles:
-        told = [name for name in left if _role_told(name) == role]
-        fitting = told + [name for name in left if _role_told(name) is None and name not in timely]
+        told = [name for name in left if role_told(name) == role]
+        fitting = told + [name for name in left if role_told(name) is None and name not in timely]
         if role == "timestamp":
             fitting = [name for name in told if name in timely] + timely
         elif role == "rating":
@@ -127,7 +127,8 @@ def _guessed_columns(rows: Rows) -> str:
     return ",".join(roles)
 
 
-def _role_told(name: str) -> str | None:
+def role_told(name: str) -> str | None:
+    """Return what a part of a column's name tells that it is; None where nothing does."""
     folded = name.casefold()
     for role, words in _TELLING.items():
         if any(word in folded for word in words):

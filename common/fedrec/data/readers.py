@@ -40,6 +40,7 @@ class ReadReport:
         n_below_rating: rows left out because their rating is below the minimum.
         n_missing_timestamps: kept rows whose time is missing (all where there is no column).
         n_rounded_timestamps: kept rows whose time had a fraction, which was cut off.
+        has_dates: whether times were dates, which became microseconds since 1970.
     """
 
     path: Path
@@ -52,6 +53,7 @@ class ReadReport:
     n_below_rating: int
     n_missing_timestamps: int
     n_rounded_timestamps: int
+    has_dates: bool
 
     @property
     def read_as(self) -> str:
@@ -145,6 +147,7 @@ def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gather
         n_below_rating=found.n_below,
         n_missing_timestamps=int(np.count_nonzero(found.interactions.times() == MISSING_TIMESTAMP)),
         n_rounded_timestamps=found.n_rounded,
+        has_dates=found.has_dates,
     )
     _refuse_unusable(found, report, reading)
     return found, report

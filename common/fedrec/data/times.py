@@ -74,6 +74,11 @@ class Times:
                     self.unread.append(value)
         return times, bad
 
+    @property
+    def are_dates(self) -> bool:
+        """Whether dates were read, which became microseconds."""
+        return _DATE in self._seen or _ZONED in self._seen
+
     def check(self, path: Path) -> None:
         """Refuse a file whose times have no common order.
 
@@ -84,11 +89,10 @@ class Times:
             return
         kinds = sorted(self._seen.items(), key=lambda found: found[1][0])
         listed = ", ".join(f"line {line} has {kind} ({value!r})" for kind, (line, value) in kinds)
-        dates = [kind for kind in self._seen if kind in (_DATE, _ZONED)]
-        instead = "iso" if dates else "number"
+        instead = "iso" if self.are_dates else "number"
         remedy = (
             "iso takes dates alone, without a time zone as UTC, and leaves other rows out"
-            if dates
+            if self.are_dates
             else "number takes numbers as they are"
         )
         raise DataError(
@@ -163,16 +167,20 @@ def looks_like_time(text: str) -> bool:
     return bool(formats_that_fit([text]))
 
 
-def shown_span(times: NDArray[np.int64]) -> tuple[str, str] | None:
+def shown_span(times: NDArray[np.int64], *, are_dates: bool) -> tuple[str, str] | None:
     """Return the first and last of some times as people read them; None where all are missing.
 
-    The size of the last one tells the unit; numbers that look like no time stay numbers.
+    Args:
+        are_dates: they came of dates. Else the size of the last one tells the unit, and numbers
+            that look like no time stay numbers.
     """
     known = times[times != MISSING_TIMESTAMP]
     if not len(known):
         return None
     first, last = int(known.min()), int(known.max())
     unit = int(np.searchsorted(_FIRST_OF_UNIT, last, side="right"))
+    if are_dates:
+        unit = 1 + _UNITS.index("microseconds")
     if not unit:
         return str(first), str(last)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedrec.data.guessing import role_told
 from fedrec.data.interactions import Interactions
 from fedrec.data.readers import ReadReport, read_interactions, try_reading
 from fedrec.data.reading import ROLES
@@ -49,7 +50,11 @@ def time_column(report: ReadReport, data: DataSettings) -> dict[str, str]:
         n_rows = len(try_reading(report.path, data.reading()))
     except DataError:
         return {}  # the file's first rows are no sample of the others
-    for name in filter(None, report.columns.ignored[:_MOST_COLUMNS]):
+    # Those whose names tell come first: each one costs reading the first thousands of rows.
+    named = sorted(
+        filter(None, report.columns.ignored), key=lambda name: role_told(name) != "timestamp"
+    )
+    for name in named[:_MOST_COLUMNS]:
         options: dict[str, str] = {"timestamp_column": name}
         for _ in range(2):
             try:

@@ -144,6 +144,21 @@ def test_no_other_column_is_proposed_as_times(
     assert "looks like times" not in out and "tied" not in out
 
 
+def test_of_many_columns_those_are_looked_at_first_whose_names_tell(
+    fedrec: Fedrec, tmp_path: Path
+) -> None:
+    path = tmp_path / "wide.csv"
+    others = [f"c{number}" for number in range(40)]
+    path.write_text(
+        f"user,item,{','.join(others)},visited_when\na,x,{','.join(others)},1971-05-01\n"
+    )
+    told = fedrec("data", "describe", path).out
+    assert cells(told)["columns ignored"] == ", ".join(others[:10]) + " and 31 more"
+    assert "to read it, add --timestamp-column visited_when" in told
+    read = fedrec("data", "describe", path, "--timestamp-column", "visited_when").out
+    assert cells(read)["times"] == "1971-05-01T00:00:00Z to 1971-05-01T00:00:00Z"
+
+
 def test_first_rows_that_cannot_be_read_propose_nothing(fedrec: Fedrec, tmp_path: Path) -> None:
     path = tmp_path / "v.csv"
     path.write_text("user,item,when\n" + ",,\n" * 5000 + "a,x,2024-01-01\n")

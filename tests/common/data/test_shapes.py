@@ -308,7 +308,14 @@ def test_times_of_different_kinds_have_no_order(
     ],
 )
 def test_a_span_of_times_in_words(times: list[int], shown: tuple[str, str] | None) -> None:
-    assert shown_span(np.array(times, dtype=np.int64)) == shown
+    found = np.array(times, dtype=np.int64)
+    assert shown_span(found, are_dates=False) == shown
+
+
+def test_dates_before_numbers_look_like_times() -> None:
+    """A day has 86,400 s, so that the second of January of 1970 is 86,400 million microseconds."""
+    found = np.array([-1, 0, 86_400_000_000], dtype=np.int64)
+    assert shown_span(found, are_dates=True) == ("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z")
 
 
 def test_dates_in_a_form_that_was_named(tmp_path: Path) -> None:
