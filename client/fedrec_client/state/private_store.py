@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedrec.errors import PlanMismatch, StorageError
+from fedrec.errors import StorageError
 from fedrec.folder_lock import FolderLock
 from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
@@ -28,9 +28,9 @@ from fedrec_client.state.files import (
     read_checked,
     write_blob,
 )
+from fedrec_client.state.run_binding import bound
 from fedrec_client.state.stored_state import (
     BestModel,
-    PausedCell,
     RunPin,
     SentUpdate,
     StagedRound,
@@ -141,79 +141,11 @@ class PrivateStore:
         Raises:
             PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
         """
-        if self._state is None:
-            self._commit(StoredState(pin=pin, epoch=epoch, provenance=provenance))
-            return
-        stored = self.state.pin
-        if stored.run != pin.run:
-            self._leave_for(pin, epoch, new_run=new_run, provenance=provenance)
-            return
-        changed = [
-            name for name in RunPin.model_fields if getattr(stored, name) != getattr(pin, name)
-        ]
-        if changed:
-            raise PlanMismatch(
-                f"{self.folder} was made with another {' and '.join(changed)} of run {pin.run}.",
-                remedy="Check client.state (--state) and data.path (--data), restore what was "
-                "changed (the data file's users, the catalogue or the plan), or start with a new "
-                "state folder.",
-            )
-        if epoch < self.state.epoch:
-            raise PlanMismatch(
-                f"The coordinator offers epoch {epoch}; this client is in {self.state.epoch}.",
-                remedy="Ask the operator to install the newest epoch.",
-            )
-        if epoch > self.state.epoch:
-            # Tags under the old epoch's key mean nothing to the new one's members.
-            # What was staged is of a round that the coordinator abandoned with its epoch.
-            staged = self.state.staged
-            closed = None if staged is None else staged.model_copy(update={"closed": True})
-            self.change(
-                epoch=epoch,
-                is_of_epoch=False,
-                staged=closed,
-                masking=None,
-                refused_sums=0,
-                paused=(),
-            )
-
-    def _leave_for(
-        self, pin: RunPin, epoch: int, *, new_run: bool, provenance: Provenance | None
-    ) -> None:
-        stored = self.state
-        if pin.run in stored.left_runs:
-            raise PlanMismatch(
-                f"{self.folder} took part in run {pin.run} before and left it.",
-                remedy="Start with a new state folder, or call the coordinator of the new run.",
-            )
-        if epoch < stored.epoch:
-            raise PlanMismatch(
-                f"The coordinator's run is in key epoch {epoch}; this client knows {stored.epoch}, "
-                "and members may have been revoked since.",
-                remedy="Ask the operator to install the newest epoch.",
-            )
-        if not new_run:
-            raise PlanMismatch(
-                f"{self.folder} belongs to run {stored.pin.run}; the coordinator runs {pin.run}.",
-                remedy="Start with a new state folder, or give --new-run to leave the old run.",
-            )
-        left = (*stored.left_runs, stored.pin.run)
-        same = epoch == stored.epoch
-        # The new run has a round of each of these numbers, too.
-        paused = tuple(PausedCell(cell=one.cell, round=RoundId(0)) for one in stored.paused)
-        # What was said about users stays said: another run goes on counting.
-        self._commit(
-            StoredState(
-                pin=pin,
-                epoch=epoch,
-                provenance=provenance,
-                left_runs=left,
-                refused_sums=stored.refused_sums if same else 0,
-                paused=paused if same else (),
-                spent=stored.spent,
-                counted=stored.counted,
-            )
+        state = bound(
+            self._state, pin, epoch, new_run=new_run, provenance=provenance, folder=self.folder
         )
+        if state is not self._state:
+            self._commit(state)
 
     def go_on(self, present: Provenance, *, accepted: bool, now: float) -> None:
         """Check that what trains is what trained the run so far, or write down that it changed.

@@ -15,8 +15,10 @@ __all__ = ["ProtectionSettings"]
 class ProtectionSettings(Section):
     """How the coordinator adds updates up without reading them."""
 
-    # What these fields are is in every plan and its fingerprint, whatever its protection. What
-    # one protection alone has stands beside that one, in a section type of its own.
+    # What these fields are is in every plan and its fingerprint, whatever its protection, and in
+    # every kit and run folder, whose files have all defaults written out: the last three, which
+    # masks alone use, stay here so that these go on. What else one protection alone has stands
+    # beside that one, in a section type of its own.
     name: str = Field(default="bfv", description="Who adds what up; each with what it gives.")
     preset: str = Field(
         default="default",

@@ -1,0 +1,115 @@
+"""Whose run a state folder serves: tied to one at first use, checked ever after, left on request.
+
+What follows is a state to commit; nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedrec.errors import PlanMismatch
+from fedrec.ids import RoundId
+from fedrec.provenance import Provenance
+from fedrec_client.state.stored_state import PausedCell, RunPin, StoredState
+
+__all__ = ["bound"]
+
+
+def bound(
+    stored: StoredState | None,
+    pin: RunPin,
+    epoch: int,
+    *,
+    new_run: bool,
+    provenance: Provenance | None,
+    folder: Path,
+) -> StoredState:
+    """Return the state of a folder that serves a run; the same one where nothing changes.
+
+    Args:
+        stored: what the folder holds; None before its first run.
+        pin: what must be equal for as long as the folder serves the run.
+        epoch: the epoch that was opened; never lower than before.
+        new_run: leave the present run for the coordinator's, and forget its models.
+        provenance: what trains a run that begins here.
+        folder: for people.
+
+    Raises:
+        PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+    """
+    if stored is None:
+        return StoredState(pin=pin, epoch=epoch, provenance=provenance)
+    if stored.pin.run != pin.run:
+        _check_leaving(stored, pin, epoch, new_run=new_run, folder=folder)
+        return _left_for(stored, pin, epoch, provenance)
+    changed = [
+        name for name in RunPin.model_fields if getattr(stored.pin, name) != getattr(pin, name)
+    ]
+    if changed:
+        raise PlanMismatch(
+            f"{folder} was made with another {' and '.join(changed)} of run {pin.run}.",
+            remedy="Check client.state (--state) and data.path (--data), restore what was "
+            "changed (the data file's users, the catalogue or the plan), or start with a new "
+            "state folder.",
+        )
+    if epoch < stored.epoch:
+        raise PlanMismatch(
+            f"The coordinator offers epoch {epoch}; this client is in {stored.epoch}.",
+            remedy="Ask the operator to install the newest epoch.",
+        )
+    if epoch == stored.epoch:
+        return stored
+    # Tags under the old epoch's key mean nothing to the new one's members.
+    # What was staged is of a round that the coordinator abandoned with its epoch.
+    staged = stored.staged
+    return stored.model_copy(
+        update={
+            "epoch": epoch,
+            "is_of_epoch": False,
+            "staged": None if staged is None else staged.model_copy(update={"closed": True}),
+            "masking": None,
+            "refused_sums": 0,
+            "paused": (),
+        }
+    )
+
+
+def _check_leaving(
+    stored: StoredState, pin: RunPin, epoch: int, *, new_run: bool, folder: Path
+) -> None:
+    """Refuse to leave the present run for one that was left, is of an older epoch, or unasked."""
+    if pin.run in stored.left_runs:
+        raise PlanMismatch(
+            f"{folder} took part in run {pin.run} before and left it.",
+            remedy="Start with a new state folder, or call the coordinator of the new run.",
+        )
+    if epoch < stored.epoch:
+        raise PlanMismatch(
+            f"The coordinator's run is in key epoch {epoch}; this client knows {stored.epoch}, "
+            "and members may have been revoked since.",
+            remedy="Ask the operator to install the newest epoch.",
+        )
+    if not new_run:
+        raise PlanMismatch(
+            f"{folder} belongs to run {stored.pin.run}; the coordinator runs {pin.run}.",
+            remedy="Start with a new state folder, or give --new-run to leave the old run.",
+        )
+
+
+def _left_for(
+    stored: StoredState, pin: RunPin, epoch: int, provenance: Provenance | None
+) -> StoredState:
+    """Return the first state of another run: what was said about users stays said."""
+    same = epoch == stored.epoch
+    # The new run has a round of each of these numbers, too.
+    paused = tuple(PausedCell(cell=one.cell, round=RoundId(0)) for one in stored.paused)
+    return StoredState(
+        pin=pin,
+        epoch=epoch,
+        provenance=provenance,
+        left_runs=(*stored.left_runs, stored.pin.run),
+        refused_sums=stored.refused_sums if same else 0,
+        paused=paused if same else (),
+        spent=stored.spent,
+        counted=stored.counted,
+    )
