@@ -35,7 +35,6 @@ from fedrec_server.rounds.state import Round, State
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.model_quality import LatestQuality
 from fedrec_server.run.superfluous_files import SuperfluousFiles
-from fedrec_server.run.waiters import Waiters
 from fedrec_server.snapshots.exchange import SnapshotExchange
 from fedrec_server.snapshots.snapshots import Snapshots
 from fedrec_server.steps.running import RunningSteps
@@ -89,8 +88,6 @@ class Engine:
         self.exchange = SnapshotExchange(run, self.snapshots, self.admission, turns)
         self.polls = TaskPolls(run, self.admission, self.snapshots, self.rollbacks)
         self.quality = LatestQuality()
-        self.watchers: Waiters[str] = Waiters()
-        self.journal_version = 0
         self.finished = asyncio.Event()
         self._sum = RoundSum(run, self.collection)
         self._missing = MissingClients()
@@ -142,7 +139,7 @@ class Engine:
         """Answer all long polls: the process is about to end."""
         self.run.stopping = True
         self.polls.waiters.wake_all()
-        self.watchers.wake_all()
+        self.run.watchers.wake_all()
 
     async def close(self) -> None:
         """Finish what was begun and close the store."""
@@ -214,10 +211,7 @@ class Engine:
         return True
 
     def _on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Tell those who watch the run, and begin the next round's collection empty."""
-        if changes:
-            self.journal_version += 1
-            self.watchers.wake_all()
+        """Begin the next round's collection empty, and note that the run is over."""
         ended = RoundPublished | RoundAbandoned | EpochBegan
         if any(isinstance(change, ended) for change in changes):
             self.collection.forget()

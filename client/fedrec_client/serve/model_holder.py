@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,20 +102,19 @@ class ModelHolder:
         self._pause = min(2**self._failures, _LONGEST_PAUSE)
 
     def look_soon(self) -> None:
-        """Have `follow` look now, because a file that should be there is not."""
-        self._looked_at = ()
-        self._name = None
+        """Have `follow` read all anew now, because a file that should be there is not."""
         self._wanted.set()
 
     async def follow(self, every_seconds: float) -> None:
         """Look again and again, in a thread, until cancelled."""
         while True:
+            if self._wanted.is_set():
+                # Before the look: whoever asks during it may ask for more than it finds.
+                self._wanted.clear()
+                self._looked_at, self._name = (), None
             await asyncio.to_thread(self.look)
-            self._wanted.clear()
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), every_seconds)
-            except TimeoutError:
-                continue
 
     def _stamps(self) -> _Stamps:
         data, folder = self._settings.data, Path(self._settings.client.state)

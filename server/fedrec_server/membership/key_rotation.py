@@ -107,6 +107,7 @@ class KeyRotation:
                 now, published = run.clock.now(), run.state.published
                 await run.work.in_thread(keep_epoch, run.store, keys, raw, now, published)
                 self.next = following
+                run.watchers.wake_all()
             await self.begin()
             began = self.next is None
         run.advance_soon()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
 from dataclasses import asdict
 from typing import Any
 
@@ -58,22 +57,25 @@ class Feed:
 
     async def follow(self) -> None:
         """Read the journal, now and whenever it grows, until `close`."""
-        engine, run = self._engine, self._engine.run
-        while not self._closed:
-            version = engine.journal_version
-            entries = []
-            # The store may be full or busy; what is there is read a moment later.
-            with suppress(FedrecError):
-                entries = await run.work.in_thread(run.store.entries, self._history.last, PAGE)
-            for entry in entries:
-                self._history.take(entry)
-            if len(entries) == PAGE:
-                continue
-            self._has_read.set()
-            self._news.wake_all()
-            await asyncio.sleep(PAUSE_SECONDS)
-            if version == engine.journal_version and not run.stopping:
-                await engine.watchers.wait("page", _WATCH_SECONDS)
+        run = self._engine.run
+        with run.watchers.listening("page") as news:
+            while not self._closed:
+                news.forget()
+                pause, entries = _WATCH_SECONDS, []
+                try:
+                    entries = await run.work.in_thread(run.store.entries, self._history.last, PAGE)
+                except FedrecError:
+                    # The store may be full or busy; what is there is read a moment later.
+                    pause = IDLE_SECONDS
+                for entry in entries:
+                    self._history.take(entry)
+                if len(entries) == PAGE:
+                    continue
+                self._has_read.set()
+                self._news.wake_all()
+                await asyncio.sleep(PAUSE_SECONDS)
+                if not run.stopping:
+                    await news.wait(pause)
 
     def close(self) -> None:
         """Tell browsers nothing more."""
@@ -81,7 +83,7 @@ class Feed:
         self._has_read.set()
         self._news.wake_all()
 
-    async def stream(self, last_id: str) -> AsyncIterator[bytes]:
+    async def stream(self, last_id: str) -> AsyncGenerator[bytes, None]:
         """Yield messages for one browser, one a second at least, until `close`.
 
         Args:
@@ -94,15 +96,16 @@ class Feed:
             yield _message("about", json.dumps(_about(self._engine.run.federation.plan)))
             # A coordinator that was just started again would seem to have forgotten everything.
             await self._has_read.wait()
-            while not self._closed:
-                news = self._history.since(seen)
-                if news.whole or news.rounds or news.events:
-                    yield self._told(news)
-                seen = news.last
-                yield _message("status", json.dumps(self._status()))
-                await asyncio.sleep(PAUSE_SECONDS)
-                if self._history.last == seen and not self._closed:
-                    await self._news.wait("browsers", IDLE_SECONDS)
+            with self._news.listening("browsers") as more:
+                while not self._closed:
+                    more.forget()
+                    news = self._history.since(seen)
+                    if news.whole or news.rounds or news.events:
+                        yield self._told(news)
+                    seen = news.last
+                    yield _message("status", json.dumps(self._status()))
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    await more.wait(IDLE_SECONDS)
         finally:
             self._n_streams -= 1
 

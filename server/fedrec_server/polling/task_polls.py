@@ -42,6 +42,7 @@ class TaskPolls:
         self._snapshots = snapshots
         self._rollbacks = rollbacks
         self._refusals = RefusalNotices()
+        self._told_epochs: dict[ClientId, int] = {}
         self.waiters: Waiters[ClientId] = Waiters()
 
     async def next_task(
@@ -58,6 +59,8 @@ class TaskPolls:
         """
         self._admission.check_run(run)
         self._admission.check_member(client_id)
+        # Who fetched a round while the next epoch began knows of it as little as who waited.
+        epoch = self._told_epochs.get(client_id, self._run.state.rules.epoch)
         await self._rollbacks.compare(client_id, remembered)
         if version > self._run.state.published:
             # Nothing is opened for somebody who knows better how far the run is.
@@ -65,16 +68,24 @@ class TaskPolls:
         else:
             if self._rollbacks.differs(client_id, remembered):
                 wait_seconds = 0.0
-            task = await self._next_task(client_id, version, wait_seconds)
+            task = await self._next_task(client_id, version, epoch, wait_seconds)
+        self._told_epochs[client_id] = task.epoch
         return replace(task, latest=await self._rollbacks.answer(client_id, remembered))
 
-    async def _next_task(self, client_id: ClientId, version: RoundId, wait_seconds: float) -> Task:
+    async def _next_task(
+        self, client_id: ClientId, version: RoundId, epoch: int, wait_seconds: float
+    ) -> Task:
+        """Return what the client can do, or why it has nothing to do.
+
+        Args:
+            epoch: the last key epoch that the client heard of.
+        """
         run = self._run
-        epoch = run.state.rules.epoch
         loop = asyncio.get_running_loop()
         until = loop.time() + min(max(wait_seconds, 0.0), MAX_WAIT_SECONDS)
-        with run.presence.waiting(client_id):
+        with run.presence.waiting(client_id), self.waiters.listening(client_id) as news:
             while True:
+                news.forget()
                 if run.state.rules.epoch != epoch:
                     # A client that was removed is told so; all others enrol again.
                     self._admission.check_member(client_id)
@@ -83,7 +94,7 @@ class TaskPolls:
                 task = await self._task_now(client_id, version)
                 if task is not None:
                     return task
-                if run.stopping or not await self.waiters.wait(client_id, until - loop.time()):
+                if run.stopping or not await news.wait(until - loop.time()):
                     reason = "the coordinator stops" if run.stopping else ""
                     return self._wait(Wait(reason=reason))
 
@@ -106,20 +117,22 @@ class TaskPolls:
     async def _offer(self, client_id: ClientId) -> None:
         """Open a round or let the client join one, if its coming makes that possible."""
         run = self._run
-        round_ = run.state.current
         try:
-            if round_ is None:
-                reached = run.presence.reaches(run.state.rules.needed)
-                if run.state.ending is None and reached:
-                    await run.work.uninterrupted(run.advance())
-            elif round_.phase == "collecting" and client_id not in round_.asked:
-                if not has_room(run.state.rules, round_):
-                    # Ten thousand that wait beside a full round need not be looked at one by one.
+            if run.state.current is None and run.state.ending is None:
+                if not run.presence.reaches(run.state.rules.needed):
                     return
-                # Who is here matters where clients come with those that they are summed with.
-                live = run.presence.live() if run.state.rules.partition.cell_size else frozenset()
-                async with run.lock:
-                    await run.apply(Polled(now=run.clock.now(), client_id=client_id, live=live))
+                await run.work.uninterrupted(run.advance())
+            # One that was being opened when this client came was opened without it.
+            round_ = run.state.current
+            if round_ is None or round_.phase != "collecting" or client_id in round_.asked:
+                return
+            if not has_room(run.state.rules, round_):
+                # Ten thousand that wait beside a full round need not be looked at one by one.
+                return
+            # Who is here matters where clients come with those that they are summed with.
+            live = run.presence.live() if run.state.rules.partition.cell_size else frozenset()
+            async with run.lock:
+                await run.apply(Polled(now=run.clock.now(), client_id=client_id, live=live))
         except StorageError as error:
             structlog.get_logger().warning("storage refused", run=run.name, why=error.message)
 

@@ -21,6 +21,7 @@ from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
 from fedrec_server.run.journal import entry_of, log_entry
 from fedrec_server.run.presence import Presence
+from fedrec_server.run.waiters import Waiters
 from fedrec_server.run.work import Work
 from fedrec_server.store.durable_files import update_name
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
@@ -47,6 +48,7 @@ class LiveRun:
         listeners: hear of every change once it is durable.
         advance: what follows by itself once something happened; the engine says what.
         stopping: the process is about to end.
+        watchers: are woken when the journal grew.
         halted: nothing may change any more, because of `problem`; the process has to end.
     """
 
@@ -69,6 +71,7 @@ class LiveRun:
         self.listeners: list[Listener] = [self.presence.on_commit]
         self.advance: Callable[[], Coroutine[Any, Any, None]] = _nothing
         self.stopping = False
+        self.watchers: Waiters[str] = Waiters()
         self.halted = asyncio.Event()
         self.problem: FedrecError | None = None
 
@@ -163,6 +166,8 @@ class LiveRun:
         before, self.state = self.state, state
         for entry in entries:
             log_entry(self.name, entry, published=state.published)
+        if entries:
+            self.watchers.wake_all()
         for listener in self.listeners:
             listener(before, changes)
 

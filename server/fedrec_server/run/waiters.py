@@ -1,45 +1,73 @@
-"""Long polls: futures that are woken only when there is news for them."""
+"""Long polls: waiters that are woken only when there is news for them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-__all__ = ["Waiters"]
+__all__ = ["Waiter", "Waiters"]
 
 K = TypeVar("K", bound=Hashable)
+
+
+class Waiter:
+    """Hears of news also while it looks, and does not wait as yet."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """End the present wait, or the next one."""
+        self._woken.set()
+
+    def forget(self) -> None:
+        """Forget what came before: it is in what is looked at from here on."""
+        self._woken.clear()
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until there is news since the last `forget`; False when the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+            return True
+        except TimeoutError:
+            return False
 
 
 class Waiters(Generic[K]):
     """Wakes chosen keys, so that an upload does not wake ten thousand other clients."""
 
     def __init__(self) -> None:
-        self._futures: dict[K, set[asyncio.Future[None]]] = {}
+        self._listening: dict[K, set[Waiter]] = {}
 
-    async def wait(self, key: K, seconds: float) -> bool:
-        """Wait until woken; False when the time is over."""
-        future = asyncio.get_running_loop().create_future()
-        mine = self._futures.setdefault(key, set())
-        mine.add(future)
+    def __len__(self) -> int:
+        """Return how many keys listen."""
+        return len(self._listening)
+
+    @contextmanager
+    def listening(self, key: K) -> Iterator[Waiter]:
+        """Hear of all that happens in the block: there, forget, look, wait, and begin again.
+
+        Who looked before it would miss what comes between the look and the wait.
+        """
+        waiter = Waiter()
+        mine = self._listening.setdefault(key, set())
+        mine.add(waiter)
         try:
-            async with asyncio.timeout(seconds):
-                await future
-            return True
-        except TimeoutError:
-            return False
+            yield waiter
         finally:
-            mine.discard(future)
-            if not mine and self._futures.get(key) is mine:
-                del self._futures[key]
+            mine.discard(waiter)
+            if not mine and self._listening.get(key) is mine:
+                del self._listening[key]
 
     def wake(self, keys: Iterable[K]) -> None:
         """Wake some."""
         for key in keys:
-            for future in self._futures.get(key, ()):
-                if not future.done():
-                    future.set_result(None)
+            for waiter in self._listening.get(key, ()):
+                waiter.wake()
 
     def wake_all(self) -> None:
         """Wake everybody."""
-        self.wake(tuple(self._futures))
+        self.wake(tuple(self._listening))

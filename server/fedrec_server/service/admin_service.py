@@ -50,26 +50,26 @@ class AdminService(AdminServicer):
 
     async def WatchEvents(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the journal from where the operator's view ends, and go on if asked to."""
-        engine, run = self._engine, self._engine.run
-        name = next(self._names)
+        run = self._engine.run
         after = request.after_event
-        while True:
-            version = engine.journal_version
-            entries = await run.work.in_thread(run.store.entries, after, PAGE)
-            for entry in entries:
-                after = entry.sequence
-                yield admin_pb2.Event(
-                    sequence=entry.sequence,
-                    unix_seconds=entry.unix_seconds,
-                    kind=entry.kind,
-                    round=entry.round,
-                    fields_json=entry.fields_json,
-                )
-            if entries or version != engine.journal_version:
-                continue
-            if not request.follow or run.stopping:
-                return
-            await engine.watchers.wait(name, WATCH_SECONDS)
+        with run.watchers.listening(next(self._names)) as news:
+            while True:
+                news.forget()
+                entries = await run.work.in_thread(run.store.entries, after, PAGE)
+                for entry in entries:
+                    after = entry.sequence
+                    yield admin_pb2.Event(
+                        sequence=entry.sequence,
+                        unix_seconds=entry.unix_seconds,
+                        kind=entry.kind,
+                        round=entry.round,
+                        fields_json=entry.fields_json,
+                    )
+                if entries:
+                    continue
+                if not request.follow or run.stopping:
+                    return
+                await news.wait(WATCH_SECONDS)
 
     async def StopRun(self, request: Message, context: Message) -> Message:
         """End the run after the round in progress, or at once."""

@@ -196,6 +196,29 @@ def test_a_file_that_went_away_is_looked_for_at_once(
     assert told.version == 3
 
 
+def test_who_asks_for_a_look_during_one_gets_another(silo: Silo) -> None:
+    """What it wants came after that look had read the state."""
+
+    def read_users(*asked: object) -> UsersFile:
+        users = read_users_apart(*asked)  # type: ignore[arg-type]
+        if asked[-1] == 3:
+            silo.publish(4)
+            holder.look_soon()
+        return users
+
+    silo.publish(3)
+    served: list[str] = []
+    holder = ModelHolder(silo.settings, read_users=read_users, on_change=served.append)
+
+    async def follow() -> None:
+        following = asyncio.ensure_future(holder.follow(3600.0))
+        while "version 4 is served" not in served:
+            await asyncio.sleep(0.01)
+        following.cancel()
+
+    asyncio.run(asyncio.wait_for(follow(), 60))
+
+
 def test_the_reading_process_says_what_is_wrong(silo: Silo, tmp_path: Path) -> None:
     silo.publish(3)
     users = read_users_apart(silo.settings, "best", 3)

@@ -62,7 +62,9 @@ def test_a_joiner_waits_for_the_round_and_a_removal_does_not(tmp_path: Path) -> 
             await gather(engine, range(3))
             await upload(engine, bench, 0)
             joined = epoch(bench, 2, 0, 1, 2, 3)
-            assert await engine.rotation.install(joined.to_json()) == (2, False)
+            with engine.run.watchers.listening("operator") as news:
+                assert await engine.rotation.install(joined.to_json()) == (2, False)
+                assert await news.wait(0.0), "the journal says it before the round ends"
             assert (await poll(engine, 1)).epoch == 1
             with pytest.raises(NotInRoster):
                 await poll(engine, 3)
@@ -115,6 +117,55 @@ def test_waiting_clients_hear_at_once(tmp_path: Path) -> None:
             assert told.epoch == 2 and isinstance(told.task, Wait)
             with pytest.raises(NotInRoster):
                 await waits[1]
+
+    asyncio.run(scenario())
+
+
+def test_an_epoch_that_begins_while_a_client_is_looked_at_is_told_at_once(tmp_path: Path) -> None:
+    """Their polls are about to open a round when the epoch begins."""
+    bench = Bench.of(3)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            reached, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+            async def held() -> None:
+                reached.release()
+                await go_on.wait()
+                await engine.advance()
+
+            engine.run.advance = held
+            for number in range(3):
+                engine.run.presence.heard(identity(number).client_id)
+            waits = [asyncio.ensure_future(wait(engine, number)) for number in (0, 1)]
+            for _ in waits:
+                await reached.acquire()
+            later = epoch(bench, 2, 0, 3, 4)
+            assert await engine.rotation.install(later.to_json()) == (2, True)
+            go_on.set()
+            told = await asyncio.wait_for(waits[0], 20)
+            assert told.epoch == 2 and isinstance(told.task, Wait)
+            with pytest.raises(NotInRoster):
+                await asyncio.wait_for(waits[1], 20)
+
+    asyncio.run(scenario())
+
+
+def test_an_epoch_that_begins_between_two_polls_is_told_once_at_once(tmp_path: Path) -> None:
+    """While it fetched the round that ended the epoch, say."""
+    bench = Bench.of(3)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            assert (await poll(engine, 0)).epoch == 1
+            await engine.rotation.install(epoch(bench, 2, 0, 3, 4).to_json())
+            told = await asyncio.wait_for(wait(engine, 0), 20)
+            assert told.epoch == 2 and isinstance(told.task, Wait)
+            waiting = asyncio.ensure_future(wait(engine, 0))
+            engine.run.presence.heard(identity(3).client_id)
+            engine.run.presence.heard(identity(4).client_id)
+            await engine.tick()
+            assert isinstance((await asyncio.wait_for(waiting, 20)).task, Train)
 
     asyncio.run(scenario())
 

@@ -124,8 +124,7 @@ def train(
     async def write() -> None:
         await engine.run.work.in_thread(engine.run.store.commit, [], entries)
         await engine.run.work.in_thread(engine.quality.read, engine.run.store)
-        engine.journal_version += 1
-        engine.watchers.wake_all()
+        engine.run.watchers.wake_all()
 
     found.do(write())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from server.support.driving import current, gather, poll, running, upload, wait
 from server.support.federations import Bench, identity
 
 from fedrec.errors import NotInRoster, ProtocolError
-from fedrec.ids import RoundId
+from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import Train, Wait
 from fedrec_server.rounds.selection import has_room, joining
 
@@ -34,6 +35,32 @@ class TestLongPoll:
                 await upload(engine, bench, 2)
                 await engine.run.work.settled()
                 assert (await idle).published_round == 1
+
+        asyncio.run(scenario())
+
+    def test_who_comes_while_a_round_is_opened_is_offered_it(self, tmp_path: Path) -> None:
+        """It was counted for those who were there before; the rows are not committed as yet."""
+        bench = Bench.of(4, minimum_clients=3)
+        started, opening, go_on = (threading.Event() for _ in range(3))
+
+        def hold(name: str) -> None:
+            if name == "rows.commit" and started.is_set():
+                opening.set()
+                assert go_on.wait(60)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path, failpoint=hold) as engine:
+                started.set()
+                gathered = asyncio.ensure_future(gather(engine, range(3)))
+                assert await asyncio.to_thread(opening.wait, 60)
+                waiting = asyncio.ensure_future(wait(engine, 3))
+                while not engine.run.presence.waiters:
+                    await asyncio.sleep(0)
+                assert engine.run.state.current is None
+                go_on.set()
+                await gathered
+                assert isinstance((await asyncio.wait_for(waiting, 20)).task, Train)
+                assert len(current(engine.run.state).asked) == 4
 
         asyncio.run(scenario())
 
@@ -89,13 +116,16 @@ class TestLongPoll:
 
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
-                waits = [
-                    asyncio.ensure_future(engine.polls.waiters.wait(str(n), 60.0))  # type: ignore[arg-type]
-                    for n in range(10_000)
-                ]
+                waiters = engine.polls.waiters
+
+                async def waits(client_id: ClientId) -> bool:
+                    with waiters.listening(client_id) as news:
+                        return await news.wait(60.0)
+
+                all_waits = [asyncio.ensure_future(waits(ClientId(str(n)))) for n in range(10_000)]
                 await asyncio.sleep(0)
-                engine.polls.waiters.wake_all()
-                assert all(await asyncio.gather(*waits))
+                waiters.wake_all()
+                assert all(await asyncio.gather(*all_waits))
 
         asyncio.run(scenario())
 
