@@ -244,6 +244,29 @@ def signed(number: int, message: StepMessage, body: bytes) -> StepMessage:
     return replace(changed, signature=identity(number).sign(changed.statement()))
 
 
+def test_an_answer_that_gives_nothing_is_no_answer(tmp_path: Path) -> None:
+    """Else whoever sends it would count as there, and never be left alone as silent clients are."""
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 4) as world:
+            await world.to_phase("unmasking")
+            task = await task_of(world, 0)
+            assert isinstance(task, StepTask)
+            me = identity(0).client_id
+            raw = await world.engine.steps.material(me, task.round, task.step)
+            honest = world.clients[0].step(task, lambda round_id, step: raw)
+            assert isinstance(honest, StepMessage)
+            with pytest.raises(MalformedUpdate, match="none of the shares of 4 clients"):
+                await world.engine.steps.hear(signed(0, honest, b""))
+            assert not world.round.sent("answer")
+            assert not await world.engine.steps.hear(honest)
+            while world.engine.run.state.published == 0:
+                await world.all_act()
+            assert np.array_equal(world.published(1), world.sum_of(range(4), 1))
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("which", ["mask", "share", "equal"])
 def test_keys_that_nobody_could_use_end_nobodys_round(tmp_path: Path, which: str) -> None:
     """The point 0 has order 2, and 1 order 4: whatever they are combined with gives zeros."""

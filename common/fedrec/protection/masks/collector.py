@@ -275,7 +275,7 @@ class Collector:
 
         Raises:
             MalformedUpdate: when they are of others than were entrusted to it, or of the kind
-                that must not be given.
+                that must not be given, or none at all.
         """
         self._expect("answers")
         own = self._sharer(client_id)
@@ -286,6 +286,12 @@ class Collector:
             raise MalformedUpdate("Shares are given that were not entrusted to this client.")
         if left & self._vectors.keys():
             raise MalformedUpdate("Shares of a survivor's mask key are given.")
+        if entrusted and not stayed | left:
+            # One that can open nothing of what it was sent gives none either; it is not missed.
+            raise MalformedUpdate(
+                f"The answer gives none of the shares of {len(entrusted)} clients that were "
+                "entrusted to this one."
+            )
         _put(self._given, own, given)
 
     @property
