@@ -228,12 +228,8 @@ class TestUploads:
                 await gather(engine, range(3))
                 payload = bytes(len(bench.payload(0, 1)))
                 header = bench.header(0, 1, payload, engine.run.name)
-                incoming = await engine.updates.open(header)
-                assert incoming is not None
-                await incoming.take(pieces(payload))
                 with pytest.raises(MalformedUpdate):
-                    await incoming.finish()
-                await incoming.leave()
+                    await engine.updates.receive(header, pieces(payload))
                 assert files(tmp_path) == []
                 for number in range(3):
                     await upload(engine, bench, number)
@@ -250,21 +246,13 @@ class TestUploads:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(3))
                 header = bench.header(0, 1, payload, engine.run.name)
-                incoming = await engine.updates.open(header)
-                assert incoming is not None
-                await incoming.take(pieces(payload[:20]))
                 with pytest.raises(CorruptUpload):
-                    await incoming.finish()
-                await incoming.leave()
+                    await engine.updates.receive(header, pieces(payload[:20]))
             async with running(bench, tmp_path) as engine:
                 ask = (engine.run.name, RoundId(1), header.client_id, header.digest)
                 status = await engine.updates.status(*ask)
                 assert (status.offset, status.accepted) == (20, False)
-                incoming = await engine.updates.open(header)
-                assert incoming is not None
-                await incoming.take(pieces(payload, 20))
-                assert not await incoming.finish()
-                await incoming.leave()
+                assert not await engine.updates.receive(header, pieces(payload, 20))
                 assert (await engine.updates.status(*ask)).accepted
 
         asyncio.run(scenario())
@@ -302,12 +290,8 @@ class TestUploads:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(3))
                 header = bench.header(0, 1, payload, engine.run.name)
-                incoming = await engine.updates.open(header)
-                assert incoming is not None
-                await incoming.take(pieces(payload[:-1] + b"?"))
                 with pytest.raises(CorruptUpload):
-                    await incoming.finish()
-                await incoming.leave()
+                    await engine.updates.receive(header, pieces(payload[:-1] + b"?"))
                 assert not await upload(engine, bench, 0)
 
         asyncio.run(scenario())

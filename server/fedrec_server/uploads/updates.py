@@ -71,18 +71,15 @@ class Updates:
             FedrecError: before anything is written where the header is refused, else when the
                 bytes are not the announced ones or the round does not take them.
         """
+        run = self._run
         self._admission.check_header(header)
         async with self._turns.turn(header.client_id):
-            incoming = await self.open(header)
-            return incoming is None or await self._turns.take(incoming, chunks)
-
-    async def open(self, header: UploadHeader) -> IncomingUpdate | None:
-        """Begin or go on with an update; None when the same update is counted already."""
-        run = self._run
-        run.presence.heard(header.client_id)
-        if await self.is_duplicate(header):
-            return None
-        return await run.work.beside(IncomingUpdate, run, self, header)
+            run.presence.heard(header.client_id)
+            if await self.is_duplicate(header):
+                return True
+            # Begun, or gone on with: what an earlier try left is read and hashed.
+            incoming = await run.work.beside(IncomingUpdate, run, self, header)
+            return await self._turns.take(incoming, chunks)
 
     async def status(
         self, name: str, round_id: RoundId, client_id: ClientId, digest: bytes

@@ -10,6 +10,8 @@ import pytest
 from server.support.driving import gather, pieces, running
 from server.support.federations import Bench
 
+from fedrec_server.uploads.updates import IncomingUpdate
+
 
 @pytest.mark.parametrize("place", ["draft.write", "draft.synced", "folder.synced"])
 def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) -> None:
@@ -25,8 +27,8 @@ def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) ->
         async with running(bench, tmp_path, failpoint=failpoint) as engine:
             await gather(engine, range(3))
             payload = bench.payload(0, 1, 0)
-            incoming = await engine.updates.open(bench.header(0, 1, payload, engine.run.name))
-            assert incoming is not None
+            header = bench.header(0, 1, payload, engine.run.name)
+            incoming = IncomingUpdate(engine.run, engine.updates, header)
 
             async def call() -> None:
                 await incoming.take(pieces(payload))

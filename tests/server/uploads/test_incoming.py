@@ -17,13 +17,13 @@ from fedrec.wire.chunks import Chunk
 from fedrec_server.engine import Engine
 from fedrec_server.uploads import incoming
 from fedrec_server.uploads.incoming import Incoming
+from fedrec_server.uploads.updates import IncomingUpdate
 
 
 async def opened(engine: Engine, bench: Bench, payload: bytes) -> Incoming:
     await gather(engine, range(3))
-    incoming = await engine.updates.open(bench.header(0, 1, payload, engine.run.name))
-    assert incoming is not None
-    return incoming
+    header = bench.header(0, 1, payload, engine.run.name)
+    return IncomingUpdate(engine.run, engine.updates, header)
 
 
 async def pieces(payload: bytes, size: int) -> AsyncIterator[Chunk]:

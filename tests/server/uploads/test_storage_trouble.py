@@ -115,13 +115,10 @@ class TestTrouble:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(3))
                 header = bench.header(0, 1, payload, engine.run.name)
-                incoming = await engine.updates.open(header)
-                assert incoming is not None
                 with monkeypatch.context() as patch:
                     patch.setattr(os, "pwrite", short)
                     with pytest.raises(StorageError, match="full"):
-                        await incoming.take(pieces(payload))
-                await incoming.leave()
+                        await engine.updates.receive(header, pieces(payload))
                 status = await engine.updates.status(
                     engine.run.name, RoundId(1), header.client_id, header.digest
                 )
