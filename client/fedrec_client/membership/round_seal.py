@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from fedrec.identity.sealing import keyed_tag, seal_same, unseal
+from fedrec.identity.secret import Secret
 from fedrec.ids import RoundId, canonical
 
 __all__ = ["RoundSeal"]
@@ -16,7 +16,7 @@ _STATE = "fedrec state v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSeal:
+class RoundSeal(Secret):
     """Binds sealed bytes and tags to a federation, run, epoch and round."""
 
     group_key: bytes = field(repr=False)
@@ -24,9 +24,6 @@ class RoundSeal:
     run: str
     epoch: int
     round: RoundId
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a RoundSeal holds a key and cannot be pickled or copied")
 
     def _context(self) -> bytes:
         return canonical("fedrec round v1", self.federation, self.run, self.epoch, self.round)

@@ -30,12 +30,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn
 
 import gmpy2
 from gmpy2 import mpz
 
 from fedrec.errors import KeysError, MalformedUpdate
+from fedrec.identity.secret import Secret
 from fedrec.protection.fixed_base import FixedBase
 
 __all__ = ["PaillierEncryptor", "PaillierPublicKey", "PaillierSecretKey"]
@@ -129,7 +129,7 @@ class PaillierPublicKey:
             yield table.power(mpz(secrets.randbits(bits)))
 
 
-class PaillierEncryptor:
+class PaillierEncryptor(Secret):
     """Encrypts with the modulus alone, and opens nothing.
 
     Its table takes some 10 MB for a key of 3072 bits and is made with the first encryption.
@@ -138,10 +138,6 @@ class PaillierEncryptor:
     def __init__(self, public: PaillierPublicKey) -> None:
         self.public = public
         self._residues = public.residues()
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        # Two copies would not repeat a residue, but they have no use either.
-        raise TypeError("a PaillierEncryptor cannot be pickled or copied")
 
     def encrypt(self, plaintext: mpz) -> mpz:
         """Return a fresh ciphertext of a plaintext between 0 and n, modulo n^2."""
@@ -176,7 +172,7 @@ class _Half:
         return (power - 1) // self.prime * self._scale % self.prime
 
 
-class PaillierSecretKey:
+class PaillierSecretKey(Secret):
     """The factors of n, and a generator modulo each of them.
 
     Tables are made with the first encryption and take about 20 MB for a key of 3072 bits.
@@ -200,12 +196,6 @@ class PaillierSecretKey:
             q, q_generator = _prime_with_generator(half)
             if abs(p - q).bit_length() > half - CLOSEST_BITS:
                 return cls(p, q, p_generator, q_generator)
-
-    def __repr__(self) -> str:
-        return "PaillierSecretKey(hidden)"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a PaillierSecretKey cannot be pickled or copied")
 
     def to_bytes(self) -> bytes:
         """Return both primes and their generators, each in a quarter of the ciphertext's bytes."""

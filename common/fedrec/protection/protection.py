@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, NoReturn, Self
+from typing import ClassVar, Self
 
 from fedrec.errors import KeysError, PlanMismatch, RevealRefused, RoundError, SettingsError
+from fedrec.identity.secret import Secret
 from fedrec.protection.asked_round import AskedRound, StepsPrice
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.plan import ProtectionPlan
@@ -86,7 +87,7 @@ class EnvelopedSum(Accumulator):
         """Return the body of the sum, in pieces that follow each other."""
 
 
-class Member(ABC):
+class Member(Secret, ABC):
     """A client's half: protects its own vector, and reveals sums where it holds the key."""
 
     @abstractmethod
@@ -133,12 +134,6 @@ class Member(ABC):
     @abstractmethod
     def close(self) -> None:
         """Forget the key, if any; nothing can be protected or revealed afterwards."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(hidden)"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a Member holds a key and cannot be pickled or copied")
 
 
 class Protection(ABC):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Self
 
 from fedrec.errors import KeysError
+from fedrec.identity.secret import Secret
 
 __all__ = ["SecretKey"]
 
 
-class SecretKey:
+class SecretKey(Secret):
     """The secret side of a key epoch, as opaque bytes.
 
     Made by `Protection.generate` only. It leaves through `export_for_wrapping` alone, whose
@@ -55,15 +56,3 @@ class SecretKey:
         trace: TracebackType | None,
     ) -> None:
         self.destroy()
-
-    def __repr__(self) -> str:
-        return "SecretKey(hidden)"
-
-    def __copy__(self) -> NoReturn:
-        raise TypeError("a SecretKey cannot be copied")
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        raise TypeError("a SecretKey cannot be copied")
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a SecretKey cannot be pickled")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from fedrec.errors import KeysError, SettingsError, WrongTags
+from fedrec.identity.secret import Secret
 from fedrec.ids import canonical
 from fedrec.protection.vector import VectorSpec
 
@@ -46,7 +47,7 @@ SMALL_MODULUS = 2**32
 Words = NDArray[Any]
 
 
-class Tagging:
+class Tagging(Secret):
     """Makes and checks the tags of one federation's blocks.
 
     Args:
@@ -65,12 +66,6 @@ class Tagging:
         self._n_tags = n_tags
         # Products of two residues fit 64 bits, or else take Python's integers.
         self._kind: Any = np.uint64 if modulus <= SMALL_MODULUS else object
-
-    def __repr__(self) -> str:
-        return "Tagging(hidden)"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a Tagging holds a key and cannot be pickled or copied")
 
     def of_message(self, slots: NDArray[np.int64], name: bytes) -> NDArray[np.int64]:
         """Return the tags of one message, centred, shape (n_blocks, n_tags).
