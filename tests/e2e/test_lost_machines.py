@@ -17,8 +17,6 @@ from e2e.commands import DEADLINE_SECONDS, Command, commands, poll
 
 from fedrec.data import generate
 
-pytestmark = pytest.mark.slow
-
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "when-a-machine-is-lost.md"
 PASSPHRASE = "some words that nobody guesses\n"
 ENDS = "# It ends with "
@@ -158,18 +156,9 @@ def end(terminals: Terminals) -> None:
     assert {command.ended() for command in terminals.running.values()} == {130}
 
 
-def test_the_coordinator_of_the_drill(terminals: Terminals) -> None:
-    """The short form: its first two parts."""
-    begin(terminals)
-    for lines in drill()[:2]:
-        terminals.block(lines)
-    end(terminals)
-    assert (terminals.folder / "lost-coordinator" / "coordinator.sqlite").exists()
-
-
 @pytest.mark.long
 def test_the_drill(terminals: Terminals) -> None:
-    """All of it: 100 s on a busy machine of two cores."""
+    """100 s on a busy machine of two cores; tests/integration/test_recovering.py is quick."""
     blocks = drill()
     assert len(blocks) == 5
     begin(terminals)
