@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedrec.planning.cautions import measured_caution
 from fedrec.wire.v1 import admin_pb2
 from fedrec_server.engine import Engine
 from fedrec_server.membership.missing_clients import labels_of, missing, waits_for
@@ -22,13 +23,13 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
         last_event: the number of the journal's newest entry.
     """
     run = engine.run
-    state, roster = run.state, run.federation.keys.roster
+    state, roster, plan = run.state, run.federation.keys.roster, run.federation.plan
     following = engine.rotation.next
     planned, revealer = state.rules.rounds.total + 2, state.rules.revealer
     status = admin_pb2.Status(
-        federation=run.federation.plan.federation.name,
+        federation=plan.federation.name,
         run=run.name,
-        protection=run.federation.plan.protection.name,
+        protection=plan.protection.name,
         published_round=state.published,
         rounds_published=state.rounds_published,
         rounds_planned=planned,
@@ -46,6 +47,8 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
         awaited=labels_of(missing(state, run.presence), roster),
         stalled=is_stalled(state) and state.ending is None,
         epsilon=run.federation.epsilon_after(state.charged),
+        protocol=plan.evaluation.protocol,
+        caution=measured_caution(plan, engine.quality.quality.untrained),
     )
     round_ = state.current
     if round_ is not None:

@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from fedrec.cli.terminal import human_bytes, printable
+from fedrec.planning.protocol_words import explained
 
 if TYPE_CHECKING:
-    from fedrec.wire.admin_link import CurrentRound, Quality, RunStatus
+    from fedrec.wire.admin_link import CurrentRound, RunStatus
 
 __all__ = ["status_rows"]
 
@@ -27,7 +28,7 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     if found.epoch:
         follows = f", {found.next_epoch} after this round" if found.next_epoch else ""
         rows.append(("key epoch", f"{found.epoch}{follows}"))
-    rows += _measured(found.quality)
+    rows += _measured(found)
     if found.epsilon is not None:
         rows.append(("privacy", f"epsilon {found.epsilon:.4g} spent"))
     if found.finished:
@@ -47,8 +48,9 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     return rows
 
 
-def _measured(quality: Quality | None) -> list[tuple[str, str]]:
-    """Return what the last measured round says."""
+def _measured(found: RunStatus) -> list[tuple[str, str]]:
+    """Return what the last measured round says, and what its rates were measured under."""
+    quality = found.quality
     if quality is None:
         return []
     rows = []
@@ -59,6 +61,8 @@ def _measured(quality: Quality | None) -> list[tuple[str, str]]:
         if hr is not None and ndcg is not None:
             said = f"HR@{quality.at} {hr:.4f}  NDCG@{quality.at} {ndcg:.4f}"
             rows.append((split, f"{said}  (round {quality.round})"))
+    if rows and found.protocol:
+        rows.append(("protocol", _text(explained(found.protocol, found.caution))))
     if quality.loss is not None:
         rows.append(("loss", f"{quality.loss:.4f}"))
     return rows

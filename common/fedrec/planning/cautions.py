@@ -9,27 +9,12 @@ import numpy as np
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.chance import chance_of
-from fedrec.evaluation.metrics import N_CANDIDATES, MetricSums, Protocol
+from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Rates
 
-__all__ = ["FLATTERING", "UNKNOWN", "marked", "measured_caution", "protocol_cautions"]
+__all__ = ["FLATTERING", "measured_caution", "protocol_cautions"]
 
 FLATTERING = 2.0
 """A column is marked from so many times the HR of chance on, for a model that knows nothing."""
-UNKNOWN = (
-    "whether this flatters every method is not known: only the last round measures the references, "
-    "and the run did not come to it. Compare under full."
-)
-
-
-def marked(protocol: str, caution: str | None) -> str:
-    """Return a protocol's name as it stands over figures: "(!)" flatters, "(?)" is not known.
-
-    Args:
-        caution: what has to stand beside it; empty for nothing, None where nobody knows.
-    """
-    if not protocol or caution == "":
-        return protocol
-    return f"{protocol} (!)" if caution else f"{protocol} (?)"
 
 
 def protocol_cautions(
@@ -60,28 +45,27 @@ def protocol_cautions(
     )
 
 
-def measured_caution(plan: Plan, references: MetricSums | None) -> str | None:
+def measured_caution(plan: Plan, untrained: Rates | None) -> str | None:
     """Return the sentence where nobody knows all holders: by what the untrained model measured.
 
     It counts only where chance is an unlikely reason: two standard errors above.
 
     Args:
-        references: the closing evaluation; None where the run did not come to it.
+        untrained: its rates on test, which the last round measures; None where the run has not
+            come to it.
 
     Returns:
         An empty text where nothing is to be said; None where nothing was measured to say it by.
     """
     if plan.evaluation.protocol == "full":
         return ""
-    rates = None if references is None else references.rates("untrained", "test")
-    if rates is None:
+    if untrained is None:
         return None
-    at = plan.evaluation.at
-    error = (rates.hr * (1.0 - rates.hr) / rates.users) ** 0.5
-    if rates.hr - 2.0 * error < FLATTERING * _uniform(at):
+    at, hr = plan.evaluation.at, untrained.hr
+    if hr - 2.0 * (hr * (1.0 - hr) / untrained.users) ** 0.5 < FLATTERING * _uniform(at):
         return ""
     return (
-        f"The untrained model gets HR@{at} {rates.hr:.2f}, not "
+        f"The untrained model gets HR@{at} {hr:.2f}, not "
         f"{_uniform(at):.2f}, because most of the {N_CANDIDATES} candidates are never trained and "
         "rank below all others: this flatters every method. Compare under full."
     )

@@ -89,6 +89,8 @@ class RunStatus:
         awaited: the labels of those for whom the round in progress waits, or the next one.
         stalled: whether several rounds in a row were given up; the run tries again by itself.
         epsilon: what the noisy sums released so far cost a user; None without noise.
+        protocol: what held-out items are ranked among; empty where the coordinator is older.
+        caution: what has to stand beside its figures; empty for nothing, None while nobody knows.
         quality: what the last measured round says; None before the first.
         current: the round in progress, or None between rounds.
     """
@@ -112,6 +114,8 @@ class RunStatus:
     awaited: tuple[str, ...] = ()
     stalled: bool = False
     epsilon: float | None = None
+    protocol: str = ""
+    caution: str | None = ""
     quality: Quality | None = None
     current: CurrentRound | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +13,14 @@ import typer
 
 from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import print_json
+from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address
+from fedrec.planning.protocol_words import explained
 from fedrec_lab.cli.event_line import event_line
 from fedrec_lab.cli.live_view import SHOWN_EVENTS, watch_live
 
 if TYPE_CHECKING:
-    from fedrec.wire.admin_link import PageLink, RunEvent
+    from fedrec.wire.admin_link import PageLink, RunEvent, RunStatus
 
 __all__ = ["EPILOG", "watch"]
 
@@ -87,8 +89,23 @@ def watch(
         elif live:
             watch_live(link, events)
         else:
+            told = _print_protocol(link.status())
             for event in events:
                 typer.echo(event_line(event))
+            # The last round says whether the protocol flatters; the coordinator may be gone by now.
+            with suppress(Unreachable):
+                _print_protocol(link.status(), told)
+
+
+def _print_protocol(found: RunStatus, told: str = "") -> str:
+    """Print what the lines' rates are measured under, unless that was told, and return it.
+
+    An older coordinator does not know, and under noise no round has rates.
+    """
+    said = explained(found.protocol, found.caution) if found.epsilon is None else ""
+    if said not in ("", told):
+        typer.echo(f"HR and NDCG are measured under {said}")
+    return said
 
 
 def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedrec.evaluation.metrics import Protocol, Rates
-from fedrec.planning.cautions import marked
+from fedrec.planning.protocol_words import marked
 from fedrec_lab.reports.result_row import Metric, ResultRow
 
 __all__ = ["ComparisonRow", "ComparisonTable", "Sample"]

@@ -58,7 +58,11 @@ def record_federation(
     folder.write_metrics(view.rounds, view.references)
     folder.write_ledger(ledger)
     references, best = view.references, view.best
-    caution = measured_caution(plan, references)
+    untrained, popularity = None, None
+    if references is not None:
+        untrained = references.rates("untrained", "test")
+        popularity = references.rates("popularity", "validation")
+    caution = measured_caution(plan, untrained)
     folder.write_report(
         ReportContent(
             title=title,
@@ -72,9 +76,7 @@ def record_federation(
                 plan,
                 view.rounds,
                 n_items=n_items,
-                popularity=None
-                if references is None
-                else references.rates("popularity", "validation"),
+                popularity=popularity,
                 best_version=None if best is None else best.round - 1,
                 caution=caution,
             ),

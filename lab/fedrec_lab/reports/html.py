@@ -9,7 +9,7 @@ from html import escape
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
-from fedrec.planning.cautions import UNKNOWN, marked
+from fedrec.planning.protocol_words import explained, marked
 from fedrec_lab.reports.drawing import as_element
 from fedrec_lab.reports.plots import Plot
 from fedrec_lab.reports.result_row import ResultRow
@@ -187,7 +187,7 @@ def _under(table: ProtocolTable, at: int) -> list[str]:
     if table.protocol:
         said.append(f"Protocol: {table.protocol}; metrics on test at {at}.")
     if table.caution != "":
-        said.append(f"{table.heading}: {table.caution or UNKNOWN}")
+        said.append(explained(table.protocol, table.caution))
     titles = headings(at, table.heading)
     return [_table(titles, map(cells, table.rows), kind="results"), *_paragraphs(said)]
 

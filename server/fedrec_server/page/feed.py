@@ -16,6 +16,7 @@ from typing import Any
 from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 from fedrec.errors import FedrecError
+from fedrec.planning.protocol_words import explained, marked
 from fedrec.planning.statements import trust_statement
 from fedrec.wire.admin_link import RunStatus
 from fedrec_server.engine import Engine
@@ -124,6 +125,8 @@ class Feed:
         found = RunStatus.of(status_of(engine, last_event=self._history.last))
         return {
             **asdict(found),
+            "under": marked(found.protocol, found.caution),
+            "under_words": explained(found.protocol, found.caution),
             "now": engine.run.clock.now(),
             "noisy_sums": engine.run.state.charged,
         }

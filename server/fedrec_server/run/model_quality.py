@@ -28,12 +28,14 @@ class Quality:
             the last one that trained; 0 before that.
         loss: of the last round that trained.
         validation, test: of the last round that ranked such items.
+        untrained: what the untrained model gets on test; only the last round measures it.
     """
 
     round: RoundId = NO_ROUND
     loss: float | None = None
     validation: Rates | None = None
     test: Rates | None = None
+    untrained: Rates | None = None
 
     def after(self, round_id: RoundId, values: Iterable[int]) -> Quality:
         """Return what is known once a further round's metric sums are."""
@@ -50,6 +52,7 @@ class Quality:
             loss=self.loss if sums.loss is None else sums.loss,
             validation=validation or self.validation,
             test=test or self.test,
+            untrained=sums.rates("untrained", "test") or self.untrained,
         )
 
 

@@ -27,6 +27,7 @@ class FakeAdmin(AdminServicer):
 
     def __init__(self) -> None:
         self.stopped: list[bool] = []
+        self.measured_under: dict[str, str] = {}
 
     def GetStatus(self, request: Any, context: Any) -> Any:
         return admin_pb2.Status(
@@ -47,6 +48,7 @@ class FakeAdmin(AdminServicer):
             quality=admin_pb2.Quality(
                 round=1, at=10, loss=0.25, validation_hr=0.1421, validation_ndcg=0.072
             ),
+            **self.measured_under,
         )  # fmt: skip
 
     def WatchEvents(self, request: Any, context: Any) -> Iterator[Any]:
@@ -88,10 +90,10 @@ def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
 def test_status(fedrec: Fedrec, call: list[object]) -> None:
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
-        "authority_heard", "awaited", "clients_in_roster", "clients_seen", "current", "epoch",
-        "epsilon", "federation", "finish_reason", "finished", "last_event", "next_epoch",
-        "protection", "published_round", "quality", "rounds_abandoned", "rounds_planned",
-        "rounds_published", "run", "stalled", "waits_for",
+        "authority_heard", "awaited", "caution", "clients_in_roster", "clients_seen", "current",
+        "epoch", "epsilon", "federation", "finish_reason", "finished", "last_event", "next_epoch",
+        "protection", "protocol", "published_round", "quality", "rounds_abandoned",
+        "rounds_planned", "rounds_published", "run", "stalled", "waits_for",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
     assert found["awaited"] == ["hospital-b"]
@@ -105,6 +107,25 @@ def test_status(fedrec: Fedrec, call: list[object]) -> None:
     assert "hospital-b" in out and "\ntest" not in out
     assert "1 of 62 published" in out
     assert "2 of 3 updates, 2 KiB" in out
+
+
+def test_rates_have_the_protocol_and_what_is_to_be_said_of_it(
+    fedrec: Fedrec, call: list[object], admin: tuple[FakeAdmin, str]
+) -> None:
+    unknown = "sampled (?): whether this flatters every method is not known"
+    for said, shown in (
+        ({"protocol": "full", "caution": ""}, "full"),
+        ({"protocol": "sampled"}, unknown),
+        ({"protocol": "sampled", "caution": "It flatters."}, "sampled (!): It flatters."),
+    ):
+        admin[0].measured_under = said
+        assert f"\nprotocol    {shown}" in fedrec("status", *call).out
+        first, *events = fedrec("watch", *call).out.splitlines()
+        assert first.startswith(f"HR and NDCG are measured under {shown}")
+        assert len(events) == 3, "what is as it was is not said again"
+    # An older coordinator says nothing of it.
+    admin[0].measured_under = {}
+    assert "\nprotocol " not in fedrec("status", *call).out
 
 
 def test_the_operators_file_is_found_where_kits_have_it(

@@ -7,11 +7,13 @@ import io
 import re
 
 import numpy as np
+import pytest
 
 from fedrec.config.schema import EvaluationSettings, FederationSettings, Plan, PrivacySettings
 from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out
-from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates
-from fedrec.planning.cautions import marked, measured_caution, protocol_cautions
+from fedrec.evaluation.metrics import Rates
+from fedrec.planning.cautions import measured_caution, protocol_cautions
+from fedrec.planning.protocol_words import explained, marked
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 
 
@@ -75,30 +77,39 @@ def test_a_line_of_the_table_carries_it_too() -> None:
     ]  # fmt: skip
 
 
-def sums(users: int, hits: int) -> MetricSums:
-    values = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-    values[METRIC_NAMES.index("untrained.test.users")] = users
-    values[METRIC_NAMES.index("untrained.test.hits")] = hits
-    return MetricSums(values)
+def untrained(users: int, hits: int) -> Rates:
+    hr = hits / users
+    return Rates(users=users, hr=hr, recall=hr, ndcg=hr, mrr=hr)
 
 
 def test_a_deployed_federation_goes_by_its_untrained_model() -> None:
     sampled = Plan(evaluation=EvaluationSettings(protocol="sampled"))
-    assert "gets HR@10 0.60, not 0.10" in measured_caution(sampled, sums(1000, 600))
-    assert measured_caution(sampled, sums(1000, 146)) == ""
+    assert "gets HR@10 0.60, not 0.10" in measured_caution(sampled, untrained(1000, 600))
+    assert measured_caution(sampled, untrained(1000, 146)) == ""
     # 3 of 10 may well be chance.
-    assert measured_caution(sampled, sums(10, 3)) == ""
-    assert measured_caution(Plan(), sums(1000, 600)) == ""
+    assert measured_caution(sampled, untrained(10, 3)) == ""
+    assert measured_caution(Plan(), untrained(1000, 600)) == ""
 
 
 def test_whether_a_stopped_deployed_run_is_flattered_is_not_known() -> None:
     sampled = Plan(evaluation=EvaluationSettings(protocol="sampled"))
     assert measured_caution(sampled, None) is None
-    assert measured_caution(sampled, sums(0, 0)) is None
     assert measured_caution(Plan(), None) == ""
-    assert [marked("sampled", said) for said in ("It flatters.", "", None)] == [
-        "sampled (!)", "sampled", "sampled (?)"
-    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("caution", "name", "words"),
+    [
+        ("It flatters.", "sampled (!)", "sampled (!): It flatters."),
+        ("", "sampled", "sampled"),
+        (None, "sampled (?)", "sampled (?): whether this flatters every method is not known: "),
+    ],
+)
+def test_a_protocol_is_named_with_its_caution(caution: str | None, name: str, words: str) -> None:
+    assert marked("sampled", caution) == name
+    assert explained("sampled", caution).startswith(words)
+    # An older coordinator names none.
+    assert marked("", caution) == explained("", caution) == ""
 
 
 def test_noise_trains_every_item() -> None:

@@ -150,6 +150,7 @@ def test_a_run_from_nothing_to_curves(
         tab.shows("#round-rows tr:first-child", "0.2400")
         tab.shows("#round-rows tr:first-child", "0.1200")
         tab.shows(".chart >> nth=1", "loss 0.800")
+        tab.shows("#under", "HR and NDCG are measured under full")
         expect(page.locator("canvas")).to_have_count(4)
         drawn = page.locator(".plot canvas").evaluate_all(
             "all => all.map(one => one.getContext('2d')"
@@ -310,4 +311,6 @@ def test_it_is_used_with_a_keyboard(browser: Browser, found: Serving) -> None:
         names = tab.page.locator(".plot").evaluate_all(
             "all => all.map(one => one.getAttribute('aria-label'))"
         )
-        assert names[0] == "Quality on validation items; round 14: HR@10 0.2800, NDCG@10 0.1400"
+        assert names[0] == (
+            "Quality on validation items, full; round 14: HR@10 0.2800, NDCG@10 0.1400"
+        )

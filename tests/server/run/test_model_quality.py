@@ -11,7 +11,8 @@ import pytest
 from server.support.driving import current, gather, running, upload
 from server.support.federations import Bench, identity
 
-from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.config.schema import EvaluationSettings
+from fedrec.evaluation.metrics import METRIC_NAMES, Protocol
 from fedrec.ids import RoundId
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.chunks import Blob
@@ -32,7 +33,10 @@ TRAINED = sums(
     model_validation_users=40, model_validation_hits=8, model_validation_gain=4 << 20,
 )  # fmt: skip
 LOSS_ONLY = sums(participants=12, loss=12 << 13)
-EVALUATED = sums(model_test_users=40, model_test_hits=10, model_test_gain=5 << 20)
+EVALUATED = sums(
+    model_test_users=40, model_test_hits=10, model_test_gain=5 << 20,
+    untrained_test_users=1000, untrained_test_hits=600,
+)  # fmt: skip
 
 
 class Journal:
@@ -68,6 +72,7 @@ def test_each_figure_is_that_of_the_last_round_that_measured_it() -> None:
     assert quality.validation is not None and quality.test is not None
     assert (quality.validation.hr, quality.validation.ndcg) == (0.2, 0.1)
     assert (quality.test.hr, quality.test.ndcg) == (0.25, 0.125)
+    assert quality.untrained is not None and quality.untrained.hr == 0.6
 
 
 def test_the_round_is_the_one_that_ranked_even_where_nothing_changed() -> None:
@@ -102,6 +107,32 @@ def test_after_a_restart_the_journal_says_the_same(between: int) -> None:
     read.read(Journal(entries))  # type: ignore[arg-type]
     noted.note([published(2, TRAINED), published(3, EVALUATED)])
     assert read.quality == noted.quality
+
+
+@pytest.mark.parametrize(
+    ("protocol", "before", "after"),
+    [("full", "", ""), ("sampled", None, "The untrained model gets HR@10 0.60, not 0.10")],
+)
+def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
+    tmp_path: Path, protocol: Protocol, before: str | None, after: str
+) -> None:
+    bench = Bench.of(3)
+    evaluation = EvaluationSettings(protocol=protocol)
+    plan = bench.federation.plan.model_copy(update={"evaluation": evaluation})
+    bench = replace(bench, federation=replace(bench.federation, plan=plan))
+
+    async def scenario() -> list[RunStatus]:
+        async with running(bench, tmp_path) as engine:
+            service = AdminService(engine)
+            first = RunStatus.of(await service.GetStatus(None, None))
+            engine.quality.note([published(2, TRAINED), published(3, EVALUATED)])
+            return [first, RunStatus.of(await service.GetStatus(None, None))]
+
+    first, last = asyncio.run(scenario())
+    assert first.protocol == last.protocol == protocol
+    assert first.caution == before
+    assert last.caution is not None and last.caution.startswith(after)
+    assert bool(last.caution) == bool(after)
 
 
 def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path: Path) -> None:

@@ -198,11 +198,12 @@ _MESSAGES: Mapping[str, Kinds] = {
     # The operators' calls.
     "RoundStatus": {"bookkeeping": "round kind phase expected arrived bytes_received seconds_left"},
     "Status": {
-        "public": "federation protection rounds_planned clients_in_roster",
+        "public": "federation protection rounds_planned clients_in_roster protocol",
         "bookkeeping": "run published_round rounds_published rounds_abandoned "
         "clients_seen finished last_event epoch next_epoch authority_heard stalled "
         "epsilon",
         "words": "finish_reason waits_for",
+        "metrics": "caution",
         "identity": "awaited",
     },
     "Quality": {

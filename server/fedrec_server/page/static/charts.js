@@ -31,6 +31,13 @@ export class Chart {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
   }
 
+  // Names it anew.
+  entitle(title) {
+    if (title === this.title) return;
+    this.title = this.heading.textContent = title;
+    this.take(this.points);
+  }
+
   // Says why there is nothing to draw.
   explain(text) {
     if (!this.drawn) this.plot.textContent = text;

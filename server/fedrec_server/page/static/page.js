@@ -14,11 +14,12 @@ let state = "waiting";
 let showsAll = false;
 
 const BYTE_TICKS = [0, 1, 2, 3].flatMap((power) => [1, 2, 5, 10, 20, 50, 100, 200, 500].map((step) => step * 1024 ** power));
+const QUALITY = "Quality on validation items";
 const UNRELEASED = "Not released: noise covers the sums, and metrics stay with the clients.";
 
 const charts = {
   quality: new Chart({
-    title: "Quality on validation items",
+    title: QUALITY,
     empty: "Comes with the first round that trains.",
     curves: [
       { label: "HR", value: (point) => point.validation_hr },
@@ -168,6 +169,13 @@ function showTiles(status, about) {
   at("tiles").replaceChildren(...tiles);
 }
 
+// What rates are measured under; under noise there are none.
+function showUnder(status, about) {
+  at("under").hidden = about.budget !== null || status.quality === null;
+  write("under", `HR and NDCG are measured under ${status.under_words}`);
+  if (about.budget === null) charts.quality.entitle(`${QUALITY}, ${status.under}`);
+}
+
 function privacyTile(status, budget) {
   if (budget === null || status.epsilon === null) return tile("Privacy budget", "No noise", "sums are exact, there is no epsilon");
   const spent = status.epsilon / budget.epsilon;
@@ -247,6 +255,7 @@ function heard(kind, data) {
     write("run-name", `run ${data.run}`);
     showNow(data);
     showTiles(data, known.about);
+    showUnder(data, known.about);
     if (state !== "live") changed("live");
   } else {
     if (kind === "history") {
