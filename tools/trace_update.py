@@ -318,9 +318,11 @@ def traced(tree: Path, protection: str, folder: Path) -> Tracer:
     """Run a federation until one update of its first training round is counted."""
     tracer = Tracer(tree)
     threading.setprofile(tracer.profile)
+    import structlog
     from integration.support.bench import Bench, plan_of
     from integration.support.parties import Federation, Loop
 
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     plan = plan_of(protection, algorithm="pfedrec")
     loop = Loop()
     federation = Federation(Bench.make(folder, plan, 3), loop)
