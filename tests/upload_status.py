@@ -10,4 +10,4 @@ __all__ = ["upload_status"]
 
 def upload_status(link: GrpcLink, header: UploadHeader) -> UploadStatus:
     """Return the coordinator's answer."""
-    return link._calls.retried(lambda: link._status(header))
+    return link._status(header)

@@ -69,7 +69,7 @@ def revealing() -> Iterator[Revealers]:
         workspace = federation.bench.workspace
         events: list[AuthorityEvent] = []
         folder = AuthorityFolder(workspace.folder / keys)
-        link: Link = GrpcLink(federation.address, folder.revealer_credentials(), attempts=1)
+        link: Link = GrpcLink(federation.address, folder.revealer_credentials())
         started.append(Revealer(folder, wrap(link), events.append, jitter=lambda: 0.1))
         started[-1].start()
         return events

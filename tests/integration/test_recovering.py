@@ -339,7 +339,7 @@ def test_an_older_copy_of_the_authority_uses_no_key(
         until(clients, 3)
         revealing.stop()  # type: ignore[attr-defined]
         older = authority_of(federation, "older")
-        link = GrpcLink(federation.address, older.revealer_credentials(), attempts=1)
+        link = GrpcLink(federation.address, older.revealer_credentials())
         copy = Revealer(older, link, lambda event: None, jitter=lambda: 0.1)
         with closing(copy):
             copy.start()

@@ -97,4 +97,4 @@ def invited_link(settings: Settings) -> Link:
 def _link(settings: Settings, own: Credentials) -> Link:
     from fedrec.wire.grpc_link import GrpcLink
 
-    return GrpcLink(settings.client.coordinator, own, attempts=1)
+    return GrpcLink(settings.client.coordinator, own)

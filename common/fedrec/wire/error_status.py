@@ -26,7 +26,6 @@ __all__ = [
     "INCIDENT_KEY",
     "REFUSED_UNHEARD",
     "STATUS",
-    "fedrec_code",
     "from_rpc_error",
     "new_incident",
     "to_details",
@@ -92,11 +91,6 @@ def to_details(
         return status, _shortened(f"{kind.public} {error}"), ((CODE_KEY, code),)
     metadata = ((CODE_KEY, code), (INCIDENT_KEY, incident or new_incident()))
     return status, ERRORS[code].public, metadata
-
-
-def fedrec_code(error: grpc.RpcError) -> str:
-    """Return the stable code that a status carries, or an empty string."""
-    return _metadata(error).get(CODE_KEY, "")
 
 
 def from_rpc_error(error: grpc.RpcError) -> FedrecError:

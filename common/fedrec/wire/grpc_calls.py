@@ -1,28 +1,23 @@
-"""How calls are made: with a deadline, again where nobody answered, never forever."""
+"""How calls are made: once, with a deadline, never forever; and how they fail."""
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
 from fedrec.errors import ProtocolError, Unreachable
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
-from fedrec.wire.error_status import fedrec_code, from_rpc_error
+from fedrec.wire.error_status import from_rpc_error
 from fedrec.wire.grpc_channel import close_channel
 
 __all__ = ["Calls", "Deadlines", "Message"]
 
-FIRST_PAUSE_SECONDS = 0.25
-# CANCELLED is what the C core answers when a coordinator has too many calls pending.
-RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-
-Answer = TypeVar("Answer")
 Message = Any
 """A generated message or a gRPC object; the stubs of both are untyped."""
 
@@ -55,8 +50,6 @@ class Calls:
         channel: where to; closed with this object.
         deadlines: how long calls may take.
         max_download_bytes: the longest blob that is accepted.
-        attempts: how often a call is tried, at least once.
-        sleep: pauses between attempts.
     """
 
     def __init__(
@@ -65,14 +58,10 @@ class Calls:
         *,
         deadlines: Deadlines,
         max_download_bytes: int,
-        attempts: int,
-        sleep: Callable[[float], None],
     ) -> None:
         self._channel = channel
         self.deadlines = deadlines
         self._max_download_bytes = max_download_bytes
-        self._attempts = attempts
-        self._sleep = sleep
         self._closed = False
 
     def close(self) -> None:
@@ -81,42 +70,40 @@ class Calls:
         close_channel(self._channel)
 
     def ask(self, method: Message, request: Message, seconds: float | None = None) -> Message:
-        """Make a call with one answer, and again where nobody answered.
-
-        Args:
-            seconds: how long one attempt may take; by default as long as a question may.
-        """
-        allowed = self.deadlines.control_seconds if seconds is None else seconds
-        return self.retried(lambda: self.attempt(method, request, allowed))
-
-    def attempt(self, method: Message, request: Message, seconds: float) -> Message:
-        """Make one attempt at a call with one answer; an interruption cancels it.
+        """Make a call with one answer; an interruption cancels it.
 
         Args:
             request: a message, or an iterator over the parts of a stream.
+            seconds: how long it may take; by default as long as a question may.
 
         Raises:
-            grpc.RpcError: when it fails; `retried` turns that into an error of ours.
+            FedrecError: what the coordinator answered; `Unreachable` where nobody did.
         """
-        call = method.future(request, timeout=seconds)
-        try:
-            return call.result()
-        except BaseException:
-            call.cancel()
-            raise
+        allowed = self.deadlines.control_seconds if seconds is None else seconds
+        with self._failing():
+            call = method.future(request, timeout=allowed)
+            try:
+                return call.result()
+            except BaseException:
+                call.cancel()
+                raise
 
     def download(
         self, method: Message, request: Message, announcement: str
     ) -> tuple[Message, bytes] | None:
-        """Make a call whose answer is a stream of parts, and again where nobody answered.
+        """Make a call whose answer is a stream of parts.
 
         Args:
             announcement: the part that must come first: `blob`, or a part that has one.
 
         Returns:
             The announcement and the checked bytes; None when the stream is empty.
+
+        Raises:
+            FedrecError: what the coordinator answered; `Unreachable` where nobody did.
         """
-        return self.retried(lambda: self._receive(method, request, announcement))
+        with self._failing():
+            return self._receive(method, request, announcement)
 
     def _receive(
         self, method: Message, request: Message, announcement: str
@@ -143,21 +130,15 @@ class Calls:
             watch.stop()
             call.cancel()
 
-    def retried(self, attempt: Callable[[], Answer], *, also: str = "") -> Answer:
-        """Try, and try again where nobody answered or the error's code is `also`."""
-        for left in reversed(range(self._attempts)):
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Turn gRPC's errors into ours."""
+        self._check_open()
+        try:
+            yield
+        except grpc.RpcError as error:
             self._check_open()
-            try:
-                return attempt()
-            except grpc.RpcError as error:
-                self._check_open()
-                code = fedrec_code(error)
-                again = code == also if code else error.code() in RETRIED
-                if not again or not left:
-                    raise from_rpc_error(error) from error
-            tried = self._attempts - left
-            self._sleep(FIRST_PAUSE_SECONDS * 2 ** (tried - 1) * random.uniform(0.5, 1.0))
-        raise Unreachable("No attempt was allowed.", remedy="Allow at least one.")
+            raise from_rpc_error(error) from error
 
     def _check_open(self) -> None:
         if self._closed:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -50,22 +49,19 @@ from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
 __all__ = ["GrpcLink"]
 
 MAX_DOWNLOAD_BYTES = 512 * 1024 * 1024
-ATTEMPTS = 4
 
 
 class GrpcLink(Link):
     """A synchronous client of the coordinator; methods may be called from several threads.
 
-    A call that finds nobody is repeated after a pause, a few times: all calls of the protocol
-    may be repeated. Interrupting a waiting call (Ctrl-C) cancels it.
+    A call is made once; all calls of the protocol may be repeated, by whoever has the patience.
+    Interrupting a waiting call (Ctrl-C) cancels it.
 
     Args:
         address: `host:port` of the coordinator.
         credentials: what the caller shows, and whose word for the coordinator it takes.
         deadlines: how long calls may take.
         max_download_bytes: the longest blob that is accepted.
-        attempts: how often a call is tried.
-        sleep: pauses between attempts.
     """
 
     def __init__(
@@ -75,16 +71,12 @@ class GrpcLink(Link):
         *,
         deadlines: Deadlines | None = None,
         max_download_bytes: int = MAX_DOWNLOAD_BYTES,
-        attempts: int = ATTEMPTS,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         channel = open_channel(address, credentials)
         self._calls = Calls(
             channel,
             deadlines=deadlines or Deadlines(),
             max_download_bytes=max_download_bytes,
-            attempts=attempts,
-            sleep=sleep,
         )
         self._stub: Message = CoordinatorStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._submit_update = part_stream(channel, "SubmitUpdate", update_pb2.UploadReceipt)
@@ -140,7 +132,7 @@ class GrpcLink(Link):
         """Send an update, resuming where an earlier try ended; True when it was a duplicate.
 
         Returns only when the coordinator holds the bytes durably. Where an earlier try can have
-        left nothing that is worth a question, the first one sends without asking how much is there.
+        left nothing that is worth a question, it is sent without asking how much is there.
 
         The caller made the payload, or read it from where its digest is checked; hashing it once
         more would take as long as sending it. The coordinator hashes what arrives.
@@ -151,28 +143,21 @@ class GrpcLink(Link):
         wrong = CorruptUpload("The payload does not have the header's length and digest.")
         if len(payload) != header.length:
             raise wrong
-        asks = header.length > CHUNK_BYTES and not self._begins(header.round)
-
-        def attempt() -> bool:
-            nonlocal asks
-            offset = 0
-            if asks:
-                status = self._status(header)
-                if status.accepted:
-                    return True
-                offset = status.offset
-            asks = True
-            parts = _upload_parts(header, payload, offset)
-            seconds = self._calls.deadlines.stream(header.length)
-            receipt = self._calls.attempt(self._submit_update, parts, seconds)
-            return bool(receipt.duplicate)
-
+        offset = 0
+        if header.length > CHUNK_BYTES and not self._begins(header.round):
+            status = self._status(header)
+            if status.accepted:
+                return True
+            offset = status.offset
+        parts = _upload_parts(header, payload, offset)
+        seconds = self._calls.deadlines.stream(header.length)
         try:
-            return self._calls.retried(attempt, also=CorruptUpload.code)
+            receipt = self._calls.ask(self._submit_update, parts, seconds)
         except CorruptUpload:
             if Blob.of(payload).digest != header.digest:
                 raise wrong from None
             raise
+        return bool(receipt.duplicate)
 
     def contribution(
         self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
@@ -251,9 +236,7 @@ class GrpcLink(Link):
         request = coordinator_pb2.UploadStatusRequest(
             run=header.run, round=header.round, client_id=header.client_id, digest=header.digest
         )
-        seconds = self._calls.deadlines.control_seconds
-        answer = self._calls.attempt(self._stub.GetUploadStatus, request, seconds)
-        status = UPLOAD_STATUS.from_proto(answer)
+        status = UPLOAD_STATUS.from_proto(self._calls.ask(self._stub.GetUploadStatus, request))
         if status.offset > header.length:
             raise ProtocolError(
                 f"The coordinator claims {status.offset} bytes of an upload of {header.length}."
@@ -268,9 +251,7 @@ class GrpcLink(Link):
 
     def _submit(self, method: Message, first: Message, blob: bytes) -> None:
         seconds = self._calls.deadlines.stream(len(blob))
-        self._calls.retried(
-            lambda: self._calls.attempt(method, _signed_parts(first, blob), seconds)
-        )
+        self._calls.ask(method, _signed_parts(first, blob), seconds)
 
 
 def _upload_parts(header: UploadHeader, payload: bytes, offset: int) -> Iterator[bytes]:

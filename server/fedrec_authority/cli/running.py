@@ -139,7 +139,7 @@ def run(
         stack.enter_context(metrics_endpoint(metrics.registry, where) or nullcontext())
         wait: Callable[[float], None] = time.sleep
         if reveals:
-            calling = GrpcLink(address, folder.revealer_credentials(), attempts=1)
+            calling = GrpcLink(address, folder.revealer_credentials())
             revealer = Revealer(folder, calling, tell, new_run=new_run)
             stack.enter_context(closing(revealer))
             revealer.start()

@@ -38,13 +38,8 @@ AWAY = grpc.RpcError(grpc.StatusCode.UNAVAILABLE)
 
 
 @pytest.fixture
-def pauses() -> list[float]:
-    return []
-
-
-@pytest.fixture
-def link(serve: Callable[..., str], pauses: list[float]) -> Iterator[GrpcLink]:
-    with GrpcLink(serve(), credentials(), sleep=pauses.append) as opened:
+def link(serve: Callable[..., str]) -> Iterator[GrpcLink]:
+    with GrpcLink(serve(), credentials()) as opened:
         yield opened
 
 
@@ -98,15 +93,16 @@ def test_an_update_arrives_in_chunks_once(
 
 
 def test_a_broken_upload_goes_on_where_it_broke(
-    link: GrpcLink, coordinator: Any, values: Any, pauses: list[float]
+    link: GrpcLink, coordinator: Any, values: Any
 ) -> None:
     header = values.header(LONG)
     coordinator.break_after_chunks = 2
+    with pytest.raises(Unreachable):
+        link.submit_update(header, LONG)
     assert link.submit_update(header, LONG) is False
     assert coordinator.accepted[header.digest] == LONG
     # Chunks that were sent but not looked at before the break are not listed.
     assert coordinator.chunk_offsets == [i * CHUNK_BYTES for i in range(4)]
-    assert len(pauses) == 1
 
 
 def test_an_upload_of_an_earlier_start_goes_on(
@@ -139,8 +135,10 @@ def test_a_lost_acknowledgement_is_not_sent_twice(
     link: GrpcLink, coordinator: Any, values: Any
 ) -> None:
     coordinator.faults["after SubmitUpdate"] = [AWAY]
-    assert link.submit_update(values.header(b"short"), b"short") is True
-    assert coordinator.calls == ["SubmitUpdate", "GetUploadStatus"]
+    with pytest.raises(Unreachable):
+        link.submit_update(values.header(LONG), LONG)
+    assert link.submit_update(values.header(LONG), LONG) is True
+    assert coordinator.calls == ["GetUploadStatus", "SubmitUpdate", "GetUploadStatus"]
 
 
 def test_a_damaged_spool_is_sent_again_from_the_start(
@@ -148,6 +146,8 @@ def test_a_damaged_spool_is_sent_again_from_the_start(
 ) -> None:
     header = values.header(LONG)
     coordinator.spool[header.digest] = bytearray(b"damaged")
+    with pytest.raises(CorruptUpload, match="announced digest"):
+        link.submit_update(header, LONG)
     assert link.submit_update(header, LONG) is False
     assert coordinator.accepted[header.digest] == LONG
 
@@ -207,24 +207,24 @@ def test_a_refusal_in_the_middle_of_a_stream_arrives(
         link.contribution(values.client, values.run, RoundId(3), ClientId("ef" * 32))
 
 
-def test_what_is_unavailable_is_tried_again_after_growing_pauses(
-    link: GrpcLink, coordinator: Any, values: Any, pauses: list[float]
+@pytest.mark.parametrize("method", ["GetFederation", "FetchSum"])
+def test_what_is_unavailable_is_asked_once_and_may_be_asked_again(
+    link: GrpcLink, coordinator: Any, values: Any, method: str
 ) -> None:
-    coordinator.faults["GetFederation"] = [AWAY] * 3
-    assert link.federation(values.client) == values.federation()
-    assert len(pauses) == 3
-    for pause, longest in zip(pauses, (0.25, 0.5, 1.0), strict=True):
-        assert longest / 2 <= pause <= longest
-    coordinator.faults["FetchSum"] = [AWAY] * 4
+    coordinator.faults[method], coordinator.blobs = [AWAY], {"sum": b"total"}
+    ask = {
+        "GetFederation": lambda: link.federation(values.client),
+        "FetchSum": lambda: link.round_sum(values.client, values.run, RoundId(3)),
+    }[method]
     with pytest.raises(Unreachable) as caught:
-        link.round_sum(values.client, values.run, RoundId(3))
-    assert caught.value.remedy and len(pauses) == 6
-    assert coordinator.calls.count("FetchSum") == 4
+        ask()
+    assert caught.value.remedy and coordinator.calls == [method]
+    assert ask() in (values.federation(), b"total")
 
 
 def test_nobody_at_the_address_is_unreachable(values: Any) -> None:
     with (
-        GrpcLink("127.0.0.1:1", credentials(), sleep=lambda _: None) as link,
+        GrpcLink("127.0.0.1:1", credentials()) as link,
         pytest.raises(Unreachable, match="Refused before a word was said"),
     ):
         link.federation(values.client)
@@ -316,7 +316,7 @@ def test_what_a_handshake_refuses_is_told_in_our_words(
     calls = list(coordinator.calls)
     for stranger in (*mixed, known):
         with (
-            GrpcLink(address, stranger, sleep=lambda _: None) as link,
+            GrpcLink(address, stranger) as link,
             pytest.raises(Unreachable) as told,
         ):
             link.federation(values.client)
@@ -335,7 +335,7 @@ def test_a_members_certificate_does_not_pass_for_the_coordinators(values: Any) -
     server.start()
     try:
         with (
-            GrpcLink(f"127.0.0.1:{port}", credentials(), sleep=lambda _: None) as link,
+            GrpcLink(f"127.0.0.1:{port}", credentials()) as link,
             pytest.raises(Unreachable, match="Refused before a word was said"),
         ):
             link.federation(values.client)

@@ -105,7 +105,7 @@ class Play:
 
     def _link(self, number: int) -> GrpcLink:
         if number not in self._links:
-            self._links[number] = GrpcLink(self._served.address, credentials(number), attempts=1)
+            self._links[number] = GrpcLink(self._served.address, credentials(number))
         return self._links[number]
 
     def _task(self, number: int, wait_seconds: float = 0.0) -> Task:

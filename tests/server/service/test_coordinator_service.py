@@ -85,7 +85,7 @@ class TestWholeRun:
         me = identity(number).client_id
         version = RoundId(0)
         sums = []
-        with found.link(number, attempts=4) as link:
+        with found.link(number) as link:
             info = link.federation(me)
             assert link.catalogue(me) == CATALOGUE.data
             assert info.wrapped_secrets and info.n_items == 1

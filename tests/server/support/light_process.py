@@ -14,6 +14,9 @@ from fedrec.ids import RoundId
 from fedrec.protection import SegmentSpec, VectorSpec
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import NOTHING, Finished, Remembered, StepMessage, StepTask, Train
+from fedrec_client.link.backoff import Backoff
+from fedrec_client.link.patient_link import Meter, patient_link
+from fedrec_client.link.stopping import StopSwitch
 
 POLL_SECONDS = 20.0
 
@@ -23,7 +26,10 @@ def main(address: str, folder: str, number: int, spec: VectorSpec) -> str:
     identity = Identity.load(Path(folder))
     client_id = identity.client_id
     own = Credentials.load(Path(folder) / "own.pem", "the test")
-    with GrpcLink(address, own, attempts=20) as link:
+    stop = StopSwitch()
+    patience = Backoff(stop), lambda error: None
+    with GrpcLink(address, own) as once:
+        link = patient_link(once, Meter(), stop, *patience, maximum_attempts=20)
         info = link.federation(client_id)
         assert plan_from_json(info.plan_json).protection.name == "masks"
         client = LightClient(

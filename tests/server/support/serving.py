@@ -73,10 +73,10 @@ class Serving:
         return self.coordinator.engine.run.name
 
     @contextmanager
-    def link(self, who: Credentials | int = 0, attempts: int = 1) -> Iterator[GrpcLink]:
+    def link(self, who: Credentials | int = 0) -> Iterator[GrpcLink]:
         """Open a client's link; a number is a client's."""
         own = credentials(who) if isinstance(who, int) else who
-        with GrpcLink(self.address, own, attempts=attempts) as link:
+        with GrpcLink(self.address, own) as link:
             yield link
 
     @contextmanager
