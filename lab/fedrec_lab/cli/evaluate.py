@@ -14,9 +14,10 @@ import typer
 
 from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.failures import INTERRUPTED
-from fedrec.cli.terminal import AsJson, new_console, print_json
+from fedrec.cli.terminal import AsJson, print_json
 from fedrec.cli.value_flags import SetValues, values_of
 from fedrec.errors import SettingsError
+from fedrec_lab.cli.round_progress import progress_bar
 from fedrec_lab.cli.seeds_flag import seeds_of
 from fedrec_lab.cli.stop_request import StopRequest
 
@@ -228,26 +229,17 @@ def _progress() -> Iterator[Listener]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("measurements"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-    )
-    with Progress(*columns, console=new_console(stderr=True)) as bar:
-        shown = bar.add_task("measurements", total=None, text="")
+    with progress_bar("measurements") as update:
 
         class Bar:
             text = ""
 
             def begin(self, number: int, n_jobs: int, job: Job) -> None:
                 self.text = job.text
-                bar.update(shown, completed=number - 1, total=n_jobs, text=job.text)
+                update(completed=number - 1, total=n_jobs, text=job.text)
 
             def tell(self, text: str) -> None:
-                bar.update(shown, text=f"{self.text}: {text}")
+                update(text=f"{self.text}: {text}")
 
         yield Bar()
 

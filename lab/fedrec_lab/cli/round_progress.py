@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +15,7 @@ from fedrec.cli.terminal import human_bytes, new_console
 if TYPE_CHECKING:
     from fedrec_lab.reports.round_report import RoundReport
 
-__all__ = ["Told", "round_progress", "round_text"]
+__all__ = ["Told", "progress_bar", "round_progress", "round_text"]
 
 Told = Callable[["RoundReport"], None]
 
@@ -38,21 +39,26 @@ def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
 
         yield tell
         return
+    with progress_bar(label or "rounds", n_rounds) as update:
+        yield lambda report: update(completed=int(report.round), text=round_text(report))
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Show a bar with a text behind it on stderr, and yield what moves it.
+
+    What is yielded takes `completed`, `total` and `text`, each where it changes.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (
-        TextColumn(label or "rounds"),
+        TextColumn(label),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[text]}"),
     )
     with Progress(*columns, console=new_console(stderr=True)) as bar:
-        task = bar.add_task(label, total=n_rounds, text="")
-
-        def show(report: RoundReport) -> None:
-            bar.update(task, completed=int(report.round), text=round_text(report))
-
-        yield show
+        yield partial(bar.update, bar.add_task(label, total=total, text=""))
 
 
 def round_text(report: RoundReport) -> str:

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
-from fedrec.evaluation.metrics import Rates
 from fedrec.formats import check_format, format_number
 from fedrec_lab.comparison.measurement import Measurement
 
@@ -19,6 +20,7 @@ __all__ = ["Parts"]
 
 _FORMAT = "fedrec comparison part"
 _VERSION = 2
+_MEASUREMENTS = TypeAdapter(tuple[Measurement, ...])
 
 
 class Parts:
@@ -50,7 +52,7 @@ class Parts:
         try:
             record = json.loads(path.read_bytes())
             self._check(record, path)
-            return tuple(map(_measurement, record["measurements"]))
+            return _MEASUREMENTS.validate_python(record["measurements"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -94,7 +96,3 @@ class Parts:
                 "clients than these.",
                 remedy="Resume with the run folder's own resolved.toml, or start a new run.",
             )
-
-
-def _measurement(found: dict[str, Any]) -> Measurement:
-    return Measurement(**(found | {"rates": Rates(**found["rates"])}))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Rates, Scorer
@@ -80,18 +81,12 @@ class Measured:
             StorageError: it is something else.
         """
         try:
-            return tuple(cls._of(found) for found in json.loads(text))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return _MEASURED.validate_json(text)
+        except ValidationError as error:
             raise StorageError(
                 f"This is no result of a row: {text[:60]!r}.",
                 remedy="Delete the file; the run that it belongs to is done again.",
             ) from error
 
-    @classmethod
-    def _of(cls, found: dict[str, Any]) -> Measured:
-        for name in ("validation", "test"):
-            found[name] = Rates(**found[name])
-        if found.get("no_learning"):
-            found["no_learning"] = Rates(**found["no_learning"])
-        found["references"] = {name: Rates(**rates) for name, rates in found["references"].items()}
-        return cls(**found)
+
+_MEASURED = TypeAdapter(tuple[Measured, ...])

@@ -11,7 +11,9 @@ from typing import Any
 
 from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec.planning.protocol_words import marked
-from fedrec_lab.reports.result_row import Metric, ResultRow
+from fedrec_lab.reports.metrics_table import parquet_of
+from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow
+from fedrec_lab.reports.tables import aligned
 
 __all__ = ["ComparisonRow", "ComparisonTable", "Sample"]
 
@@ -101,7 +103,7 @@ class ComparisonTable:
         texts = []
         for protocol in self.protocols:
             result = row.result(protocol)
-            texts += [_MISSING if result is None else _text(result, key) for key, _ in _SHOWN]
+            texts += [_MISSING if result is None else result.text(key) for key, _ in _SHOWN]
         seeds = max((len(samples) for samples in row.samples.values()), default=0)
         return [row.label, *texts, str(seeds or _MISSING), self._choices(row)]
 
@@ -125,17 +127,7 @@ class ComparisonTable:
     def to_text(self) -> str:
         """Return aligned text, a line a row."""
         table = [self.headings, *map(self.cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        last = len(widths) - 1
-        lines = [
-            "  ".join(
-                cell.ljust(width) if index in (0, last) else cell.rjust(width)
-                for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in table
-        ]
-        lines.insert(1, "-" * max(map(len, lines)))
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*aligned(table, left=(0, len(table[0]) - 1)), *self.notes])
 
     def to_markdown(self) -> str:
         """Return a Markdown table, the notes below it."""
@@ -156,17 +148,12 @@ class ComparisonTable:
 
     def to_parquet(self) -> bytes:
         """Return the lines of `to_csv` as Parquet."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        kinds = {"seed": pa.int64(), "users": pa.int64()}
-        kinds |= dict.fromkeys(("hr", "recall", "ndcg", "mrr"), pa.float64())
-        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in _COLUMNS])
-        records = list(self._records())
-        columns = {name: [record[name] for record in records] for name in _COLUMNS}
-        out = io.BytesIO()
-        pq.write_table(pa.Table.from_pydict(columns, schema=schema), out)
-        return out.getvalue()
+        return parquet_of(
+            dict.fromkeys(_COLUMNS, "string")
+            | {"seed": "int64", "users": "int64"}
+            | dict.fromkeys(("hr", "recall", "ndcg", "mrr"), "double"),
+            self._records(),
+        )
 
     def to_record(self) -> dict[str, object]:
         """Return the table as one object for JSON, means and deviations included."""
@@ -214,16 +201,11 @@ class ComparisonTable:
 def _record(row: ComparisonRow, protocol: Protocol) -> dict[str, object]:
     result = row.result(protocol)
     assert result is not None
-    summary: dict[str, object] = {}
-    for metric in ("hr", "recall", "ndcg", "mrr"):
-        name: Metric = metric
-        summary[name] = {"mean": result.mean(name), "deviation": result.deviation(name)}
+    summary: dict[str, object] = {
+        metric: {"mean": result.mean(metric), "deviation": result.deviation(metric)}
+        for metric, _ in METRICS
+    }
     return summary | {"samples": [asdict(sample) for sample in row.samples[protocol]]}
-
-
-def _text(result: ResultRow, metric: Metric) -> str:
-    mean, deviation = f"{result.mean(metric):.4f}", result.deviation(metric)
-    return mean if deviation is None else f"{mean} ± {deviation:.4f}"
 
 
 def _common_start(values: Sequence[str]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fedrec.evaluation.metrics import SCORERS, SPLITS, MetricSums, Rates
 from fedrec_lab.reports.round_report import RoundReport
 
-__all__ = ["metrics_parquet"]
+__all__ = ["metrics_parquet", "parquet_of"]
 
 
 def metrics_parquet(rounds: Sequence[RoundReport], references: MetricSums | None = None) -> bytes:
@@ -18,31 +19,40 @@ def metrics_parquet(rounds: Sequence[RoundReport], references: MetricSums | None
     `version` is the model that was measured; the references, which belong to no version, have
     the last one measured.
     """
+    return parquet_of(
+        {
+            "round": "int64",
+            "kind": "string",
+            "version": "int64",
+            "scorer": "string",
+            "split": "string",
+            "users": "int64",
+            "hr": "double",
+            "recall": "double",
+            "ndcg": "double",
+            "mrr": "double",
+            "loss": "double",
+            "participants": "int64",
+            "seconds": "double",
+            "vector_bytes": "int64",
+        },
+        _rows(rounds, references),
+    )
+
+
+def parquet_of(kinds: Mapping[str, str], rows: Iterable[Mapping[str, object]]) -> bytes:
+    """Return a Parquet file.
+
+    Args:
+        kinds: Arrow's name for the type of every column.
+        rows: values by column.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema(
-        [
-            ("round", pa.int64()),
-            ("kind", pa.string()),
-            ("version", pa.int64()),
-            ("scorer", pa.string()),
-            ("split", pa.string()),
-            ("users", pa.int64()),
-            ("hr", pa.float64()),
-            ("recall", pa.float64()),
-            ("ndcg", pa.float64()),
-            ("mrr", pa.float64()),
-            ("loss", pa.float64()),
-            ("participants", pa.int64()),
-            ("seconds", pa.float64()),
-            ("vector_bytes", pa.int64()),
-        ]
-    )
-    rows = list(_rows(rounds, references))
-    columns = {name: [row.get(name) for row in rows] for name in schema.names}
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
     out = io.BytesIO()
-    pq.write_table(pa.Table.from_pydict(columns, schema=schema), out)
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), out)
     return out.getvalue()
 
 
@@ -67,11 +77,7 @@ def _row(report: RoundReport, scorer: str, split: str, rates: Rates) -> dict[str
         "version": report.round - 1,
         "scorer": scorer,
         "split": split,
-        "users": rates.users,
-        "hr": rates.hr,
-        "recall": rates.recall,
-        "ndcg": rates.ndcg,
-        "mrr": rates.mrr,
+        **asdict(rates),
         "loss": report.loss if scorer == "model" else None,
         "participants": report.participants,
         "seconds": report.seconds,

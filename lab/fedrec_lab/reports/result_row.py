@@ -53,6 +53,11 @@ class ResultRow:
         mean = self.mean(metric)
         return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
+    def text(self, metric: Metric) -> str:
+        """Return the mean with four places, and the deviation where there are seeds."""
+        mean, deviation = f"{self.mean(metric):.4f}", self.deviation(metric)
+        return mean if deviation is None else f"{mean} ± {deviation:.4f}"
+
     def _values(self, metric: Metric) -> list[float]:
         found: list[float] = [getattr(rates, metric) for rates in self.samples]
         return found

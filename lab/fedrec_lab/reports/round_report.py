@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split
@@ -124,17 +125,11 @@ class RoundReport:
             StorageError: it is something else.
         """
         try:
-            found: dict[str, Any] = _with_rates(json.loads(text))
-            also = tuple(ProtocolRates(**_with_rates(each)) for each in found.pop("also", ()))
-            return cls(**found, also=also)
-        except (ValueError, TypeError, KeyError) as error:
+            return _REPORT.validate_json(text)
+        except ValidationError as error:
             raise StorageError(
                 f"This is no round's report: {text[:60]!r}.", remedy="Restore the file."
             ) from error
 
 
-def _with_rates(found: dict[str, Any]) -> dict[str, Any]:
-    for split in ("validation", "test"):
-        if found[split] is not None:
-            found[split] = Rates(**found[split])
-    return found
+_REPORT = TypeAdapter(RoundReport)

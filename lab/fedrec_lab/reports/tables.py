@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow
+from fedrec_lab.reports.result_row import METRICS, ResultRow
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["cells", "headings", "plain_table", "rich_table"]
+__all__ = ["aligned", "cells", "headings", "plain_table", "rich_table"]
 
 
 def headings(at: int, protocol: str = "") -> list[str]:
@@ -26,29 +26,30 @@ def headings(at: int, protocol: str = "") -> list[str]:
 
 def cells(row: ResultRow) -> list[str]:
     """Return a row as text: means with four places, deviations where there are seeds."""
-    rates = [_with_deviation(row, metric) for metric, _ in METRICS]
+    rates = [row.text(metric) for metric, _ in METRICS]
     return [row.label, *rates, str(row.samples[0].users), str(len(row.samples))]
-
-
-def _with_deviation(row: ResultRow, metric: Metric) -> str:
-    deviation = row.deviation(metric)
-    mean = f"{row.mean(metric):.4f}"
-    return mean if deviation is None else f"{mean} ± {deviation:.4f}"
 
 
 def plain_table(rows: Sequence[ResultRow], *, at: int) -> str:
     """Return the table as aligned text, one line a row."""
-    table = [headings(at), *map(cells, rows)]
+    return "\n".join([*aligned([headings(at), *map(cells, rows)], left=(0,)), *_notes(rows)])
+
+
+def aligned(table: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
+    """Return the lines of a table as aligned text, a rule below its headings.
+
+    Args:
+        left: columns of words; all others are flush right.
+    """
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(
-            [line[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        )
+            cell.ljust(width) if index in left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in table
     ]
-    lines.insert(1, "-" * len(lines[0]))
-    return "\n".join([*lines, *_notes(rows)])
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
 
 
 def rich_table(rows: Sequence[ResultRow], *, at: int, title: str | None = None) -> Table:
