@@ -56,8 +56,6 @@ class _Job:
     folder: Path
     n_clients: int
     protect: bool
-    resume: bool
-    accept_other_arithmetic: bool
     users: UserSplit | None
     catalogue: Catalogue | None
 
@@ -105,8 +103,6 @@ def simulate_seeds(
     jobs: int = 0,
     n_clients: int = 1,
     protect: bool = False,
-    resume: bool = False,
-    accept_other_arithmetic: bool = False,
     on_round: Callable[[int, RoundReport], None] | None = None,
     stop: Callable[[], bool] = never,
     users: UserSplit | None = None,
@@ -117,8 +113,6 @@ def simulate_seeds(
     Args:
         folders: an existing run folder for each seed, in the order in which they are begun.
         jobs: processes at a time; 0 for one a core.
-        resume: go on from the folders' checkpoints.
-        accept_other_arithmetic: go on even where training rounds otherwise than before.
         on_round: told of each seed's rounds, in the order of each seed.
         stop: asked all the time; then every run stops after its round and saves. Seeds that were
             not begun are not in the result.
@@ -141,8 +135,6 @@ def simulate_seeds(
             folder=folders[seed],
             n_clients=n_clients,
             protect=protect,
-            resume=resume,
-            accept_other_arithmetic=accept_other_arithmetic,
             users=users,
             catalogue=catalogue,
         )
@@ -247,8 +239,6 @@ def _work(job: _Job, said: Any, stopping: Any) -> None:
             n_clients=job.n_clients,
             protect=job.protect,
             folder=job.folder,
-            resume=job.resume,
-            accept_other_arithmetic=job.accept_other_arithmetic,
             on_round=tell,
             stop=stopping.is_set,
             users=job.users,

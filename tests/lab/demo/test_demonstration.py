@@ -15,7 +15,7 @@ from fedrec.cli.main import main
 from fedrec_lab.demo import demonstration
 from fedrec_lab.demo.comparison import Comparison
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 compare = demonstration._compare
 

@@ -1,8 +1,9 @@
-"""Several seeds side by side: the bits of each alone, stopped together, resumed."""
+"""Several seeds side by side: the bits of each alone, stopped together, gone on with one by one."""
 
 from __future__ import annotations
 
 import multiprocessing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def alone(settings_of, data, tmp_path_factory):
     return folders
 
 
-def test_side_by_side_stopped_and_resumed_gives_the_bits_of_one_by_one(
+def test_stopped_side_by_side_and_gone_on_with_gives_the_bits_of_one_by_one(
     settings_of, data, alone, tmp_path
 ):
     folders, seen = folders_in(tmp_path), []
@@ -44,15 +45,17 @@ def test_side_by_side_stopped_and_resumed_gives_the_bits_of_one_by_one(
     def told(seed, report):
         seen.append((seed, int(report.round)))
 
-    options = dict(zip(("users", "catalogue"), data, strict=True)) | {"on_round": told}
-    options["jobs"] = len(SEEDS)
-    stopped = simulate_seeds(settings_of(), folders, stop=lambda: len(seen) >= 2, **options)
+    own = dict(zip(("users", "catalogue"), data, strict=True))
+    stopped = simulate_seeds(
+        settings_of(), folders, jobs=2, stop=lambda: len(seen) >= 2, on_round=told, **own
+    )
     assert [result.seed for result in stopped] == list(SEEDS)
     unfinished = {result.seed: result.folder for result in stopped if not result.finished}
     assert unfinished, "nothing was stopped"
     assert all((folder / "checkpoint").is_dir() for folder in unfinished.values())
-    resumed = simulate_seeds(settings_of(), unfinished, resume=True, **options)
-    assert all(result.finished for result in resumed)
+    for seed, settings in settings_of_seeds(settings_of(), tuple(unfinished)).items():
+        go_on = dict(own, folder=folders[seed], on_round=partial(told, seed), resume=True)
+        record_simulation(simulate(settings, **go_on), RunFolder(folders[seed]))
     for seed in SEEDS:
         assert [number for own, number in seen if own == seed] == list(range(1, 9))
         here, there = folders[seed], alone[seed]

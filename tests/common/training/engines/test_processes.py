@@ -77,6 +77,14 @@ def own(tmp_path):
     made.close()
 
 
+@pytest.fixture
+def lone(tmp_path):
+    """An engine of this test's own with one process, where a second shows nothing more."""
+    made = ProcessEngine(1, tmp_path)
+    yield made
+    made.close()
+
+
 def ended(pid: int, *, within: float = 30.0) -> bool:
     """Wait for the end of any process."""
     try:
@@ -113,15 +121,6 @@ def test_algorithms_of_others_are_found_where_they_are_imported_from(
         same(play(Learner(plan, 200, device="cpu", workers=engine)), alone)
 
 
-def test_three_processes_give_the_bits_of_one(plan_of, play, same, tmp_path):
-    learner = Learner(plan_of(), 200, device="cpu", workers=3, scratch=tmp_path)
-    try:
-        same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
-        assert len(learner.engine._processes.processes) == 3
-    finally:
-        learner.close()
-
-
 def test_some_users_or_nobody_may_train(plan_of, play, same, users, engine):
     for some in (np.arange(len(users)) % 5 == 0, np.zeros(len(users), bool)):
         learners = [
@@ -140,15 +139,15 @@ def test_parties_share_the_processes(plan_of, users, play, same, engine):
     assert engine._processes.processes == here
 
 
-def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, own, tmp_path):
+def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, lone, tmp_path):
     plan = plan_of(**KINDS["pfedrec"])
-    learner = Learner(plan, 200, device="cpu", workers=own, scratch=tmp_path, table_bytes=1)
+    learner = Learner(plan, 200, device="cpu", workers=lone, scratch=tmp_path, table_bytes=1)
     found, kept = play(learner), play(Learner(plan, 200, device="cpu"))
     assert found[1].private.in_files
     same(found, kept)
-    folder = own._crew.scratch.path
-    assert not list(folder.glob("*.tables")) or own._crew._cohorts
-    own.close()
+    folder = lone._crew.scratch.path
+    assert not list(folder.glob("*.tables")) or lone._crew._cohorts
+    lone.close()
     assert not folder.exists()
     same(found, kept)
 
@@ -171,20 +170,16 @@ class Killing:
         monkeypatch.setattr(WorkerProcess, "tell", telling)
 
 
-@pytest.mark.parametrize("at", [1, 5])
-def test_what_a_killed_worker_did_is_done_again(at, plan_of, play, same, own, monkeypatch, capsys):
-    killing = Killing(monkeypatch, lambda task: task == at)
-    learner = Learner(plan_of(), 200, device="cpu", workers=own)
-    same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
-    assert len(killing.killed) == 1 and len(own.processes) == 2
-    assert not set(killing.killed) & set(own.processes)
-    assert "worker process died" in logged(capsys)
-
-
-def test_a_worker_killed_between_rounds_is_replaced(plan_of, play, same, own):
+def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkeypatch, capsys):
+    """Killed at its first task, at a later one, and between rounds."""
     learner = Learner(plan_of(), 200, device="cpu", workers=own)
     alone = play(Learner(plan_of(), 200, device="cpu"))
-    same(play(learner), alone)
+    with monkeypatch.context() as patched:
+        killing = Killing(patched, lambda task: task in (1, 6))
+        same(play(learner), alone)
+    assert len(killing.killed) == 2 and len(own.processes) == 2
+    assert not set(killing.killed) & set(own.processes)
+    assert logged(capsys).count("worker process died") == 2
     gone = own.processes[0]
     os.kill(gone, signal.SIGKILL)
     assert ended(gone)
@@ -205,9 +200,9 @@ def test_workers_that_always_die_end_the_round_and_not_the_engine(
     same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
 
 
-def test_divergence_is_told_as_in_one_process(plan_of, users, own):
+def test_divergence_is_told_as_in_one_process(plan_of, users, engine):
     said = []
-    for workers in (1, own):
+    for workers in (1, engine):
         plan = plan_of(federation={"minimum_item_users": 4})
         learner = Learner(plan, 200, device="cpu", workers=workers)
         shared, private = learner.initial_shared(), learner.initial_private(users)
@@ -224,24 +219,24 @@ def test_divergence_is_told_as_in_one_process(plan_of, users, own):
     assert "finite" in said[0][0] and "exploded" in said[1][0]
 
 
-def test_a_defect_in_a_worker_is_told_here(plan_of, play, own, monkeypatch, capsys):
+def test_a_defect_in_a_worker_is_told_here(plan_of, play, lone, monkeypatch, capsys):
     monkeypatch.setattr(
         process_round, "recipe_of", lambda _: {"module": "no_such_module", "name": "Nothing"}
     )
     with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
-        play(Learner(plan_of(), 200, device="cpu", workers=own))
-    assert own.processes == ()
+        play(Learner(plan_of(), 200, device="cpu", workers=lone))
+    assert lone.processes == ()
     assert "Traceback" in logged(capsys)
 
 
-def test_no_secret_reaches_a_worker(plan_of, play, own, monkeypatch):
+def test_no_secret_reaches_a_worker(plan_of, play, lone, monkeypatch):
     # What people give programs in their environment, and what nobody has heard of.
     for name in ("AWS_SECRET_ACCESS_KEY", "FEDREC_CLIENT__TOKEN_FILE", "GITHUB_TOKEN", "MINE"):
         monkeypatch.setenv(name, "do-not-tell")
     read, write = os.pipe()
     os.set_inheritable(write, False)
-    play(Learner(plan_of(), 200, device="cpu", workers=own), (2,))
-    for pid in own.processes:
+    play(Learner(plan_of(), 200, device="cpu", workers=lone), (2,))
+    for pid in lone.processes:
         place = Path(f"/proc/{pid}")
         environment = (place / "environ").read_bytes()
         assert b"do-not-tell" not in environment and b"OMP_NUM_THREADS=1" in environment
@@ -251,12 +246,12 @@ def test_no_secret_reaches_a_worker(plan_of, play, own, monkeypatch):
         assert not any(entry.startswith("socket:") for entry in held)
     os.close(read)
     os.close(write)
-    folder = own._crew.scratch.path
+    folder = lone._crew.scratch.path
     assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_a_full_disk_is_told_with_what_to_do(plan_of, play, same, own):
-    learner = Learner(plan_of(), 200, device="cpu", workers=own)
+def test_a_full_disk_is_told_with_what_to_do(plan_of, play, same, lone):
+    learner = Learner(plan_of(), 200, device="cpu", workers=lone)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
@@ -274,14 +269,16 @@ def test_a_folder_that_is_not_there_is_told(plan_of, play, tmp_path):
         play(learner)
 
 
-def test_closing_leaves_no_process_and_no_file(plan_of, play, tmp_path):
-    learner = Learner(plan_of(), 200, device="cpu", workers=2, scratch=tmp_path)
-    play(learner, (2,))
+def test_closing_leaves_no_process_and_no_file(plan_of, play, same, tmp_path):
+    """Of three processes, and of those of a learner that nobody closes."""
+    learner = Learner(plan_of(), 200, device="cpu", workers=3, scratch=tmp_path)
+    same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
     pids = learner.engine._processes.processes
+    assert len(pids) == 3
     assert [path.name for path in tmp_path.iterdir()]
     learner.close()
     assert all(map(ended, pids)) and not list(tmp_path.iterdir())
-    # The next round starts others.
+    learner = Learner(plan_of(), 200, device="cpu", workers=2, scratch=tmp_path)
     play(learner, (2,))
     pids = learner.engine._processes.processes
     del learner
@@ -289,18 +286,18 @@ def test_closing_leaves_no_process_and_no_file(plan_of, play, tmp_path):
     assert all(map(ended, pids)) and not list(tmp_path.iterdir())
 
 
-def test_folders_of_engines_that_were_killed_are_removed(own, plan_of, play, tmp_path):
-    play(Learner(plan_of(), 200, device="cpu", workers=own), (2,))
+def test_folders_of_engines_that_were_killed_are_removed(lone, plan_of, play, tmp_path):
+    play(Learner(plan_of(), 200, device="cpu", workers=lone), (2,))
     abandoned = tmp_path / "fedrec-workers-killed"
     abandoned.mkdir()
     (abandoned / "lock").touch()
     (abandoned / "1.tables").write_bytes(bytes(100))
     half_made = tmp_path / "fedrec-workers-made"
     half_made.mkdir()
-    other = ProcessEngine(2, tmp_path)
+    other = ProcessEngine(1, tmp_path)
     play(Learner(plan_of(), 200, device="cpu", workers=other), (2,))
     try:
         assert not abandoned.exists() and half_made.exists()
-        assert own._crew.scratch.path.exists() and other._crew.scratch.path.exists()
+        assert lone._crew.scratch.path.exists() and other._crew.scratch.path.exists()
     finally:
         other.close()
