@@ -39,7 +39,7 @@ refuses looks no different from a port where nobody listens."""
 REFUSED_UNHEARD = (
     "Refused before a word was said: the certificate is not of this federation, or nobody listens."
 )
-MAX_MESSAGE_BYTES = 2_000
+MAX_ERROR_BYTES = 2_000
 """HTTP/2 headers are limited to 8 KiB, and gRPC writes a byte outside ASCII as three."""
 
 STATUS: dict[str, grpc.StatusCode] = {
@@ -121,10 +121,10 @@ def _metadata(error: grpc.RpcError) -> dict[str, str]:
 
 
 def _shortened(message: str) -> str:
-    return message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+    return message.encode()[:MAX_ERROR_BYTES].decode(errors="ignore")
 
 
 def _printable(message: str) -> str:
     """Return a peer's text without what could forge lines of a log or steer a terminal."""
-    kept = "".join(c if c.isprintable() else " " for c in message[:MAX_MESSAGE_BYTES])
+    kept = "".join(c if c.isprintable() else " " for c in message[:MAX_ERROR_BYTES])
     return kept.strip()

@@ -7,10 +7,10 @@ import threading
 import grpc
 
 from fedrec.identity.certificates import Credentials
+from fedrec.wire.limits import MAX_MESSAGE_BYTES
 
-__all__ = ["MAX_MESSAGE_BYTES", "close_channel", "open_channel"]
+__all__ = ["close_channel", "open_channel"]
 
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CLOSING_SECONDS = 2.0
 
 OPTIONS: tuple[tuple[str, int], ...] = (

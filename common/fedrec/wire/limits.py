@@ -12,6 +12,7 @@ from fedrec.ids import ClientId, RoundId
 
 __all__ = [
     "MAX_CONTRIBUTIONS",
+    "MAX_MESSAGE_BYTES",
     "MAX_METRICS_BYTES",
     "MAX_PAUSED",
     "MAX_REASON_CHARS",
@@ -42,6 +43,8 @@ PROTOCOL_VERSION = "8.0"
 
 RoundKind = Literal["count", "train", "evaluate"]
 
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Of one gRPC message, either way: gRPC refuses a longer one before it reads it."""
 MAX_TEXT_CHARS = 200
 MAX_REASON_CHARS = 2_000
 MAX_CONTRIBUTIONS = 10_000

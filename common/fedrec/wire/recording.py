@@ -17,14 +17,14 @@ from typing import BinaryIO, Literal
 from fedrec.disk import unwritten
 from fedrec.errors import StorageError
 
-__all__ = ["MAGIC", "MAX_MESSAGE_BYTES", "SUFFIX", "Frame", "FrameReader", "FrameWriter", "Kind"]
+__all__ = ["MAGIC", "MAX_RECORDED_BYTES", "SUFFIX", "Frame", "FrameReader", "FrameWriter", "Kind"]
 
 Kind = Literal["request", "response", "limit"]
 """What a client sent, what it was answered, or the end of the recording."""
 
 MAGIC = b"fedrec wire recording 1\n"
 SUFFIX = ".frames"
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_RECORDED_BYTES = 64 * 1024 * 1024
 """gRPC takes 4 MiB here; a file in which a frame claims more than this is damaged."""
 
 _HEAD = struct.Struct("<IHBQd")
@@ -89,7 +89,7 @@ class FrameWriter:
             return False
         method = frame.method.encode()[:_MAX_METHOD_BYTES]
         needed = _HEAD.size + len(method) + len(frame.message)
-        if needed > self._left or len(frame.message) > MAX_MESSAGE_BYTES:
+        if needed > self._left or len(frame.message) > MAX_RECORDED_BYTES:
             self._file.write(_HEAD.pack(0, 0, _KINDS.index("limit"), 0, frame.unix_seconds))
             self.close()
             return False
@@ -144,7 +144,7 @@ class FrameReader:
             self.truncated = True
             return None
         length, method_bytes, kind, call, unix_seconds = _HEAD.unpack(head)
-        if kind >= len(_KINDS) or method_bytes > _MAX_METHOD_BYTES or length > MAX_MESSAGE_BYTES:
+        if kind >= len(_KINDS) or method_bytes > _MAX_METHOD_BYTES or length > MAX_RECORDED_BYTES:
             raise self._damaged(f"a frame before byte {file.tell()} has an impossible head")
         if _KINDS[kind] == "limit":
             self.limited = True

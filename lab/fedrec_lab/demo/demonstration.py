@@ -36,7 +36,7 @@ from fedrec_lab.demo.workspace import DEVICE, DemoData, load_data, provisioned
 from fedrec_lab.reports.federation_record import record_federation, result_rows
 from fedrec_lab.reports.html import Fact
 from fedrec_lab.reports.message_sizes import message_sizes
-from fedrec_lab.reports.plots import SizeBar
+from fedrec_lab.reports.plot_data import SizeBar
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.run_view import RunView

@@ -5,7 +5,7 @@ from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, 
 from fedrec_lab.reports.figures import quality_by_round, size_bars
 from fedrec_lab.reports.html import Fact, Figure, ReportContent, render_report
 from fedrec_lab.reports.ledger import Ledger, ledger_of
-from fedrec_lab.reports.plots import SizeBar
+from fedrec_lab.reports.plot_data import SizeBar
 from fedrec_lab.reports.result_row import ResultRow, reference_rows
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder

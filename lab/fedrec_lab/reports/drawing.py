@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fedrec_lab.reports.plots import BarPlot, GroupPlot, LinePlot, Plot
+from fedrec_lab.reports.plot_data import BarPlot, GroupPlot, LinePlot, Plot
 from fedrec_lab.reports.ticks import plain_logarithmic, whole_numbers
 
 if TYPE_CHECKING:

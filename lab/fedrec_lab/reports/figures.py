@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedrec.evaluation.metrics import Rates, Split
 from fedrec_lab.reports.drawing import COLOURS
-from fedrec_lab.reports.plots import BarPlot, GroupPlot, Level, LinePlot, Series, SizeBar
+from fedrec_lab.reports.plot_data import BarPlot, GroupPlot, Level, LinePlot, Series, SizeBar
 from fedrec_lab.reports.round_report import RoundReport
 
 if TYPE_CHECKING:

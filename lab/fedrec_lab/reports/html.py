@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedrec.errors import StorageError
 from fedrec.planning.protocol_words import explained, marked
 from fedrec_lab.reports.drawing import as_element
-from fedrec_lab.reports.plots import Plot
+from fedrec_lab.reports.plot_data import Plot
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.tables import cells, headings

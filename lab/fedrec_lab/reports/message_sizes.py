@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedrec.config.layout import dense_values, protection_of
 from fedrec.config.schema import Plan, ProtectionSettings, UpdateSettings
 from fedrec.errors import SettingsError
-from fedrec_lab.reports.plots import SizeBar
+from fedrec_lab.reports.plot_data import SizeBar
 
 __all__ = ["message_sizes"]
 

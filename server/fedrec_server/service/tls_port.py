@@ -13,6 +13,7 @@ from fedrec.config.schema import CoordinatorSettings
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.certificates import Credentials, certificate_sha256
 from fedrec.identity.roster import Roster
+from fedrec.wire.limits import MAX_MESSAGE_BYTES
 
 __all__ = ["OPTIONS", "check_protocol", "listen", "own_credentials"]
 
@@ -22,8 +23,8 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 4 << 20),
-    ("grpc.max_send_message_length", 8 << 20),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 100),
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.keepalive_time_ms", 30_000),

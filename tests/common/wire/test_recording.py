@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.errors import StorageError
-from fedrec.wire.recording import MAGIC, MAX_MESSAGE_BYTES, Frame, FrameReader, FrameWriter
+from fedrec.wire.recording import MAGIC, MAX_RECORDED_BYTES, Frame, FrameReader, FrameWriter
 
 
 def frame(number: int, message: bytes) -> Frame:
@@ -85,7 +85,7 @@ def test_the_size_limit_ends_the_recording(tmp_path: Path) -> None:
 
 def test_a_message_that_no_file_takes_ends_it_too(tmp_path: Path) -> None:
     path = tmp_path / "a.frames"
-    huge = frame(2, bytes(MAX_MESSAGE_BYTES + 1))
+    huge = frame(2, bytes(MAX_RECORDED_BYTES + 1))
     assert written(path, [FRAMES[0], huge, FRAMES[0]], max_bytes=1 << 30) == [True, False, False]
     assert path.stat().st_size < 1000
     assert list(FrameReader(path)) == [FRAMES[0]]
@@ -94,7 +94,7 @@ def test_a_message_that_no_file_takes_ends_it_too(tmp_path: Path) -> None:
 def test_a_frame_that_claims_too_much_is_damage_and_takes_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.frames"
     written(path, FRAMES[:1])
-    head = struct.pack("<IHBQd", MAX_MESSAGE_BYTES + 1, 6, 0, 2, 0.0)
+    head = struct.pack("<IHBQd", MAX_RECORDED_BYTES + 1, 6, 0, 2, 0.0)
     path.write_bytes(path.read_bytes() + head)
     with pytest.raises(StorageError, match="impossible head"):
         list(FrameReader(path))

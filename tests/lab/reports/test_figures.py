@@ -22,7 +22,7 @@ from fedrec_lab.reports.figures import (
     size_bars,
     spectra,
 )
-from fedrec_lab.reports.plots import SizeBar
+from fedrec_lab.reports.plot_data import SizeBar
 from fedrec_lab.reports.table_diagnostics import TableDiagnosis
 
 pytestmark = pytest.mark.slow
