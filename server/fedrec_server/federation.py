@@ -24,7 +24,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.protection.vector import Packed
-from fedrec.training.bounds import SumTerms, check_parts, most_users
+from fedrec.training.bounds import SumTerms, check_sum, most_users
 from fedrec.training.round_vectors import COUNTS, RoundVectors
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
 from fedrec.wire.stated_rows import StatedRows
@@ -299,7 +299,7 @@ class Federation:
         if kind != "count" and counted is not None:
             covered = ActiveRows.of(self.plan, self.vectors.n_items, counted.first)
         pairs = [tensor for tensor in layout.tensors if tensor.counted_by == HOLDER_PAIRS]
-        check_parts(
+        check_sum(
             SumTerms(
                 kind=kind,
                 layout=layout,

@@ -19,7 +19,6 @@ from server.support.federations import (
     operator,
 )
 from server.support.serving import Serving, serving
-from upload_status import upload_status
 
 from fedrec.errors import CertificateExpired, KeysError, NotInRoster, Unreachable, WrongIdentity
 from fedrec.identity.certificates import Credentials
@@ -67,8 +66,8 @@ CALLS: dict[str, Call] = {
         identity(1).client_id, found.run, RoundId(0)
     ),
     "FetchMasks": lambda found, link: link.masks(identity(1).client_id, found.run, FIRST, "keys"),
-    "GetUploadStatus": lambda found, link: upload_status(
-        link, found.bench.header(1, 1, found.bench.payload(1, 1), found.run)
+    "GetUploadStatus": lambda found, link: link._status(
+        found.bench.header(1, 1, found.bench.payload(1, 1), found.run)
     ),
     "SubmitUpdate": update,
     "SubmitMasks": masks,

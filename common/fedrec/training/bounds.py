@@ -38,7 +38,7 @@ from fedrec.ids import ClientId
 from fedrec.protection.vector import Packed
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["SumTerms", "check_parts", "check_sum", "most_users"]
+__all__ = ["SumTerms", "check_sum", "most_users"]
 
 Integers = NDArray[np.int64]
 
@@ -83,18 +83,7 @@ class SumTerms:
     begun: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def check_sum(terms: SumTerms, vector: Integers) -> None:
-    """Refuse a sum that no honest clients add up to.
-
-    Raises:
-        SumOutOfBounds: naming the tensor, the row, the value and what is allowed.
-    """
-    layout = terms.layout
-    counts, metrics = vector[layout.count_slice], vector[layout.metrics_slice]
-    check_parts(terms, layout.changes_of(vector), counts, metrics)
-
-
-def check_parts(
+def check_sum(
     terms: SumTerms, changes: Mapping[str, Packed], counts: Packed, metrics: Packed
 ) -> None:
     """Refuse a sum that no honest clients add up to, by its parts, which may be packed.

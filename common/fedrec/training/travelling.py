@@ -107,7 +107,9 @@ class Travelling:
                 least=self._plan.federation.minimum_item_users,
                 begun={name: len(shared.kept[name]) for name in pairs},
             ),
-            vector,
+            layout.changes_of(vector),
+            vector[layout.count_slice],
+            vector[layout.metrics_slice],
         )
 
     def pack(

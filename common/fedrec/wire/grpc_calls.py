@@ -103,32 +103,27 @@ class Calls:
             FedrecError: what the coordinator answered; `Unreachable` where nobody did.
         """
         with self._failing():
-            return self._receive(method, request, announcement)
-
-    def _receive(
-        self, method: Message, request: Message, announcement: str
-    ) -> tuple[Message, bytes] | None:
-        call = method(request, timeout=self.deadlines.stream(self._max_download_bytes))
-        watch = _Watch(call)
-        try:
-            watch.allow(self.deadlines.stream_seconds)
-            first = next(call, None)
-            if first is None:
-                return None
-            head = _expect(first, announcement)
-            blob = BLOB.from_proto(head if announcement == "blob" else head.blob, announcement)
-            assembler = Assembler(blob.length, blob.digest, max_bytes=self._max_download_bytes)
-            watch.allow(self.deadlines.stream(blob.length))
-            for part in call:
-                chunk = _expect(part, "chunk")
-                assembler.add(chunk.offset, chunk.data)
-            return head, assembler.finish()
-        except grpc.RpcError:
-            watch.check()
-            raise
-        finally:
-            watch.stop()
-            call.cancel()
+            call = method(request, timeout=self.deadlines.stream(self._max_download_bytes))
+            watch = _Watch(call)
+            try:
+                watch.allow(self.deadlines.stream_seconds)
+                first = next(call, None)
+                if first is None:
+                    return None
+                head = _expect(first, announcement)
+                blob = BLOB.from_proto(head if announcement == "blob" else head.blob, announcement)
+                assembler = Assembler(blob.length, blob.digest, max_bytes=self._max_download_bytes)
+                watch.allow(self.deadlines.stream(blob.length))
+                for part in call:
+                    chunk = _expect(part, "chunk")
+                    assembler.add(chunk.offset, chunk.data)
+                return head, assembler.finish()
+            except grpc.RpcError:
+                watch.check()
+                raise
+            finally:
+                watch.stop()
+                call.cancel()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

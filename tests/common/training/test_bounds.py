@@ -35,6 +35,13 @@ STEPS = 1 << BITS
 """What a user adds to a value at most, in grid steps."""
 
 
+def check(terms: SumTerms, vector: NDArray[np.int64]) -> None:
+    """Check a sum that lies in one vector."""
+    layout = terms.layout
+    parts = layout.changes_of(vector), vector[layout.count_slice], vector[layout.metrics_slice]
+    check_sum(terms, *parts)
+
+
 def plan_of(**sections: Any) -> Plan:
     base: dict[str, dict[str, Any]] = {
         "federation": {"maximum_users": 64, "minimum_item_users": 1},
@@ -91,7 +98,7 @@ class Sum:
         self.vector[self.layout.metrics_slice][METRIC_NAMES.index(name)] = value
 
     def check(self) -> None:
-        check_sum(self.terms, self.vector)
+        check(self.terms, self.vector)
 
     def refused(self, *words: str) -> None:
         with pytest.raises(SumOutOfBounds) as caught:
@@ -376,11 +383,11 @@ def test_pairs_of_many_items() -> None:
         holders=counts,
         begun={"pairs": first},
     )
-    check_sum(terms, vector)
+    check(terms, vector)
     for place in (0, 123_456, 999_999):
         vector[place] += 1
         with pytest.raises(SumOutOfBounds, match=f"pairs at place {place} is"):
-            check_sum(terms, vector)
+            check(terms, vector)
         vector[place] -= 1
 
 
@@ -498,7 +505,7 @@ def test_memory_beside_a_large_sum() -> None:
     )
     tracemalloc.start()
     try:
-        check_sum(terms, vector)
+        check(terms, vector)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

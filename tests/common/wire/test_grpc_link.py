@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import pytest
 from tls import credentials, issuer
-from upload_status import upload_status
 
 from fedrec.errors import (
     BadSignature,
@@ -88,7 +87,7 @@ def test_an_update_arrives_in_chunks_once(
     assert link.submit_update(header, payload) is False
     assert coordinator.accepted == {header.digest: payload}
     assert coordinator.chunk_offsets == list(range(0, len(payload), CHUNK_BYTES))
-    assert upload_status(link, header).accepted
+    assert link._status(header).accepted
     assert link.submit_update(header, payload) is True
 
 
@@ -110,7 +109,7 @@ def test_an_upload_of_an_earlier_start_goes_on(
 ) -> None:
     header = values.header(LONG)
     coordinator.spool[header.digest] = bytearray(LONG[: CHUNK_BYTES + 7])
-    assert upload_status(link, header) == UploadStatus(offset=CHUNK_BYTES + 7, accepted=False)
+    assert link._status(header) == UploadStatus(offset=CHUNK_BYTES + 7, accepted=False)
     assert link.submit_update(header, LONG) is False
     assert coordinator.chunk_offsets[0] == CHUNK_BYTES + 7
     assert coordinator.accepted[header.digest] == LONG
@@ -174,7 +173,7 @@ def test_a_claim_of_more_bytes_than_there_are_is_refused(
     header = values.header(b"short")
     coordinator.spool[header.digest] = bytearray(6)
     with pytest.raises(ProtocolError, match="claims 6 bytes"):
-        upload_status(link, header)
+        link._status(header)
 
 
 @pytest.mark.parametrize(

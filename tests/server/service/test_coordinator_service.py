@@ -15,7 +15,6 @@ from blake3 import blake3
 from server.support.federations import CATALOGUE, REVEALER, SEALED_BYTES, Bench, identity, operator
 from server.support.serving import Serving, serving
 from structlog.testing import capture_logs
-from upload_status import upload_status
 
 from fedrec.errors import (
     BadSignature,
@@ -340,10 +339,10 @@ class TestUploads:
             with pytest.raises(grpc.RpcError):
                 found.submit(header, (0, payload[: 1 << 20]))
             with found.link() as link:
-                status = upload_status(link, header)
+                status = link._status(header)
                 assert (status.offset, status.accepted) == (1 << 20, False)
                 assert not link.submit_update(header, payload)
-                assert upload_status(link, header).accepted
+                assert link._status(header).accepted
 
     @pytest.mark.parametrize(
         "method", ["NextTask", "GetFederation", "FetchPublished", "SubmitReport"]
