@@ -40,7 +40,7 @@ from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Train
 from fedrec_lab.demo.processes import Processes
-from fedrec_server.service.tls_port import OPTIONS
+from fedrec_server.service.tls_port import options
 
 N_CLIENTS = 8
 N_ITEMS, RANK = 234 * ROW_STEP, 21
@@ -72,7 +72,7 @@ def bare_server(ready, certificate: str, scratch: str) -> None:
             return str(total).encode()
 
         numbers = [0]
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=options(N_CLIENTS))
         handlers = {
             "Put": grpc.stream_unary_rpc_method_handler(swallow),
             "Keep": grpc.stream_unary_rpc_method_handler(keep),

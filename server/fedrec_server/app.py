@@ -38,7 +38,7 @@ from fedrec_server.service.callers import Callers
 from fedrec_server.service.connection_limit import allow_connections
 from fedrec_server.service.coordinator_service import CoordinatorService
 from fedrec_server.service.streams import StreamLimits
-from fedrec_server.service.tls_port import OPTIONS, check_protocol, listen, own_credentials
+from fedrec_server.service.tls_port import check_protocol, listen, options, own_credentials
 from fedrec_server.service.wire_recorder import WireRecorder
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.installed_epoch import installed_bundle
@@ -300,7 +300,9 @@ class Coordinator:
         )
         # In front, so that it sees what the guard turns away; not there at all where nobody asked.
         recorders = [] if self._recorder is None else [self._recorder]
-        server = grpc.aio.server(interceptors=[*recorders, guard], options=OPTIONS)
+        n_clients = len(engine.run.federation.keys.roster.members)
+        n_clients = min(n_clients, engine.run.federation.plan.rounds.clients_per_round or n_clients)
+        server = grpc.aio.server(interceptors=[*recorders, guard], options=options(n_clients))
         add_CoordinatorServicer_to_server(CoordinatorService(engine), server)  # type: ignore[no-untyped-call]  # generated
         add_AdminServicer_to_server(AdminService(engine, self._page), server)  # type: ignore[no-untyped-call]  # generated
         self._health = health.aio.HealthServicer()

@@ -75,7 +75,7 @@ class Engine:
     ) -> None:
         federation = newest(federation, store, clock.now())
         run = self.run = LiveRun(federation, store, clock=clock, failpoint=failpoint)
-        turns = StreamTurns()
+        turns = StreamTurns(run.work)
         self.admission = Admission(run, maximum_upload_bytes)
         self.rollbacks = RollbackDetection(run, self.admission)
         self.rotation = KeyRotation(run, self.rollbacks)

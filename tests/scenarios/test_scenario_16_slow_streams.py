@@ -20,6 +20,7 @@ from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
 from fedrec.wire.convert import UPLOAD_HEADER
 from fedrec.wire.error_status import from_rpc_error
 from fedrec.wire.v1 import update_pb2
+from fedrec_server.run.work import Work
 from fedrec_server.service.streams import heard_in_time
 from fedrec_server.uploads.incoming import StreamTurns
 
@@ -71,7 +72,7 @@ class TestScenario16Time:
 
 def test_scenario_16_places_are_given_in_order() -> None:
     async def crowd() -> list[int]:
-        places, served = StreamTurns(bytes_in_flight=8 << 20).places, []
+        places, served = StreamTurns(Work(), bytes_in_flight=8 << 20).places, []
 
         async def one(number: int) -> None:
             async with places:

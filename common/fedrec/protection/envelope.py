@@ -114,10 +114,14 @@ class Envelope:
         Raises:
             MalformedUpdate: for any length, plan or key but this one's.
         """
-        count, body = self._open(MESSAGE, message)
+        self.check_message(message[:HEADER_BYTES], len(message))
+        return memoryview(message)[HEADER_BYTES:]
+
+    def check_message(self, head: bytes, length: int) -> None:
+        """Refuse what begins and is as long as no message; see `open_message`."""
+        count = self._count(MESSAGE, head, length)
         if count != 1:
             raise MalformedUpdate(f"A message counts as one summand, not as {count}.")
-        return body
 
     def open_sum(self, total: bytes) -> tuple[int, memoryview]:
         """Return the number of summands that a sum claims, and its body.
@@ -126,21 +130,21 @@ class Envelope:
             MalformedUpdate: for any length, plan or key but this one's. Where a sum has entries
                 its reader checks that its length is that of whole ones.
         """
-        return self._open(SUM, total)
+        count = self._count(SUM, total[:HEADER_BYTES], len(total))
+        return count, memoryview(total)[HEADER_BYTES:]
 
     def _close(self, magic: bytes, count: int, body: bytes) -> bytes:
         return _HEADER.pack(magic, VERSION, count, self.plan_mark, self.key_id) + body
 
-    def _open(self, expected: bytes, message: bytes) -> tuple[int, memoryview]:
+    def _count(self, expected: bytes, head: bytes, length: int) -> int:
+        """Return how many summands a header claims, where it and the length fit."""
         most = self.most_sum_bytes if expected == SUM else self.message_bytes
-        if not self.message_bytes <= len(message) <= most:
+        if not self.message_bytes <= length <= most:
             allowed = str(most) if most == self.message_bytes else f"{self.message_bytes} to {most}"
             kind = "message" if expected == MESSAGE else "sum"
-            raise MalformedUpdate(
-                f"Found {len(message)} bytes; every {kind} of this plan has {allowed}."
-            )
-        magic, version, count, plan_mark, key_id = _HEADER.unpack_from(message)
-        if message[:HEADER_BYTES] != _HEADER.pack(magic, version, count, plan_mark, key_id):
+            raise MalformedUpdate(f"Found {length} bytes; every {kind} of this plan has {allowed}.")
+        magic, version, count, plan_mark, key_id = _HEADER.unpack(head)
+        if head != _HEADER.pack(magic, version, count, plan_mark, key_id):
             raise MalformedUpdate("The reserved bytes of the header are not zero.")
         if magic != expected or version != VERSION:
             kind = "message" if expected == MESSAGE else "sum"
@@ -149,7 +153,7 @@ class Envelope:
             raise MalformedUpdate("The bytes belong to another protection plan.")
         if key_id != self.key_id:
             raise MalformedUpdate("The bytes were made with another key.")
-        return count, memoryview(message)[HEADER_BYTES:]
+        return int(count)
 
 
 def _most_sum_bytes(plan: ProtectionPlan) -> int:

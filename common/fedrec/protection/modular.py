@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import BinaryIO
 
 import numpy as np
 
@@ -28,8 +29,8 @@ class ModularAccumulator(EnvelopedSum):
         self._layout = ResidueLayout.of_plan(plan)
         self._total: Residues = np.zeros((plan.n_blocks, *self._layout.shape), dtype=np.uint64)
 
-    def _take(self, body: memoryview) -> None:
-        blocks = unpack_blocks(self._layout, body)
+    def _take(self, file: BinaryIO) -> None:
+        blocks = unpack_blocks(self._layout, memoryview(file.read()))
         if not all(block[1].any() for block in blocks):
             raise MalformedUpdate(
                 "A ciphertext is transparent: its second polynomial is zero, so it hides nothing."

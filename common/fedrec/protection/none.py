@@ -6,9 +6,9 @@ vector, and only transport encryption keeps it from others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from fedrec.protection.secret import SecretKey
 from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
 
 __all__ = ["NoProtection"]
+
+_PIECE_BYTES = 1 << 20
 
 
 class NoProtection(Protection):
@@ -125,16 +127,14 @@ class PlainAccumulator(EnvelopedSum):
             _Total(segment, np.zeros(segment.length, dtype=_kind(segment)))
             for segment in spec.segments
         )
-        self._spec = spec
 
-    def _take(self, body: memoryview) -> None:
-        """Check a message and the sum that it leads to."""
-        pieces = _pieces(self._spec, body)
-        bounds = [
-            total.bounds_with(values) for total, values in zip(self._totals, pieces, strict=True)
-        ]
-        for total, values, (low, high) in zip(self._totals, pieces, bounds, strict=True):
-            total.values += values
+    def _take(self, file: BinaryIO) -> None:
+        """Check a message and the sum that it leads to, then add it: a piece is in memory."""
+        bounds = [total.bounds_with(total.beside(file)) for total in self._totals]
+        file.seek(HEADER_BYTES)
+        for total, (low, high) in zip(self._totals, bounds, strict=True):
+            for own, values in total.beside(file):
+                own += values
             total.low, total.high = low, high
 
     def _parts(self) -> Iterable[memoryview]:
@@ -150,14 +150,33 @@ class _Total:
     low: int = 0
     high: int = 0
 
-    def bounds_with(self, values: Packed) -> tuple[int, int]:
+    def beside(self, file: BinaryIO) -> Iterator[tuple[Packed, Packed]]:
+        """Yield the sum in pieces, each with the file's next values, which stay until the next.
+
+        Raises:
+            MalformedUpdate: the file ends before.
+        """
+        at_once = _PIECE_BYTES // self.values.itemsize
+        buffer = np.empty(min(at_once, len(self.values)), dtype=self.values.dtype)
+        for begin in range(0, len(self.values), at_once):
+            own = self.values[begin : begin + at_once]
+            values = buffer[: len(own)]
+            if file.readinto(values.data) != own.nbytes:  # type: ignore[attr-defined]  # typeshed
+                raise MalformedUpdate("The message ends before its last value.")
+            yield own, values
+
+    def bounds_with(self, pieces: Iterable[tuple[Packed, Packed]]) -> tuple[int, int]:
         """Return bounds of the sum with more values, refusing what may not be added."""
+        found = [self._bounds_with(own, values) for own, values in pieces]
+        return min(low for low, _ in found), max(high for _, high in found)
+
+    def _bounds_with(self, own: Packed, values: Packed) -> tuple[int, int]:
         low, high = int(values.min()), int(values.max())
         self.segment.check(low, high)
         low, high = self.low + low, self.high + high
         if low < self.segment.smallest or high > self.segment.max_abs_sum:
             # The extremes may lie in different slots.
-            summed = np.add(self.values, values, dtype=np.int64)
+            summed = np.add(own, values, dtype=np.int64)
             low, high = int(summed.min()), int(summed.max())
             self.segment.check(low, high)
         return low, high
@@ -205,18 +224,11 @@ def _opened(spec: VectorSpec, envelope: Envelope, total: bytes, n_summands: int)
     """Return each segment's values of a sum as they lie in it, all within their bounds."""
     found, body = envelope.open_sum(total)
     check_count(found, n_summands, envelope.max_summands)
-    pieces = _pieces(spec, body)
-    for segment, values in zip(spec.segments, pieces, strict=True):
-        segment.check(values.min(), values.max())
-    return pieces
-
-
-def _pieces(spec: VectorSpec, body: memoryview) -> list[Packed]:
-    """Return each segment's values as they lie in the body, without copying them."""
     pieces: list[Packed] = []
     start = 0
     for segment in spec.segments:
         piece = np.frombuffer(body, dtype=_kind(segment), count=segment.length, offset=start)
+        segment.check(piece.min(), piece.max())
         pieces.append(piece)
         start += piece.nbytes
     if start != len(body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import BinaryIO
 
 import numpy as np
 from gmpy2 import mpz
@@ -52,8 +53,8 @@ class PaillierAccumulator(EnvelopedSum):
         self._entries: dict[int, mpz] = {}
         self._tail: list[mpz] = []
 
-    def _take(self, body: memoryview) -> None:
-        index, found = _read(self._layout, self._key, body, 1)
+    def _take(self, file: BinaryIO) -> None:
+        index, found = _read(self._layout, self._key, memoryview(file.read()), 1)
         # Everything was checked: from here on nothing fails.
         for place, ciphertext in zip(index, found, strict=False):
             before = self._entries.get(place)

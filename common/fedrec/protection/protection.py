@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Self
+from io import SEEK_END, BytesIO
+from typing import BinaryIO, ClassVar, Self
 
 from fedrec.errors import KeysError, PlanMismatch, RevealRefused, RoundError, SettingsError
 from fedrec.identity.secret import Secret
 from fedrec.protection.asked_round import AskedRound, StepsPrice
-from fedrec.protection.envelope import Envelope
+from fedrec.protection.envelope import HEADER_BYTES, Envelope
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.round_protocol import ONE_STEP, RoundProtocol, Steps
 from fedrec.protection.secret import SecretKey
@@ -38,6 +39,10 @@ class Accumulator(ABC):
             RoundError: when the sum already has as many messages as the plan allows.
         """
 
+    def add_from(self, file: BinaryIO) -> None:
+        """Add the message that is a file's content; see `add`."""
+        self.add(file.read())
+
     @abstractmethod
     def finish(self) -> bytes:
         """Return the sum so far, whatever the order of the messages.
@@ -64,12 +69,18 @@ class EnvelopedSum(Accumulator):
 
     def add(self, message: bytes) -> None:
         """Add one message after checking all of it; see `Accumulator.add`."""
-        body = self._envelope.open_message(message)
+        self.add_from(BytesIO(message))
+
+    def add_from(self, file: BinaryIO) -> None:
+        """Add a file's message after checking all of it; see `Accumulator.add`."""
+        length = file.seek(0, SEEK_END)
+        file.seek(0)
+        self._envelope.check_message(file.read(HEADER_BYTES), length)
         if self._count >= self._envelope.max_summands:
             raise RoundError(
                 f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
             )
-        self._take(body)
+        self._take(file)
         self._count += 1
 
     def finish(self) -> bytes:
@@ -79,8 +90,8 @@ class EnvelopedSum(Accumulator):
         return b"".join((self._envelope.close_sum(b"", self._count), *self._parts()))
 
     @abstractmethod
-    def _take(self, body: memoryview) -> None:
-        """Check the body of a message and add it up."""
+    def _take(self, file: BinaryIO) -> None:
+        """Check the body of a message, where the file stands and whose length it has; add it up."""
 
     @abstractmethod
     def _parts(self) -> Iterable[bytes | memoryview]:

@@ -103,7 +103,11 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
 
     def _streaming(self, handler: Message, method: str) -> Message:
         inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
-        read = handler.request_deserializer
+        read, write = handler.request_deserializer, handler.response_serializer
+
+        def written(part: Message | bytes) -> bytes:
+            """Return a part's bytes; one that holds a chunk comes as these."""
+            return part if isinstance(part, bytes) else write(part)
 
         async def guarded(request: Message, context: Context) -> AsyncIterator[Message]:
             try:
@@ -120,7 +124,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         kind = grpc.unary_stream_rpc_method_handler
         if handler.request_streaming:
             kind = grpc.stream_stream_rpc_method_handler
-        return kind(guarded, None, handler.response_serializer)
+        return kind(guarded, None, written)
 
     async def _abort(self, error: Exception, method: str, context: Context) -> NoReturn:
         if self._on_refused is not None:

@@ -6,11 +6,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fedrec.identity.certificates import check_dates, is_invitation, key_of
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import Blob, split
+from fedrec.wire.chunk_parts import chunk_to_part
+from fedrec.wire.chunks import Blob, chunks
 from fedrec.wire.convert import (
     APPLICATION,
     BLOB,
@@ -23,7 +24,6 @@ from fedrec.wire.convert import (
     TASK,
     UPLOAD_HEADER,
     UPLOAD_STATUS,
-    part_of,
     remembered_from_proto,
 )
 from fedrec.wire.limits import (
@@ -50,7 +50,6 @@ CACHED_ROUNDS = 2
 
 Message = Any
 """Generated messages and gRPC's objects are untyped."""
-T = TypeVar("T")
 
 
 class CoordinatorService(CoordinatorServicer):
@@ -190,7 +189,7 @@ class CoordinatorService(CoordinatorServicer):
         yield model_pb2.PublishedPart(published=message)
         for offset in file.offsets():
             yield await self._run.work.beside(
-                lambda at: part_of(model_pb2.PublishedPart, at, file.piece(at)), offset
+                lambda at: chunk_to_part(model_pb2.PublishedPart, file.chunk(at)), offset
             )
 
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
@@ -203,8 +202,8 @@ class CoordinatorService(CoordinatorServicer):
         if snapshot is None:
             return
         yield model_pb2.SnapshotPart(snapshot=SNAPSHOT.to_proto(snapshot))
-        for chunk in _chunks(model_pb2.SnapshotPart, snapshot.blob):
-            yield chunk
+        for chunk in chunks(snapshot.blob):
+            yield chunk_to_part(model_pb2.SnapshotPart, chunk)
 
     async def _next_published(self, after: RoundId) -> tuple[Message, OpenFile] | None:
         if after >= self._run.state.published:
@@ -243,11 +242,7 @@ class CoordinatorService(CoordinatorServicer):
         return client_id
 
 
-def _parts(kind: type[T], data: bytes, blob: Blob | None = None) -> Iterator[T]:
-    yield kind(blob=BLOB.to_proto(blob or Blob.of(data)))  # type: ignore[call-arg]  # generated
-    yield from _chunks(kind, data)
-
-
-def _chunks(kind: type[T], data: bytes) -> Iterator[T]:
-    for offset, piece in split(data):
-        yield part_of(kind, offset, piece)
+def _parts(kind: type[Message], data: bytes, blob: Blob | None = None) -> Iterator[Message | bytes]:
+    yield kind(blob=BLOB.to_proto(blob or Blob.of(data)))
+    for chunk in chunks(data):
+        yield chunk_to_part(kind, chunk)

@@ -15,13 +15,17 @@ from fedrec.identity.certificates import Credentials, certificate_sha256
 from fedrec.identity.roster import Roster
 from fedrec.wire.limits import MAX_MESSAGE_BYTES
 
-__all__ = ["OPTIONS", "check_protocol", "listen", "own_credentials"]
+__all__ = ["check_protocol", "listen", "options", "own_credentials"]
 
 _SETTING = "coordinator.certificate"
 _SECONDS = 5.0
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
-OPTIONS: tuple[tuple[str, int], ...] = (
+WINDOWS_BYTES = 16 << 20
+"""What all clients' streams may bring in one round trip before any of it is read."""
+LEAST_WINDOW_BYTES = 1 << 16
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -39,6 +43,13 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 60_000),
 )
+
+
+def options(n_clients: int) -> tuple[tuple[str, int], ...]:
+    """Return gRPC's options for a server to which so many clients upload at once."""
+    window = max(LEAST_WINDOW_BYTES, WINDOWS_BYTES // max(1, n_clients))
+    # Windows that follow the line would be of 16 MiB for each stream, whether it is read or not.
+    return (*_OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window))
 
 
 def own_credentials(settings: CoordinatorSettings, roster: Roster) -> Credentials:

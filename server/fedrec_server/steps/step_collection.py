@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import BinaryIO
 
 from fedrec.errors import ProtocolError, RoundClosed, RoundError
 from fedrec.ids import ClientId, RoundId
@@ -61,7 +62,7 @@ class StepCollection(Collection):
         self._held.setdefault(message.step, set()).add(message.client_id)
 
     def add(
-        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
+        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, message: BinaryIO
     ) -> None:
         """Add a vector to the sum of those counted so far.
 
@@ -76,7 +77,7 @@ class StepCollection(Collection):
                 f"The vector names something else than what round {header.round}'s clients agreed "
                 "on."
             )
-        side.add_vector(header.client_id, payload)
+        side.add_vector(header.client_id, message.read())
         self._folded[header.client_id] = header.digest
 
     def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:

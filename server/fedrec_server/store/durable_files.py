@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -129,6 +130,12 @@ class Draft:
     def read(self) -> bytes:
         """Return the whole content."""
         return os.pread(self._file, self.size, 0)
+
+    def opened(self) -> BinaryIO:
+        """Return the content as a file of its own, which the caller closes."""
+        found = os.fdopen(os.dup(self._file), "rb", buffering=0)
+        found.seek(0)
+        return found
 
     def keep(self, name: str) -> None:
         """Make the draft durable under `name`; it can be read until it is closed."""

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedrec.wire.chunks import CHUNK_BYTES
+from fedrec.wire.chunks import CHUNK_BYTES, Chunk
 
 __all__ = ["OpenFile"]
 
@@ -31,6 +31,6 @@ class OpenFile:
         """Yield where each piece begins."""
         yield from range(0, self._length, CHUNK_BYTES)
 
-    def piece(self, offset: int) -> bytes:
+    def chunk(self, offset: int) -> Chunk:
         """Return the piece that begins at an offset."""
-        return os.pread(self._file, CHUNK_BYTES, offset)
+        return Chunk(offset=offset, data=os.pread(self._file, CHUNK_BYTES, offset))

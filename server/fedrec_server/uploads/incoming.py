@@ -14,7 +14,9 @@ from typing import Any
 
 from fedrec.ids import ClientId
 from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, Chunk
+from fedrec_server.allocator import give_back_freed
 from fedrec_server.run.live_run import LiveRun
+from fedrec_server.run.work import Work
 from fedrec_server.store.durable_files import Draft, DurabilityLost
 
 __all__ = ["Incoming", "StreamTurns"]
@@ -25,6 +27,8 @@ STREAM_BYTES = 4 << 20
 AHEAD_STREAMS = 4
 """While no more are open, each is read while its earlier bytes are written; more keep the processor
 and the disk busy without."""
+GIVE_BACK_BYTES = 64 << 20
+"""After so much was taken in, what was freed of it goes back to the system."""
 WAITING_BYTES = CHUNK_BYTES
 """What a stream brings while its earlier bytes are written; then it is not read further."""
 
@@ -141,6 +145,11 @@ class Incoming(ABC):
             await asyncio.wait((self._busy,))
         self._draft.close()
 
+    @property
+    def length(self) -> int:
+        """How many bytes were announced."""
+        return self._blob.length
+
     @abstractmethod
     async def _count(self) -> bool:
         """Make it durable and tell the state machine; True when it was counted before."""
@@ -156,9 +165,10 @@ class StreamTurns:
         places: given in the order in which they are asked for.
     """
 
-    def __init__(self, *, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
+    def __init__(self, work: Work, *, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
+        self._work = work
         self.places = asyncio.Semaphore(max(1, bytes_in_flight // STREAM_BYTES))
-        self._n_open = 0
+        self._n_open, self._n_taken = 0, 0
         self._locks: dict[ClientId, asyncio.Lock] = {}
         self._users: Counter[ClientId] = Counter()
 
@@ -193,6 +203,10 @@ class StreamTurns:
                     self._n_open -= 1
         finally:
             await incoming.leave()
+            self._n_taken += incoming.length
+            if self._n_taken >= GIVE_BACK_BYTES:
+                self._n_taken = 0
+                self._work.background(self._work.beside(give_back_freed))
 
     def _few_are_open(self) -> bool:
         return self._n_open <= AHEAD_STREAMS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import BinaryIO
 
 from fedrec.errors import ProtocolError
 from fedrec.ids import ClientId
@@ -26,9 +27,9 @@ class Collection(ABC):
 
     @abstractmethod
     def add(
-        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
+        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, message: BinaryIO
     ) -> None:
-        """Add a client's vector to the sum of those counted so far.
+        """Add a client's vector, which a file holds, to the sum of those counted so far.
 
         Raises:
             FedrecError: it does not fit; the sum is as before.
@@ -100,7 +101,7 @@ class RunningSum(Collection):
         self._accumulator: Accumulator | None = None
 
     def add(
-        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
+        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, message: BinaryIO
     ) -> None:
         """Add an update to the sum of those counted so far.
 
@@ -109,7 +110,7 @@ class RunningSum(Collection):
             DamagedFile: when a counted update cannot be read any more.
         """
         self._follow(counted)
-        self._made().add(payload)
+        self._made().add_from(message)
         self._folded[header.client_id] = header.digest
 
     def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:

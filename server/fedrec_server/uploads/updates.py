@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import BinaryIO
 
 from fedrec.errors import ConflictingUpload, DamagedFile, RoundClosed
 from fedrec.ids import ClientId, RoundId
@@ -21,19 +22,20 @@ from fedrec_server.uploads.incoming import Incoming, StreamTurns
 __all__ = ["IncomingUpdate", "UpdateCounting", "Updates"]
 
 
-Update = tuple[UploadHeader, Callable[[], bytes]]
-"""An admitted header, and what returns its bytes; called in the store's thread."""
+Update = tuple[UploadHeader, Callable[[], BinaryIO]]
+"""An admitted header, and what opens its bytes; called in the store's thread."""
 
 
 class UpdateCounting(GroupCommit[Update]):
     """Adds updates to the sum."""
 
     def _take(self, state: State, what: Update) -> tuple[State, tuple[Change, ...]]:
-        header, read = what
+        header, opened = what
         counted = state.current.accepted if state.current is not None else {}
         after, changes = step(state, Uploaded(now=self._run.clock.now(), header=header))
         if not any(isinstance(change, AlreadyCounted) for change in changes):
-            self._collection.add(counted, header, read())
+            with opened() as message:
+                self._collection.add(counted, header, message)
         return after, changes
 
     async def _failure_of(self, error: Exception) -> Exception:
@@ -152,7 +154,7 @@ class IncomingUpdate(Incoming):
             # The round ended meanwhile and took its unfinished uploads along.
             raise RoundClosed(f"Round {header.round} is over.") from None
         self._kept = True
-        duplicate = await self._updates.counting.commit((header, self._draft.read))
+        duplicate = await self._updates.counting.commit((header, self._draft.opened))
         run.failpoint("update.ack")
         return duplicate
 

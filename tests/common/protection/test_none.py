@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from conformance.protection_suite import SPEC, Party, extreme, make_party
 
 from fedrec.errors import MalformedUpdate
-from fedrec.protection import NoProtection
+from fedrec.protection import NoProtection, none
 
 
-@pytest.fixture
-def party() -> Party:
+@pytest.fixture(params=[8, 1000, 1 << 20])
+def party(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Party:
+    """Messages are added in pieces of one long value or a few, and as a whole."""
+    monkeypatch.setattr(none, "_PIECE_BYTES", request.param)
     return make_party(NoProtection, "default")
 
 
@@ -27,6 +31,21 @@ def test_a_sum_that_leaves_its_bound_is_refused_at_once(party: Party) -> None:
         accumulator.add(message)
     accumulator.add(party.member.protect(np.zeros(SPEC.length, dtype=np.int64)))
     assert accumulator.count == 2
+
+
+def test_a_file_is_added_as_its_bytes_are(party: Party, tmp_path: Path) -> None:
+    accumulator = party.protection.accumulator(party.context)
+    vectors = np.random.default_rng(0).integers(0, 100, (2, SPEC.length))
+    for vector in vectors:
+        message = party.member.protect(vector)
+        (tmp_path / "message").write_bytes(message)
+        with (tmp_path / "message").open("rb", buffering=0) as file:
+            accumulator.add_from(file)
+    (tmp_path / "message").write_bytes(message[:-1])
+    with (tmp_path / "message").open("rb") as file, pytest.raises(MalformedUpdate, match="bytes"):
+        accumulator.add_from(file)
+    revealed = party.member.reveal(accumulator.finish(), 2)
+    np.testing.assert_array_equal(revealed, vectors.sum(axis=0))
 
 
 def test_extremes_of_different_slots_are_no_extreme_of_the_sum(party: Party) -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from io import BytesIO
 from pathlib import Path
 
 from server.support.invariants import Invariants, payload_of
@@ -301,7 +302,7 @@ class History:
         counted = {} if before.current is None else before.current.accepted
         for change in changes:
             if isinstance(change, UpdateCounted) and not before.rules.steps.are_several:
-                self._sums.add(counted, change.header, payload_of(change.header))
+                self._sums.add(counted, change.header, BytesIO(payload_of(change.header)))
         durable = [change for change in changes if not isinstance(change, VOLATILE)]
         if durable:
             self._pending = (before, tuple(changes))

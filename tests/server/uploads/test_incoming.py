@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -84,6 +85,50 @@ def test_no_more_is_read_than_may_wait(tmp_path: Path, monkeypatch: pytest.Monke
             await taking
             assert read == len(payload) and not await incoming.finish()
             await incoming.leave()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("streams", "most"), [(2, 4), (1, 1)])
+def test_few_open_streams_are_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: int, most: int
+) -> None:
+    """A byte of both is being written; three more wait of each where so many may be read ahead."""
+    monkeypatch.setattr(incoming, "WAITING_BYTES", 3)
+    monkeypatch.setattr(incoming, "AHEAD_STREAMS", streams)
+    bench = Bench.of(3)
+    reached, go_on = threading.Semaphore(0), threading.Event()
+
+    def failpoint(name: str) -> None:
+        if name == "draft.write":
+            reached.release()
+            assert go_on.wait(60)
+
+    async def scenario() -> None:
+        both_are_open, read = asyncio.Barrier(2), Counter[int]()
+        async with running(bench, tmp_path, failpoint=failpoint) as engine:
+            await gather(engine, range(3))
+
+            async def send(number: int) -> bool:
+                payload = bench.payload(number, 1, 0)
+
+                async def counted() -> AsyncIterator[Chunk]:
+                    await both_are_open.wait()
+                    async for chunk in pieces(payload, 1):
+                        read[number] += 1
+                        yield chunk
+
+                header = bench.header(number, 1, payload, engine.run.name)
+                return await engine.updates.receive(header, counted())
+
+            sending = asyncio.gather(send(0), send(1))
+            for _ in range(2):
+                await asyncio.to_thread(reached.acquire)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert read == {0: most, 1: most}
+            go_on.set()
+            assert await sending == [False, False]
 
     asyncio.run(scenario())
 
