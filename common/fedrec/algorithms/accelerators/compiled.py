@@ -25,15 +25,19 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 from numpy.typing import NDArray
 
+from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.compiling import COMPILED
 from fedrec.random_streams import Purpose, stream_key, user_stream
 
 if TYPE_CHECKING:
+    import torch
+
     from fedrec.algorithms.cohort import Chunk
 
 __all__ = [
     "Sampled",
     "Space",
+    "Trained",
     "add_row",
     "begin_user",
     "dots",
@@ -90,30 +94,57 @@ class Sampled(NamedTuple):
         )
 
 
+class Trained(NamedTuple):
+    """What a chunk's users have been trained to.
+
+    Attributes:
+        finite: whether all values were.
+        sums: the tables that users added to, summed over the parts.
+        loss: float32 (n_users,).
+        clipped: values of each user that were clipped, int64 (n_users,).
+    """
+
+    finite: bool
+    sums: list[NDArray[np.int64]]
+    loss: NDArray[np.float32]
+    clipped: NDArray[np.int64]
+
+    def result(self, private: dict[str, torch.Tensor]) -> ChunkResult:
+        """Return it as the trainer does."""
+        import torch
+
+        loss, clipped = map(torch.from_numpy, (self.loss, self.clipped))
+        return ChunkResult(private=private, loss=loss, clipped=clipped)
+
+
 def train_in_parts(
-    train: Callable[..., bool], n_users: int, threads: int, shapes: tuple[tuple[int, ...], ...]
-) -> tuple[bool, list[NDArray[np.int64]]]:
+    train: Callable[..., bool],
+    given: tuple[object, ...],
+    n_users: int,
+    threads: int,
+    shapes: tuple[tuple[int, ...], ...],
+) -> Trained:
     """Train every part of the users on a thread of its own.
 
     Args:
-        train: takes the part, the number of parts and tables to add to, one of each shape; says
-            whether everything was finite.
-
-    Returns:
-        Whether all said so, and the tables' sums over the parts.
+        train: takes the part, the number of parts, what is given, tables to add to, one of each
+            shape, and each user's loss and clipped values to be written; says whether everything
+            was finite.
     """
     parts = max(1, min(threads, n_users))
     tables = [np.zeros((parts, *shape), dtype=np.int64) for shape in shapes]
+    loss, clipped = np.zeros(n_users, dtype=np.float32), np.zeros(n_users, dtype=np.int64)
 
     def work(part: int) -> bool:
-        return bool(train(part, parts, *(table[part] for table in tables)))
+        own = (table[part] for table in tables)
+        return bool(train(part, parts, *given, *own, loss, clipped))
 
     if parts == 1:
         finite = work(0)
     else:
         with ThreadPoolExecutor(parts) as pool:
             finite = all(list(pool.map(work, range(parts))))
-    return finite, [table.sum(axis=0) for table in tables]
+    return Trained(finite, [table.sum(axis=0) for table in tables], loss, clipped)
 
 
 @intrinsic

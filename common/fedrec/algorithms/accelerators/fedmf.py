@@ -130,24 +130,15 @@ def fit(
         members=np.ones((1, width), np.float32) if members is None else members.numpy(),
     )
     common = round_of(algorithm, start, total)
-    loss = np.zeros(chunk.n_users, dtype=np.float32)
-    clipped = np.zeros(chunk.n_users, dtype=np.int64)
-
-    def work(part: int, parts: int, *tables: NDArray[np.int64]) -> bool:
-        return bool(_train_part(part, parts, users, common, *tables, loss, clipped))
-
     n_items = len(common.items)
     shapes = ((n_items, width), (n_items,), (n_items, width if counts_entries else 0))
-    finite, (change, counts, entries) = train_in_parts(work, chunk.n_users, threads, shapes)
-    total.add_sums(torch.from_numpy(change), finite=finite)
+    found = train_in_parts(_train_part, (users, common), chunk.n_users, threads, shapes)
+    change, counts, entries = map(torch.from_numpy, found.sums)
+    total.add_sums(change, finite=found.finite)
     if counts_entries:
-        sums["entries"].add_sums(torch.from_numpy(entries), finite=True)
-    sums.add_counts(torch.from_numpy(counts))
-    return ChunkResult(
-        private={"user_embedding": torch.from_numpy(users.vectors)},
-        loss=torch.from_numpy(loss),
-        clipped=torch.from_numpy(clipped),
-    )
+        sums["entries"].add_sums(entries, finite=True)
+    sums.add_counts(counts)
+    return found.result({"user_embedding": torch.from_numpy(users.vectors)})
 
 
 class Step(NamedTuple):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.accelerators.compiled import (
     Sampled,
+    add_row,
     begin_user,
     dots,
     error_of,
@@ -131,29 +132,19 @@ def fit(
         network_scale=own_networks.scale,
         network_bound=own_networks.bound,
     )
-    loss = np.zeros(chunk.n_users, dtype=np.float32)
-    clipped = np.zeros(chunk.n_users, dtype=np.int64)
-
-    def work(part: int, parts: int, *tables: NDArray[np.int64]) -> bool:
-        return bool(_train_part(part, parts, users, common, *tables, loss, clipped))
-
     shapes = (common.items.shape, (len(common.items),), common.network.shape)
-    finite, (change, counts, network) = train_in_parts(work, chunk.n_users, threads, shapes)
-    rows.add_sums(torch.from_numpy(change), finite=finite)
-    ends = np.cumsum([len(layer) for layer in layers])
-    for name, part in zip(names, np.split(network, ends[:-1]), strict=True):
-        sums[name].add_sums(torch.from_numpy(part), finite=finite)
+    found = train_in_parts(_train_part, (users, common), chunk.n_users, threads, shapes)
+    change, counts, network = map(torch.from_numpy, found.sums)
+    rows.add_sums(change, finite=found.finite)
+    for name, part in zip(names, network.split([len(layer) for layer in layers]), strict=True):
+        sums[name].add_sums(part, finite=found.finite)
     if algorithm.counts_rows:
-        sums.add_counts(torch.from_numpy(counts))
+        sums.add_counts(counts)
     if algorithm.weighs_users:
         sums["samples"].add_sums(torch.from_numpy(weights.sum(keepdims=True)), finite=True)
     if algorithm.counts_users:
         sums["users"].add_whole(torch.ones((chunk.n_users, 1)))
-    return ChunkResult(
-        private={"user_embedding": torch.from_numpy(users.vectors)},
-        loss=torch.from_numpy(loss),
-        clipped=torch.from_numpy(clipped),
-    )
+    return found.result({"user_embedding": torch.from_numpy(users.vectors)})
 
 
 class _Rates(NamedTuple):
@@ -390,20 +381,6 @@ def _take(batch, n_positives, rows, vector, network, rates, layers, ones, space)
 
 
 @njit(**COMPILED)
-def _hand_over_network(network, start, weight, scale, bound, change):
-    """Round a user's network, weight it and add it up; return (clipped values, finite)."""
-    clipped, not_finite = 0, 0
-    for place in range(len(network)):
-        units = np.float32(np.rint((network[place] - start[place]) * scale))
-        size = abs(units)
-        inside = units if size <= bound else (bound if units > 0 else -bound)
-        clipped += inside != units
-        not_finite += not size < np.inf
-        change[place] += weight * np.int64(inside)
-    return clipped, not_finite == 0
-
-
-@njit(**COMPILED)
 def _train_part(part, parts, users, common, change, counts, network_change, losses, clipped):
     """Train every `parts`-th user from `part` on; return whether all values were finite."""
     sampled, items, network = users.sampled, common.items, common.network
@@ -453,11 +430,12 @@ def _train_part(part, parts, users, common, change, counts, network_change, loss
                 )  # fmt: skip
         losses[user] = loss / (n_samples * common.epochs)
         over, rows_finite = hand_over(n_rows, items, False, 1, scale, bound, space, change, counts)
-        beyond, network_finite = _hand_over_network(
-            own_network, network, users.weights[user], network_scale, network_bound, network_change
+        own_network -= network
+        beyond, not_finite = add_row(
+            own_network, users.weights[user], network_scale, network_bound, network_change
         )
         clipped[user] = over + beyond
-        all_finite = all_finite and rows_finite and network_finite
+        all_finite = all_finite and rows_finite and not_finite == 0
         for c in range(dim):
             all_finite = all_finite and math.isfinite(vector[c])
     return all_finite

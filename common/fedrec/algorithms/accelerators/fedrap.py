@@ -119,22 +119,15 @@ def fit(
         biases=private["user_bias"].numpy(),
         tables=private[_OWN].numpy() if _OWN in private else np.empty((0, n_all, dim), np.float32),
     )
-    loss = np.zeros(n_users, dtype=np.float32)
-    clipped, steps = np.zeros(n_users, dtype=np.int64), np.zeros(n_users, dtype=np.int64)
-
-    def work(part: int, parts: int, *tables: NDArray[np.int64]) -> bool:
-        return bool(_train_part(part, parts, users, common, *tables, loss, clipped, steps))
-
+    steps = np.zeros(n_users, dtype=np.int64)
     shapes = (common.items.shape, (len(common.items),))
-    finite, (change, _) = train_in_parts(work, n_users, threads, shapes)
+    found = train_in_parts(_train_part, (users, common, steps), n_users, threads, shapes)
     if _ITEMS in sums.tensors:
-        sums[_ITEMS].add_sums(torch.from_numpy(change), finite=finite)
+        sums[_ITEMS].add_sums(torch.from_numpy(found.sums[0]), finite=found.finite)
         sums["users"].add_whole(torch.ones((n_users, 1)))
     if len(common.shared_shrunk) or len(common.own_shrunk):
         sums.add_steps(torch.from_numpy(steps))
-    return ChunkResult(
-        private=private, loss=torch.from_numpy(loss), clipped=torch.from_numpy(clipped)
-    )
+    return found.result(private)
 
 
 def _round_of(algorithm: FedRAP, start: RoundStart, sums: RoundSums) -> CpuRound:
@@ -315,7 +308,7 @@ def _train_user(user, n_positives, n_samples, n_rows, users, common, space, room
 
 
 @njit(**COMPILED)
-def _train_part(part, parts, users, common, change, counts, losses, clipped, steps):
+def _train_part(part, parts, users, common, steps, change, counts, losses, clipped):
     """Train every `parts`-th user from `part` on; return whether all values were finite."""
     sampled, items, active = users.sampled, common.items, common.active
     per_positive, has_own = common.negatives_per_positive, len(users.tables) > 0

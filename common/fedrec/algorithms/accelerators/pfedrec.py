@@ -100,16 +100,9 @@ def fit(
         personal=personal,
     )
     scores = np.zeros((n_users, len(items) if personal else 0), dtype=np.float32)
-    loss = np.zeros(n_users, dtype=np.float32)
-    clipped = np.zeros(n_users, dtype=np.int64)
-
-    def work(part: int, parts: int, change: NDArray[np.int64], counts: NDArray[np.int64]) -> bool:
-        own = (scores, loss, clipped)
-        return bool(_train_part(part, parts, users, common, change, counts, *own))
-
     shapes = (items.shape, (len(items),))
-    finite, (change, _) = train_in_parts(work, n_users, threads, shapes)
-    total.add_sums(torch.from_numpy(change), finite=finite)
+    found = train_in_parts(_train_part, (users, common, scores), n_users, threads, shapes)
+    total.add_sums(torch.from_numpy(found.sums[0]), finite=found.finite)
     sums["users"].add_whole(torch.ones((n_users, 1)))
     trained = {
         "user_embedding": torch.from_numpy(users.heads),
@@ -119,9 +112,7 @@ def fit(
         trained[algorithm.kept_scores] = private[algorithm.kept_scores].index_copy(
             1, start.active, torch.from_numpy(scores)
         )
-    return ChunkResult(
-        private=trained, loss=torch.from_numpy(loss), clipped=torch.from_numpy(clipped)
-    )
+    return found.result(trained)
 
 
 @njit(**COMPILED)
@@ -175,7 +166,7 @@ def _score_all(scores, items, n_rows, head, bias, space):
 
 
 @njit(**COMPILED)
-def _train_part(part, parts, users, common, change, counts, scores, losses, clipped):
+def _train_part(part, parts, users, common, scores, change, counts, losses, clipped):
     """Train every `parts`-th user from `part` on; return whether all values were finite."""
     sampled, items, per_positive = users.sampled, common.items, common.negatives_per_positive
     rate, item_rate = np.float32(common.rate), np.float32(common.item_rate)

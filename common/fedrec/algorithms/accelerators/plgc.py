@@ -109,20 +109,12 @@ def fit(
         scores=private[algorithm.kept_scores].numpy(),
         weights=np.minimum(np.diff(chunk.pointers.numpy()), MOST_SAMPLES),
     )
-    loss = np.zeros(chunk.n_users, dtype=np.float32)
-    clipped = np.zeros(chunk.n_users, dtype=np.int64)
-
-    def work(part: int, parts: int, *sums: NDArray[np.int64]) -> bool:
-        return bool(_train_part(part, parts, users, common, mixing, *sums, loss, clipped))
-
     shapes = (common.items.shape, (len(common.items),))
-    finite, (change, _) = train_in_parts(work, chunk.n_users, threads, shapes)
-    total.add_sums(torch.from_numpy(change), finite=finite)
+    found = train_in_parts(_train_part, (users, common, mixing), chunk.n_users, threads, shapes)
+    total.add_sums(torch.from_numpy(found.sums[0]), finite=found.finite)
     sums["samples"].add_sums(torch.from_numpy(users.weights.sum(keepdims=True)), finite=True)
     users.begun[:] = 1.0
-    return ChunkResult(
-        private=private, loss=torch.from_numpy(loss), clipped=torch.from_numpy(clipped)
-    )
+    return found.result(private)
 
 
 @njit(**COMPILED)

@@ -147,16 +147,10 @@ def network_sums(weights, chosen, bound=2.0**40):
         network_scale=2.0**26,
         network_bound=bound,
     )
-    clipped = np.zeros(len(chosen), dtype=np.int64)
-    losses = np.zeros(len(chosen), dtype=np.float32)
-
-    def train(part, parts, *sums):
-        return fedncf._train_part(part, parts, users, common, *sums, losses, clipped)
-
     shapes = (common.items.shape, (40,), common.network.shape)
-    finite, (_, _, network) = train_in_parts(train, len(chosen), 2, shapes)
-    assert finite
-    return network, clipped
+    found = train_in_parts(fedncf._train_part, (users, common), len(chosen), 2, shapes)
+    assert found.finite
+    return found.sums[2], found.clipped
 
 
 def test_networks_are_rounded_before_they_are_weighted():
