@@ -39,7 +39,6 @@ class Script:
         before: beginnings of commands, and what a reader does or waits for before them.
         after: beginnings of commands, and what is held against their output, or shown in its place.
         shows: beginnings of commands, and which lines of the next `text` block their output has.
-        codes: beginnings of commands that do not end with 0, and their exit codes.
     """
 
     given: Callable[[Reader], None] = lambda reader: None
@@ -48,7 +47,35 @@ class Script:
     before: Mapping[str, Callable[[Reader], None]] = field(default_factory=dict)
     after: Mapping[str, Callable[[Reader, str], str | None]] = field(default_factory=dict)
     shows: Mapping[str, str] = field(default_factory=dict)
-    codes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """Something that runs, and where its stdout goes; stderr goes beside it."""
+
+    pid: int
+    log: Path
+
+    @property
+    def told(self) -> str:
+        """What it has printed so far."""
+        logs = (self.log, Path(f"{self.log}.err"))
+        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
+
+    @property
+    def runs(self) -> bool:
+        """Whether it still runs."""
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return status.rpartition(")")[2].split()[0] not in "ZX"
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C, but not before its first word: that would hide that it is refused."""
+        poll(lambda: self.told or not self.runs, f"a word in {self.log}")
+        if self.runs:
+            os.kill(self.pid, signal.SIGINT)
 
 
 class Reader:
@@ -66,7 +93,7 @@ class Reader:
         self._logs.mkdir()
         self.ports = {port: _free_port() for port in PORTS}
         self.instead = dict(script.instead)
-        self.running: dict[str, str] = {}
+        self.running: dict[str, Terminal] = {}
         self._count = 0
         environment = os.environ | {
             "PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}",
@@ -116,8 +143,7 @@ class Reader:
             text = f"python {shlex.quote(str(self._logs / f'{typed.line}.py'))}"
         if RUNS_ON.match(text) and "--once" not in text:
             return self.start(text, typed)
-        code = next((code for begin, code in self.script.codes.items() if begins(typed, begin)), 0)
-        told = self.command(text, typed, code)
+        told = self.command(text, typed)
         for begin, look in self.script.after.items():
             if begins(typed, begin):
                 told = look(self, told) or told
@@ -147,7 +173,9 @@ class Reader:
         """Return the message of a failure: where it stands, what was typed, what it printed."""
         at = f"{self.page}:{typed.line}" if typed else f"{self.page}, beside the page"
         logs = [
-            f"\n--- {name}\n" + self.told(name)[-1500:] for name in self.running if name != text
+            f"\n--- {name}\n{one.told[-1500:]}"
+            for name, one in self.running.items()
+            if name != text
         ]
         return f"{at}: `{text}` {how}\n{told[-4000:]}{''.join(logs)}"
 
@@ -158,49 +186,36 @@ class Reader:
         self._send(f"{text} > {log} 2> {log}.err </dev/null &")
         self._send(f"echo $! > {pid}.new; mv {pid}.new {pid}")
         poll(pid.exists, text)
-        self.running[text] = f"{pid.read_text().strip()} {log}"
+        found = self.running[text] = Terminal(pid=int(pid.read_text()), log=log)
         serves = RUNS_ON.match(text)
         if serves is None or serves[1] not in ("coordinator run", "client serve"):
             return ""
 
         def answers() -> bool:
-            told = log.read_text() if log.exists() else ""
-            if not self.runs(text):
-                raise AssertionError(self.failed(typed, text, "ended", self.told(text)))
-            return "\n" in told
+            assert found.runs, self.failed(typed, text, "ended", found.told)
+            return log.exists() and "\n" in log.read_text()
 
         poll(answers, f"a line of `{text}`")
         return log.read_text()
 
-    def told(self, text: str) -> str:
-        """Return what a command that runs has printed so far."""
-        log = Path(self.running[text].split()[1])
-        return log.read_text(errors="replace") + Path(f"{log}.err").read_text(errors="replace")
-
-    def runs(self, text: str) -> bool:
-        """Tell whether a command that was started still runs."""
-        status = Path(f"/proc/{self.running[text].split()[0]}/stat")
-        try:
-            return status.read_text().rpartition(")")[2].split()[0] not in "ZX"
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-
     def ends(self, begin: str = "") -> None:
         """Press Ctrl-C in the terminals of what begins so: it saves and ends, or had ended."""
-        for text in self.running:
-            if text.startswith(begin) and self.runs(text):
-                os.kill(int(self.running[text].split()[0]), signal.SIGINT)
+        for text, terminal in self.running.items():
+            if text.startswith(begin):
+                terminal.interrupt()
         self.awaits_end(begin, codes=(0, 130))
 
     def awaits_end(self, begin: str, codes: tuple[int, ...] = (0,)) -> None:
         """Wait until whatever begins so has ended by itself."""
-        for text in [text for text in self.running if text.startswith(begin)]:
+        for text, terminal in list(self.running.items()):
+            if not text.startswith(begin):
+                continue
             try:
-                poll(lambda text=text: not self.runs(text), "its end")
+                poll(lambda terminal=terminal: not terminal.runs, "its end")
             except AssertionError:
-                raise AssertionError(self.failed(None, text, "runs on", self.told(text))) from None
-            found = int(self.command(f"wait {self.running[text].split()[0]}; echo $?").split()[-1])
-            assert found in codes, self.failed(None, text, f"ended with {found}", self.told(text))
+                raise AssertionError(self.failed(None, text, "runs on", terminal.told)) from None
+            found = int(self.command(f"wait {terminal.pid}; echo $?").split()[-1])
+            assert found in codes, self.failed(None, text, f"ended with {found}", terminal.told)
             del self.running[text]
 
     def close(self) -> None:

@@ -30,8 +30,8 @@ def two_rounds(reader: Reader) -> None:
 def run_is_over(reader: Reader) -> None:
     """Clients tell what the page shows and end by themselves, the coordinator by Ctrl-C."""
     first = next(text for text in reader.running if "client-1" in text)
-    poll(lambda: not reader.runs(first), "client 1 ends")
-    told = {words(line) for line in reader.told(first).splitlines()}
+    poll(lambda: not reader.running[first].runs, "client 1 ends")
+    told = {words(line) for line in reader.running[first].told.splitlines()}
     promised = blocks((ROOT / reader.page).read_text(encoding="utf-8"), "text")
     lines = [line for body in promised for line in body.splitlines()]
     events = [line for line in lines if re.match(r"(..:..:..  )?(waiting|joined|round|all)", line)]

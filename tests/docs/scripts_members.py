@@ -10,6 +10,7 @@ from docs.scripts_operate import AUTHORITY, HOSPITALS, authority, clients, kits
 from e2e.commands import poll
 
 COORDINATOR = "fedrec coordinator run kits/coordinator/coordinator.toml"
+NEW = "fedrec client run kits/clients/hospital-e/client.toml"
 PASSPHRASE = "some words that nobody guesses"
 LONG = 5000
 """More rounds than a page takes to be typed."""
@@ -22,12 +23,16 @@ MOMENT = {"now", "arrived", "waits for", "closes in"}
 def published(reader: Reader) -> None:
     """Wait until a client says that a round of training was published."""
     (client,) = [text for text in reader.running if "hospital-a/client.toml" in text]
-    poll(lambda: re.search(r"round [2-9]  published", reader.told(client)), "a round is published")
+    poll(
+        lambda: re.search(r"round [2-9]  published", reader.running[client].told),
+        "a round is published",
+    )
 
 
 def waits_for_authority(reader: Reader) -> None:
     """A federation that runs, but for its key authority."""
     kits(reader, LONG)
+    reader.command(f"export FEDREC_ROUNDS__TOTAL={LONG}")
     reader.start(COORDINATOR)
     clients(reader, *HOSPITALS)
 
@@ -42,8 +47,14 @@ def applicant(reader: Reader) -> None:
 
 
 def a_member(reader: Reader) -> None:
-    """Take the id of a member."""
+    """Take the id of a member, once its client takes part."""
     reader.instead["60303ae22b998861"] = client_id(reader, "hospital-e")
+    poll(lambda: "  joined  " in reader.running[NEW].told, "the new hospital takes part")
+
+
+def removed(reader: Reader) -> None:
+    """The client of the member that was removed is refused."""
+    reader.awaits_end(NEW, codes=(5,))
 
 
 def client_id(reader: Reader, name: str) -> str:
@@ -51,12 +62,12 @@ def client_id(reader: Reader, name: str) -> str:
     (client,) = [text for text in reader.running if f"{name}/client.toml" in text]
 
     def told() -> str:
-        found = re.search(r"client id ([0-9a-f]{16})", reader.told(client))
+        found = re.search(r"client id ([0-9a-f]{16})", reader.running[client].told)
         return found[1] if found else ""
 
     found = poll(told, f"the client id of {name}")
     (process,) = [text for text in reader.running if text.startswith(AUTHORITY)]
-    poll(lambda: found in reader.told(process), f"the authority hears of {name}")
+    poll(lambda: found in reader.running[process].told, f"the authority hears of {name}")
     return found
 
 
@@ -67,6 +78,7 @@ ADD_AND_REMOVE_MEMBERS = Script(
         "fedrec provision --add": published,
         "fedrec keys roster admit": applicant,
         "fedrec keys roster remove": a_member,
+        "fedrec keys roster cells": removed,
     },
 )
 
@@ -155,7 +167,7 @@ def has_rows(reader: Reader, told: str) -> None:
     """The status has the page's rows, but for those that depend on the moment."""
     shown = blocks((ROOT / reader.page).read_text(encoding="utf-8"), "text")[0]
     promised = {line.split("  ")[0] for line in shown.splitlines()}
-    assert len(promised) == 11
+    assert len(promised) == 12
     assert promised - {line.split("  ")[0] for line in told.splitlines()} <= MOMENT, told
 
 

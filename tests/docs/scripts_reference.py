@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 from docs.reader import Reader, Script
-from docs.scripts_research import RUN
+from docs.scripts_research import RUN, reproduced
 from e2e.commands import poll
 
 ADDRESS = "127.0.0.1:7447"
@@ -48,8 +45,8 @@ def stopped(reader: Reader) -> None:
     reader.command(f"export FEDREC_ROUNDS__TOTAL=150 && mv {RUN} two-rounds")
     simulation = "fedrec simulate run.toml --set output.runs=stopped"
     reader.start(simulation)
-    poll(lambda: "round 3/" in reader.told(simulation), "its third round")
-    os.kill(int(reader.running[simulation].split()[0]), signal.SIGINT)
+    poll(lambda: "round 3/" in reader.running[simulation].told, "its third round")
+    reader.running[simulation].interrupt()
     reader.awaits_end(simulation, codes=(130,))
     reader.command(f"mv stopped/* {RUN}")
 
@@ -57,6 +54,12 @@ def stopped(reader: Reader) -> None:
 def two_rounds(reader: Reader) -> None:
     """Two rounds again."""
     reader.command("export FEDREC_ROUNDS__TOTAL=2")
+
+
+def evaluated(reader: Reader) -> None:
+    """An evaluation has the page's name: that of the shortest line, which is first."""
+    reader.command("mv $(ls -d runs/movies-evaluate-* | head -n 1) evaluated")
+    reader.command("mv evaluated runs/movies-evaluate-20260101-120000")
 
 
 def kits_anew(reader: Reader) -> None:
@@ -77,6 +80,12 @@ def finished(reader: Reader) -> None:
         page = reader.in_place_of("127.0.0.1:7448")
         reader.start(f"fedrec coordinator run kits/coordinator/coordinator.toml --page {page}")
         reader.command("cp kits/authority/operator.pem .")
+
+
+def authority_ends(reader: Reader) -> None:
+    """One process at a time uses the authority's folder."""
+    reader.ends("fedrec keys authority run")
+    reader.command("ln -s kits/authority keys")
 
 
 def elsewhere(reader: Reader) -> None:
@@ -105,6 +114,9 @@ CLI = Script(
         "algorithm.learning_rate",
         "--set rounds.total=30": "--set rounds.total=2",
         "fedrec costs": "fedrec costs --sizes-only",
+        "evaluate run.toml": "evaluate run.toml --seeds 1 --no-references",
+        "--seeds 5 --skip centralised-ncf": "--seeds 2 --skip centralised-ncf",
+        "pfedrec/ml-100k": "pfedrec/ml-100k --rounds 1 --protocols paper",
     },
     before={
         "fedrec init": anew,
@@ -113,7 +125,11 @@ CLI = Script(
         "fedrec provision federation.toml": kits_anew,
         "fedrec simulate run.toml --resume": stopped,
         "fedrec tune": two_rounds,
+        "fedrec evaluate run.toml --resume": evaluated,
+        "fedrec reproduce --resume": reproduced,
         "fedrec up": trial,
+        "fedrec keys authority run recommender": finished,
+        "fedrec keys authority run 127.0.0.1": authority_ends,
         "fedrec runs list --in": elsewhere,
         "fedrec status": finished,
         "fedrec stop": running,

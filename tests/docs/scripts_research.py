@@ -63,7 +63,6 @@ READ_A_RUN_FOLDER = Script(given=trained)
 CHOOSE_A_PROTECTION = Script(
     given=settings,
     instead={"--no-second-act": "--no-second-act --synthetic --rounds 2"},
-    files={'[protection]\nname = "masks"': "masks.toml"},
 )
 ADD_NOISE = Script(files={"[privacy]": "run.toml"})
 
@@ -125,10 +124,7 @@ def audited(reader: Reader) -> None:
     few_people(reader)
 
 
-UPDATE_STRUCTURES = Script(
-    files={"[update]": "clear.toml"},
-    before={"fedrec audit indices": audited},
-)
+UPDATE_STRUCTURES = Script(before={"fedrec audit indices": audited})
 
 ADD_AN_ALGORITHM = Script(
     instead={

@@ -8,7 +8,7 @@ import pytest
 from docs.accounts import ELSEWHERE, LANGUAGES, WEAKER, all_typed, elsewhere, weaker_of
 from docs.pages import ROOT, Block, all_pages, blocks, name_of, numbered_blocks
 from docs.scripts import SCRIPTS
-from docs.weaker import arguments, container, settings, target
+from docs.weaker import arguments, container, extras, files, settings, target
 
 PAGES = [name_of(page) for page in all_pages()]
 SHOWN = ("text",)
@@ -62,13 +62,14 @@ def test_accounts_and_scripts_name_what_is_there():
         pieces = []
         if page in SCRIPTS:
             script = SCRIPTS[page]
-            named = (script.files, script.before, script.after, script.shows, script.codes)
+            named = (script.files, script.before, script.after, script.shows)
             begins += [begin for names in named for begin in names]
             pieces = list(script.instead)
         assert [it for it in begins if not any(text.startswith(it) for text in texts)] == [], page
         assert [it for it in pieces if not any(it in text for text in texts)] == [], page
-    for tests in ELSEWHERE.values():
-        assert all((ROOT / test).exists() for test in tests.values())
+    for page, tests in ELSEWHERE.items():
+        for test in tests.values():
+            assert page.rpartition("/")[2] in (ROOT / test).read_text(encoding="utf-8"), test
 
 
 def typed_in(language, body):
@@ -84,6 +85,8 @@ def test_a_wrong_example_would_be_found():
     assert arguments(typed_in("sh", "FEDREC_X__Y=1 fedrec data fetch ml-100k | cat")) == ""
     assert "no such setting" in settings(typed_in("toml", "[rounds]\ntotals = 3\n"))
     assert "no such setting" in settings(typed_in("toml", "[parties]\nclient = 'a'\n"))
+    assert "no extra all" in extras(typed_in("sh", "pip install 'fedrec[client,all]'"))
+    assert "there is no" in files(typed_in("sh", "python benchmarks/bench_none.py"))
     assert "the Makefile" in target(typed_in("sh", "make tests"))
     assert "none.yaml" in container(typed_in("console", "$ docker compose -f none.yaml up"))
     wrong = "$ docker run --rm fedrec-client \\\n  client recommends client.toml"

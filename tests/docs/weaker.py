@@ -98,6 +98,22 @@ def is_json(typed: Typed) -> str:
     return "" if isinstance(json.loads(typed.text), dict) else "no object"
 
 
+def extras(typed: Typed) -> str:
+    """The package has the extras that it installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (named,) = re.findall(r"fedrec\[([a-z,]+)\]", typed.text)
+    missing = set(named.split(",")) - set(project["optional-dependencies"])
+    return f"there is no extra {', '.join(missing)}" if missing else ""
+
+
+def files(typed: Typed) -> str:
+    """The repository has the files that it names."""
+    words = re.split(r"[ =]", typed.text)
+    named = [word for word in words if word.startswith(("benchmarks/", "deploy/"))]
+    missing = [word for word in named if not (ROOT / word).exists()]
+    return f"there is no {', '.join(missing)}" if missing or not named else ""
+
+
 def nothing(typed: Typed) -> str:
     """Nothing: it is another program's line."""
     return ""
