@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,10 @@ clients = ["a", "b", "c"]
 """
 
 
-def fedrec(folder: Path, *arguments: str) -> str:
+def fedrec(folder: Path, *arguments: str, under: Sequence[str] = ()) -> str:
     """Run a command to its end; return what it said on stdout."""
     done = subprocess.run(
-        [sys.executable, "-m", "fedrec", *arguments],
+        [*under, sys.executable, "-m", "fedrec", *arguments],
         cwd=folder, capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -61,6 +61,7 @@ class Kits:
         start: starts commands; see `commands`.
         algorithm: lines of the settings' section.
         total: rounds that train.
+        under: a command that starts the one which makes the kits.
 
     Attributes:
         path: the folder of all kits.
@@ -74,6 +75,7 @@ class Kits:
         *,
         algorithm: str = 'name = "fedmf"\ndim = 4',
         total: int = 3,
+        under: Sequence[str] = (),
     ) -> None:
         self._folder, self._start = folder, start
         self.path, self.address = folder / "kits", ""
@@ -83,17 +85,22 @@ class Kits:
         write_interactions(folder / "data.csv", made.interactions)
         text = SETTINGS.format(algorithm=algorithm, total=total)
         (folder / "federation.toml").write_text(text, encoding="utf-8")
-        fedrec(folder, "provision", "--data", "data.csv")
+        fedrec(folder, "provision", "--data", "data.csv", under=under)
         self._take_port("port = 7447", "port = 0")
 
-    def coordinator(self, log: str = "coordinator") -> Command:
+    def coordinator(self, log: str = "coordinator", **how: Any) -> Command:
         """Start the coordinator, again at the address that it had before."""
-        made = self._start(
-            self._log(log), "coordinator", "run", str(self._settings), "--until-finished"
-        )
+        made = self.start_coordinator(log, **how)
         self.address = json.loads(made.first_line())["address"]
         self._take_port("port = 0", f"port = {self.address.rpartition(':')[2]}")
         return made
+
+    def start_coordinator(self, log: str, **how: Any) -> Command:
+        """Start the coordinator, and do not wait for its address."""
+        settings = str(self._settings)
+        return self._start(
+            self._log(log), "coordinator", "run", settings, "--until-finished", **how
+        )
 
     def authority(self, log: str = "authority", **how: Any) -> Command:
         """Start the key authority; stdout has an object for each event."""

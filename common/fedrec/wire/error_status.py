@@ -37,7 +37,8 @@ NO_CONNECTION = "failed to connect to all addresses"
 """How gRPC begins where there was no answer to any handshake; a certificate that the other side
 refuses looks no different from a port where nobody listens."""
 REFUSED_UNHEARD = (
-    "Refused before a word was said: the certificate is not of this federation, or nobody listens."
+    "Refused before a word was said: the certificate is not of this federation, a clock is wrong, "
+    "or nobody listens."
 )
 MAX_ERROR_BYTES = 2_000
 """HTTP/2 headers are limited to 8 KiB, and gRPC writes a byte outside ASCII as three."""

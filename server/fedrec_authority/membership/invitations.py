@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fedrec.errors import InvitationUsed, KeysError
@@ -103,8 +104,11 @@ class Invitations:
             )
         if not found.used_by:
             if now > found.expires_at:
+                last, present = (datetime.fromtimestamp(at, UTC) for at in (found.expires_at, now))
                 raise KeysError(
-                    f"The invitation {found.name!r} ran out.", remedy="Make another one."
+                    f"The invitation {found.name!r} ran out at {last:%Y-%m-%d %H:%M} UTC; this "
+                    f"machine's clock says {present:%Y-%m-%d %H:%M} UTC.",
+                    remedy="Make another one (`fedrec provision --add NAME`), or set the clock.",
                 )
             found = replace(found, used_by=client_id)
             self._keep({**known, digest: found})
