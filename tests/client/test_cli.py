@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from client.support.fake_federation import USERS, World, down
+from client.support.fake_federation import World
+from client.support.fake_link import down
+from client.support.fake_parties import USERS
 
 from fedrec.cli.main import main
 from fedrec.config.schema import Settings

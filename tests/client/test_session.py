@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from client.support.dying import dying_at
-from client.support.fake_federation import FakeRound, Killed, World, down
+from client.support.fake_federation import FakeRound, World
+from client.support.fake_link import Killed, down
 
 from fedrec.errors import RoundClosed
 from fedrec.model.private_manifest import names_in, read_manifest

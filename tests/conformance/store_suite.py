@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from server.support.world import Chaos, World, blob, header, random_rules, volatile_free
+from server.support.chaos import Chaos, random_rules, volatile_free
+from server.support.made_messages import blob, header
+from server.support.world import World
 
 from fedrec.errors import SettingsError, StorageError
 from fedrec.ids import RoundId
@@ -28,7 +30,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from {module} import {suite}
-from server.support.world import Chaos, World, random_rules
+from server.support.chaos import Chaos, random_rules
+from server.support.world import World
 from conformance.store_suite import IDENTITY, durable, entry
 
 suite, commits = {suite}(), 0

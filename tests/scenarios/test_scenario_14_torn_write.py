@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from conformance.store_suite import IDENTITY, durable
-from server.support.world import Chaos, World, random_rules, volatile_free
+from server.support.chaos import Chaos, random_rules, volatile_free
+from server.support.world import World
 
 from fedrec.errors import StorageError
 from fedrec_server.rounds.state import State

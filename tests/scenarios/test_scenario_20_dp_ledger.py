@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 from reference.dp_epsilon import by_loss_distributions
 from server.support.federations import Bench
-from server.support.world import AUTHORITY, World, client, rules
+from server.support.made_messages import AUTHORITY, client, rules
+from server.support.world import World
 
 from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan, PrivacySettings

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from isolation import smallest_isolated
 from server.support.federations import Bench
+from server.support.made_messages import client, rules
 from server.support.serving import serving
-from server.support.world import World, client, rules
+from server.support.world import World
 
 from fedrec.errors import NotInRoster
 from fedrec.identity.cells import Partition, Standing

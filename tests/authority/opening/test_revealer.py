@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import Killed
+from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch
 
 from fedrec.config.plan import plan_to_json

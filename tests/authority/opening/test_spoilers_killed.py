@@ -9,7 +9,7 @@ import pytest
 from authority.opening.spoiling import added, check_published_over, inflated_row, spoilt, state_of
 from client.round.test_bounds import PLAN
 from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import Killed
+from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch, put_watch
 
 from fedrec_authority.opening.opened_sums import OpenedSums

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from blake3 import blake3
 from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import Killed, World
+from client.support.fake_federation import World
+from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch
 
 from fedrec.config.layout import METRICS_SLICE

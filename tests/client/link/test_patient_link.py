@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from client.support.fake_federation import World, down
+from client.support.fake_federation import World
+from client.support.fake_link import down
 
 from fedrec.errors import CorruptUpload, RoundClosed, StorageError, Unreachable
 from fedrec.wire.link import Link

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client.support.fake_federation import USERS, World
+from client.support.fake_federation import World
+from client.support.fake_parties import USERS
 from safetensors import safe_open
 
 from fedrec.cli.main import main

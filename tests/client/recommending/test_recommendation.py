@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from client.support.fake_federation import USERS, World
+from client.support.fake_federation import World
+from client.support.fake_parties import USERS
 
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec_client.recommending.recommendation import Wanted, recommend

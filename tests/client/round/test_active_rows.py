@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import N_ITEMS, FakeRound, World
+from client.support.fake_federation import FakeRound, World
+from client.support.fake_parties import N_ITEMS
 from client.support.following import make_snapshot
 
 from fedrec.config.layout import METRICS_SLICE, Layout

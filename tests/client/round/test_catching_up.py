@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import FakeRound, Killed, World
+from client.support.fake_federation import FakeRound, World
+from client.support.fake_link import Killed
 from client.support.following import follow, make_snapshot, version
 
 from fedrec.errors import (

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from client.support.dying import dying_at
-from client.support.fake_federation import USERS, Killed
+from client.support.fake_link import Killed
+from client.support.fake_parties import USERS
 from client.support.masked_federation import STEPS, MaskedWorld
 
 from fedrec.config.noise import mechanism_of

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client.support.fake_federation import USERS, World
+from client.support.fake_federation import World
+from client.support.fake_parties import USERS
 
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from client.support.fake_federation import USERS, World
+from client.support.fake_federation import World
+from client.support.fake_parties import USERS
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError

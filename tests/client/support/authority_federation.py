@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from client.support.fake_federation import N_ITEMS, FakeRound, World
+from client.support.fake_federation import FakeRound, World
+from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
 from made_keys import encryption_key_of
 

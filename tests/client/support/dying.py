@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from client.support.fake_federation import Killed
+from client.support.fake_link import Killed
 
 from fedrec_client.state.database import StateDatabase
 

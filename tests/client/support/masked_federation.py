@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from client.support.fake_federation import FakeLink, FakeRound, World
+from client.support.fake_federation import FakeRound, World
+from client.support.fake_link import FakeLink
 
 from fedrec.config.plan import plan_fingerprint
 from fedrec.errors import RoundClosed

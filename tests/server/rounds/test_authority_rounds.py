@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from cells import partition_of
-from server.support.world import AUTHORITY, World, blob, client, rules, statement
+from server.support.made_messages import AUTHORITY, blob, client, rules, statement
+from server.support.world import World
 
 from fedrec.errors import NotInRoster, ProtocolError, RefusedError, RoundClosed
 from fedrec.ids import RoundId

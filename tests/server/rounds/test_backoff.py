@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from server.support.world import World, client, rules
+from server.support.made_messages import client, rules
+from server.support.world import World
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from isolation import smallest_isolated
-from server.support.world import AUTHORITY, blob, client, header, rules, statement
+from server.support.made_messages import AUTHORITY, blob, client, header, rules, statement
 
 from fedrec.errors import RefusedError, RosterBreaksCells, RoundError
 from fedrec.identity import cell_rules, whole_cells

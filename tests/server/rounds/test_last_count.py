@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from server.support.made_messages import RUN, client, rules
 from server.support.steps import STEP_OF, stepwise
-from server.support.world import RUN, World, client, rules
+from server.support.world import World
 
 from fedrec.errors import RoundClosed
 from fedrec.identity.cells import Cell, Partition

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from server.support.world import World, client, header, rules, told
+from server.support.made_messages import client, header, rules, told
+from server.support.world import World
 
 from fedrec.errors import (
     ConflictingUpload,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from server.support.made_messages import rules as plain_rules
 from server.support.world import World
-from server.support.world import rules as plain_rules
 
 from fedrec.protection import Paillier, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec_server.rounds.changes import RoundMeasured

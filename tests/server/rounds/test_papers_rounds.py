@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from server.support.world import World, client, report, rules
+from server.support.made_messages import client, report, rules
+from server.support.world import World
 
 from fedrec.errors import ConflictingUpload, NotInRoster, ProtocolError, RefusedError, RoundError
 from fedrec.ids import RoundId

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cells import partition_of
 from conformance.store_suite import IDENTITY, durable, entry
-from server.support.world import AUTHORITY, World, blob, client, rules, statement
+from server.support.made_messages import AUTHORITY, blob, client, rules, statement
+from server.support.world import World
 
 from fedrec.errors import ProtocolError
 from fedrec.wire.messages import RevealStatement

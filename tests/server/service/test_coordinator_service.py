@@ -1,68 +1,33 @@
-"""A coordinator over gRPC: what a client gets, and what is refused before it costs anything."""
+"""A coordinator over gRPC: a whole run, calls of other versions, operators, and its own start."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 from blake3 import blake3
-from server.support.federations import CATALOGUE, REVEALER, SEALED_BYTES, Bench, identity, operator
+from server.support.federations import CATALOGUE, REVEALER, Bench, identity, operator
 from server.support.serving import Serving, serving
 from structlog.testing import capture_logs
 
 from fedrec.errors import (
-    BadSignature,
-    CatalogueMismatch,
-    ConflictingUpload,
-    CorruptUpload,
     FedrecError,
     KeysError,
-    MalformedUpdate,
-    NotInRoster,
-    PlanMismatch,
     ProtocolError,
-    RefusedError,
-    RoundClosed,
-    RoundError,
-    TooLarge,
     VersionMismatch,
 )
 from fedrec.ids import RoundId
 from fedrec.protection import BFV, Paillier, Protection
 from fedrec.wire.error_status import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import PROTOCOL_VERSION, Finished, Reveal, Train, Wait
+from fedrec.wire.messages import PROTOCOL_VERSION, Finished, Reveal, Train
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
 CLIENTS = range(3)
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> Iterator[Serving]:
-    with serving(Bench.of(3), tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-def collecting(plain: Serving) -> Serving:
-    plain.come(CLIENTS)
-    return plain
-
-
-def refusal(found: Serving, *chunks: tuple[int, bytes], **changes: object) -> FedrecError:
-    """Return the error that a changed but properly signed upload of client 0 gets."""
-    payload = found.bench.payload(0, 1)
-    header = found.bench.header(0, 1, payload, found.run, **changes)
-    with pytest.raises(grpc.RpcError) as caught:
-        found.submit(header, *(chunks or [(0, payload)]))
-    return from_rpc_error(caught.value)
 
 
 class TestWholeRun:
@@ -120,113 +85,6 @@ class TestWholeRun:
         # The made-up seal is no seal, so that the test can compare sums.
         digest = blake3(total).digest()
         link.submit_reveal(found.bench.statement(task, found.run, published_digest=digest), total)
-
-
-class TestAdmission:
-    """Every bad input is told what is wrong, and costs neither disk nor the round."""
-
-    @pytest.fixture(autouse=True)
-    def nothing_is_left(self, collecting: Serving, tmp_path: Path) -> Iterator[None]:
-        yield
-        spool = tmp_path / "state"
-        assert not list((spool / "updates").iterdir())
-        state = collecting.coordinator.engine.run.state
-        assert state.current is not None and not state.current.accepted
-        assert not collecting.upload(0), "the honest update is still taken"
-
-    @pytest.mark.parametrize(
-        ("changes", "expected"),
-        [
-            ({"protocol_version": "1.0"}, VersionMismatch),
-            ({"federation": "books"}, ProtocolError),
-            ({"run": "other"}, ProtocolError),
-            ({"round": RoundId(7)}, RoundError),
-            ({"kind": "train"}, ProtocolError),
-            ({"base_round": RoundId(1)}, ProtocolError),
-            ({"epoch": 2}, KeysError),
-            ({"catalogue_fingerprint": "d" * 64}, CatalogueMismatch),
-            ({"plan_fingerprint": "d" * 64}, PlanMismatch),
-            ({"length": 10}, MalformedUpdate),
-            ({"length": 17 << 20}, TooLarge),
-        ],
-    )
-    def test_header(
-        self, collecting: Serving, changes: dict[str, object], expected: type[FedrecError]
-    ) -> None:
-        assert type(refusal(collecting, **changes)) is expected
-
-    def test_key_outside_the_roster(self, collecting: Serving) -> None:
-        payload = collecting.bench.payload(9, 1)
-        header = collecting.bench.header(9, 1, payload, collecting.run)
-        with pytest.raises(grpc.RpcError) as caught:
-            collecting.submit(header, (0, payload), who=9)
-        assert type(from_rpc_error(caught.value)) is NotInRoster
-
-    def test_forged_signature(self, collecting: Serving) -> None:
-        payload = collecting.bench.payload(0, 1)
-        header = collecting.bench.header(0, 1, payload, collecting.run)
-        forged = replace(header, client_id=identity(1).client_id)
-        for who, bad in (
-            (1, forged),
-            (0, replace(header, signature=b"")),
-            (0, replace(header, signature=bytes(64))),
-        ):
-            with pytest.raises(grpc.RpcError) as caught:
-                collecting.submit(bad, (0, payload), who=who)
-            assert type(from_rpc_error(caught.value)) is BadSignature
-
-    def test_replay_of_another_round(self, collecting: Serving) -> None:
-        payload = collecting.bench.payload(0, 1)
-        header = collecting.bench.header(0, 2, payload, collecting.run)
-        with pytest.raises(grpc.RpcError) as caught:
-            collecting.submit(replace(header, round=RoundId(1)), (0, payload))
-        assert type(from_rpc_error(caught.value)) is BadSignature
-
-    def test_truncated(self, collecting: Serving) -> None:
-        payload = collecting.bench.payload(0, 1)
-        assert type(refusal(collecting, (0, payload[:-1]))) is CorruptUpload
-
-    def test_longer_than_announced(self, collecting: Serving) -> None:
-        payload = collecting.bench.payload(0, 1)
-        error = refusal(collecting, (0, payload), (len(payload), b"more"))
-        assert type(error) is CorruptUpload and "beyond" in str(error)
-
-    def test_chunks_out_of_order(self, collecting: Serving) -> None:
-        payload = collecting.bench.payload(0, 1)
-        error = refusal(collecting, (0, payload[:10]), (11, payload[11:]))
-        assert type(error) is CorruptUpload
-
-    def test_chunk_above_its_limit(self, collecting: Serving) -> None:
-        assert type(refusal(collecting, (0, bytes((1 << 20) + 1)))) is TooLarge
-
-    def test_message_above_its_limit(self, collecting: Serving) -> None:
-        assert type(refusal(collecting, (0, bytes(5 << 20)))) is TooLarge
-
-    def test_wrong_hash(self, collecting: Serving) -> None:
-        assert type(refusal(collecting, digest=bytes(32))) is CorruptUpload
-
-    def test_foreign_bytes(self, collecting: Serving) -> None:
-        payload = bytes(len(collecting.bench.payload(0, 1)))
-        digest = blake3(payload).digest()
-        assert type(refusal(collecting, (0, payload), digest=digest)) is MalformedUpdate
-
-    def test_message_of_another_key(self, collecting: Serving) -> None:
-        other = Bench.of(3, values=6, minimum_clients=2)
-        payload = bytearray(other.payload(0, 1))
-        payload[30] ^= 1
-        digest = blake3(payload).digest()
-        error = refusal(collecting, (0, bytes(payload)), digest=digest)
-        assert type(error) is MalformedUpdate
-
-    def test_stream_without_header(self, collecting: Serving) -> None:
-        payload = collecting.bench.payload(0, 1)
-        header = collecting.bench.header(0, 1, payload, collecting.run)
-        with collecting.channel() as channel:
-            method = channel.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
-            with pytest.raises(grpc.RpcError) as caught:
-                method(iter([b""]), timeout=5)
-            assert type(from_rpc_error(caught.value)) is ProtocolError
-        assert header
 
 
 class TestTransport:
@@ -300,188 +158,6 @@ class TestTransport:
             prepare=lambda settings: settings.model_copy(update={"reflection": True}),
         ) as found:
             assert "fedrec.wire.v1.Coordinator" in services(found)
-
-
-class TestUploads:
-    def test_five_at_once_count_once(self, collecting: Serving) -> None:
-        with ThreadPoolExecutor(5) as threads:
-            found = list(threads.map(lambda _: collecting.upload(0), range(5)))
-        assert sorted(found) == [False, True, True, True, True]
-        payload = collecting.bench.payload(0, 1, salt=1)
-        header = collecting.bench.header(0, 1, payload, collecting.run)
-        with collecting.link() as link, pytest.raises(ConflictingUpload):
-            link.submit_update(header, payload)
-
-    def test_late(self, collecting: Serving) -> None:
-        bench = collecting.bench
-        for number in CLIENTS:
-            collecting.upload(number)
-        collecting.do(collecting.coordinator.engine.run.work.settled())
-        assert collecting.upload(0), "a repeated one is told so even after publication"
-        payload = bench.payload(0, 1, salt=1)
-        with collecting.link() as link, pytest.raises(ConflictingUpload):
-            link.submit_update(bench.header(0, 1, payload, collecting.run), payload)
-
-    def test_late_after_abandoned(self, tmp_path: Path) -> None:
-        with serving(Bench.of(3), tmp_path) as found:
-            found.come(CLIENTS)
-            found.do(found.coordinator.engine.stop_run(at_once=True))
-            with pytest.raises(RoundClosed):
-                found.upload(0)
-
-    def test_several_chunks_resume_where_the_last_call_ended(self, tmp_path: Path) -> None:
-        bench = Bench.of(3, values=700_000)
-        payload = bench.payload(0, 1)
-        assert len(payload) > 2 << 20
-        with serving(bench, tmp_path) as found:
-            found.come(CLIENTS)
-            header = bench.header(0, 1, payload, found.run)
-            with pytest.raises(grpc.RpcError):
-                found.submit(header, (0, payload[: 1 << 20]))
-            with found.link() as link:
-                status = link._status(header)
-                assert (status.offset, status.accepted) == (1 << 20, False)
-                assert not link.submit_update(header, payload)
-                assert link._status(header).accepted
-
-    @pytest.mark.parametrize(
-        "method", ["NextTask", "GetFederation", "FetchPublished", "SubmitReport"]
-    )
-    def test_what_is_no_message_is_refused_without_a_traceback(
-        self, collecting: Serving, capsys: pytest.CaptureFixture[str], method: str
-    ) -> None:
-        with collecting.channel() as channel:
-            call = channel.unary_unary(f"/fedrec.wire.v1.Coordinator/{method}")
-            if method == "FetchPublished":
-                call = channel.unary_stream(f"/fedrec.wire.v1.Coordinator/{method}")
-            with pytest.raises(grpc.RpcError) as caught:
-                found = call(b"\xff" * 1000, timeout=20)
-                list(found)
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert type(from_rpc_error(caught.value)) is ProtocolError
-        assert "Traceback" not in "".join(capsys.readouterr())
-
-    def test_too_many_streams_of_one_client(self, collecting: Serving) -> None:
-        release = threading.Event()
-
-        def silent() -> Iterator[bytes]:
-            release.wait(20)
-            yield from ()
-
-        # By which connections they come does not matter.
-        with collecting.channel() as one, collecting.channel() as other:
-            name = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
-            methods = (one.stream_unary(name), other.stream_unary(name))
-            calls = [methods[n % 2].future(silent(), timeout=20) for n in range(21)]
-            try:
-                first = next(iter(self.done(calls)))
-                assert type(from_rpc_error(first.exception())) is TooLarge
-            finally:
-                release.set()
-                for call in calls:
-                    call.cancel()
-
-    def done(self, calls: list[grpc.Future]) -> list[grpc.Future]:
-        ended = threading.Event()
-        for call in calls:
-            call.add_done_callback(lambda _: ended.set())
-        assert ended.wait(10)
-        return [call for call in calls if call.done()]
-
-
-def revealing(found: Serving) -> Reveal:
-    """Bring a round to where the key authority opens it, and return its task."""
-    found.come(CLIENTS)
-    for number in CLIENTS:
-        found.upload(number)
-    found.do(found.coordinator.engine.run.work.settled())
-    with found.link(REVEALER) as link:
-        me = identity(REVEALER).client_id
-        task = link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task
-    assert isinstance(task, Reveal)
-    return task
-
-
-class TestRevealing:
-    def test_nobody_else_fetches_contributions_or_speaks(self, tmp_path: Path) -> None:
-        bench = Bench.of(3, reveals=True)
-        with serving(bench, tmp_path) as found:
-            task = revealing(found)
-            me, other = identity(0).client_id, identity(1).client_id
-            with found.link(0) as link:
-                assert isinstance(
-                    link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task, Wait
-                )
-                with pytest.raises(RefusedError):
-                    link.contribution(me, found.run, RoundId(1), other)
-                with pytest.raises(RefusedError):
-                    link.round_sum(me, found.run, RoundId(1))
-                said = replace(bench.statement(task, found.run), client_id=me)
-                signed = replace(said, signature=identity(0).sign(said.statement()))
-                with pytest.raises(RefusedError):
-                    link.submit_reveal(signed, b"sealed")
-
-    @pytest.mark.parametrize(
-        ("changes", "expected"),
-        [
-            ({"manifest_digest": bytes(32)}, ProtocolError),
-            ({"metrics": bytes(8)}, ProtocolError),
-            ({"published_digest": bytes(32)}, ProtocolError),
-            ({"epoch": 2}, KeysError),
-            ({"run": "other"}, ProtocolError),
-        ],
-    )
-    def test_statements_are_checked(
-        self, tmp_path: Path, changes: dict[str, object], expected: type[FedrecError]
-    ) -> None:
-        bench = Bench.of(3, reveals=True)
-        sealed = b"honest" * SEALED_BYTES
-        with serving(bench, tmp_path) as found, found.link(REVEALER) as link:
-            task = revealing(found)
-            with pytest.raises(expected) as caught:
-                link.submit_reveal(bench.statement(task, found.run, **changes), sealed)
-            assert type(caught.value) is expected
-            unsigned = replace(bench.statement(task, found.run), signature=bytes(64))
-            with pytest.raises(BadSignature):
-                link.submit_reveal(unsigned, sealed)
-            link.submit_reveal(bench.statement(task, found.run), sealed)
-
-    @pytest.mark.parametrize(
-        ("changes", "expected"),
-        [
-            ({"metrics": b""}, ProtocolError),
-            ({"round": RoundId(2)}, RoundError),
-            ({"epoch": 2}, KeysError),
-            ({"run": "other"}, ProtocolError),
-            ({"client_id": identity(1).client_id}, BadSignature),
-            ({"client_id": identity(8).client_id}, NotInRoster),
-        ],
-    )
-    def test_reports_are_checked(
-        self, tmp_path: Path, changes: dict[str, object], expected: type[FedrecError]
-    ) -> None:
-        bench = Bench.of(3, veiled=True)
-        with serving(bench, tmp_path) as found:
-            found.come(CLIENTS)
-            for number in CLIENTS:
-                found.upload(number)
-            found.do(found.coordinator.engine.run.work.settled())
-            named = changes.get("client_id")
-            who = next((n for n in (1, 8) if identity(n).client_id == named), 0)
-            with found.link(who) as link, pytest.raises(expected) as caught:
-                link.submit_report(bench.report(0, 1, found.run, **changes))
-            assert type(caught.value) is expected
-            with found.link(0) as link:
-                for _ in range(2):
-                    link.submit_report(bench.report(0, 1, found.run))
-                with pytest.raises(ConflictingUpload):
-                    link.submit_report(bench.report(0, 1, found.run, "lie"))
-            assert found.coordinator.engine.run.state.reporting is not None
-            with found.link(1) as link:
-                link.submit_report(bench.report(1, 1, found.run))
-            assert found.coordinator.engine.run.state.reporting is None
-            with found.link(2) as link:
-                link.submit_report(bench.report(2, 1, found.run))
 
 
 class TestAdmin:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from conformance.store_suite import IDENTITY
+from server.support.chaos import volatile_free
 from server.support.federations import Bench
 from server.support.serving import Serving, serving
-from server.support.world import volatile_free
 
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import RoundId

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from conformance.store_suite import IDENTITY, durable, entry
-from server.support.world import Chaos, World, blob, random_rules
+from server.support.chaos import Chaos, random_rules
+from server.support.made_messages import blob
+from server.support.world import World
 
 from fedrec.errors import DamagedFile, StateWentBack, StorageError
 from fedrec.ids import RoundId

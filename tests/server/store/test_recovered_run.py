@@ -8,7 +8,8 @@ from pathlib import Path
 from cells import partition_of
 from conformance.store_suite import IDENTITY
 from server.support.federations import REVEALER, identity
-from server.support.world import AUTHORITY, World, client, header, rules, statement
+from server.support.made_messages import AUTHORITY, client, header, rules, statement
+from server.support.world import World
 
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob

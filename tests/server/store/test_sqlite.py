@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conformance.store_suite import IDENTITY, StoreSuite, entry
-from server.support.world import random_rules
+from server.support.chaos import random_rules
 
 from fedrec.errors import SettingsError, StorageError
 from fedrec.ids import ClientId

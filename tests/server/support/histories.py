@@ -20,10 +20,11 @@ from dataclasses import dataclass, fields, replace
 from io import BytesIO
 from pathlib import Path
 
+from server.support.chaos import volatile_free
 from server.support.invariants import Invariants, payload_of
 from server.support.steps import STEP_OF
 from server.support.traffic import DEADLINE_SECONDS, Traffic, random_history
-from server.support.world import World, volatile_free
+from server.support.world import World
 
 from fedrec.disk import DiskFull
 from fedrec.errors import FedrecError, StorageError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from server.support.made_messages import AUTHORITY, blob, client, header, report, statement, told
 from server.support.steps import STEP_OF, stepwise
-from server.support.world import AUTHORITY, World, blob, client, header, report, statement, told
+from server.support.world import World
 
 from fedrec.config.schema import RoundSettings
 from fedrec.identity.cells import Cell, Partition
