@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedrec.data.columns import find_places, known_roles
 from fedrec.data.delimited import fields_of
-from fedrec.data.guessing import is_header, is_value, no_header
+from fedrec.data.guessing import is_header, is_number, is_value, no_header
 from fedrec.data.opening import head_of, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of, separator_word
 from fedrec.errors import DataError
@@ -46,7 +46,7 @@ def detect_layout(path: Path, reading: Reading) -> str:
             return "u.data"
         # A .txt of three numbers may as well be user, item and time: its whole name has to say it.
         is_filmtrust = plain_name(path).name.lower() == "ratings.txt"
-        if is_filmtrust and len(spaces) == 3 and all(map(_is_number, spaces)):
+        if is_filmtrust and len(spaces) == 3 and all(map(is_number, spaces)):
             return "ratings.txt"
     if suffix == ".inter" and any(":" in field for field in first.split("\t")):
         return "inter"
@@ -228,11 +228,3 @@ def _unknown(path: Path, lines: list[str], reading: Reading) -> DataError:
 
 def _shown(fields: Sequence[str]) -> str:
     return ", ".join(repr(field[:30]) for field in fields[:8])
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.data.times import looks_like_time
 from fedrec.errors import DataError
 
-__all__ = ["guessed_names", "is_header", "is_value", "no_header", "role_told"]
+__all__ = ["guessed_names", "is_header", "is_number", "is_value", "no_header", "role_told"]
 
 _TELLING: dict[str, tuple[str, ...]] = {
     "user": ("user", "customer", "client", "member", "person", "buyer", "account"),
@@ -44,9 +44,18 @@ def is_header(names: Sequence[str], rows: Rows) -> bool:
     return tells
 
 
+def is_number(text: str) -> bool:
+    """Tell whether a field is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_value(text: str) -> bool:
     """Tell whether a field is a number or a date, as no name of a column is."""
-    return _is_number(text) or looks_like_time(text)
+    return is_number(text) or looks_like_time(text)
 
 
 def guessed_names(
@@ -120,7 +129,7 @@ def _guessed_columns(rows: Rows) -> str:
     """Return what columns may be: user, item, and what looks like a rating or a time."""
     roles = ["user", "item"]
     for place, field in enumerate(rows[0][2:], start=2):
-        looks = "rating" if _is_number(field) else "-"
+        looks = "rating" if is_number(field) else "-"
         if _all_times(rows, place):
             looks = "timestamp"
         roles.append(looks if looks not in roles else "-")
@@ -145,11 +154,3 @@ def _shape(text: str) -> str:
 def _all_times(rows: Rows, place: int) -> bool:
     values = [row[place] for row in rows if place < len(row) and row[place].strip()]
     return bool(values) and all(map(looks_like_time, values))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

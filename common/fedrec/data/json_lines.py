@@ -38,13 +38,8 @@ def read_json_lines(path: Path, reading: Reading) -> Table:
         )
     names = list(dict.fromkeys(key for found in objects for key in found))
     rows = [[str(found.get(name, "")) for name in names] for found in objects]
-    places = find_places(path, names, reading, rows)
-    found = (places.user, places.item, places.rating, places.timestamp)
-    keys = [None if place is None else names[place] for place in found]
-    return Table(
-        columns=places.columns(names),
-        chunks=_chunks(path, reading, keys),
-    )
+    columns = find_places(path, names, reading, rows).columns(names)
+    return Table(columns=columns, chunks=_chunks(path, reading, [*columns.by_role().values()]))
 
 
 def _chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[Chunk]:

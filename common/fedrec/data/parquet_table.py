@@ -43,15 +43,12 @@ def read_parquet(path: Path, reading: Reading) -> Table:
     except DataError:
         # Rows are needed for a guess alone: a group of them takes memory in all of its columns.
         places = find_places(path, names, reading, _first_rows(path))
-    found = (places.user, places.item, places.rating, places.timestamp)
-    chosen = [None if place is None else names[place] for place in found]
+    columns = places.columns(names)
+    chosen = [*columns.by_role().values()]
     for name in chosen:
         if name is not None:
             _check_type(path, name, schema.field(name).type)
-    return Table(
-        columns=places.columns(names),
-        chunks=_chunks(path, chosen),
-    )
+    return Table(columns=columns, chunks=_chunks(path, chosen))
 
 
 def _first_rows(path: Path) -> list[tuple[str, ...]]:
