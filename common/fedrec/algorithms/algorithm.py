@@ -374,6 +374,8 @@ class Algorithm(ABC):
     ) -> NDArray[np.float32]:
         """Return the vector of somebody new from what they have, float32 (dim,).
 
+        By default the history itself where nobody keeps a vector: 1 for each of its items.
+
         Args:
             items: rows of the items that can be recommended, (n_active, dim).
             positives: positions of the history among them, distinct, at least one.
@@ -381,6 +383,10 @@ class Algorithm(ABC):
         Raises:
             SettingsError: when the algorithm has no such vector.
         """
+        if not self.keeps_vectors:
+            vector = np.zeros(len(items), dtype=np.float32)
+            vector[positives] = 1.0
+            return vector
         raise SettingsError(
             f"{self.name} has no user vector that a history could be folded into.",
             remedy="Ask the user's own client.",

@@ -46,6 +46,25 @@ class Chunk:
         """Users in the chunk."""
         return len(self.user_index)
 
+    @property
+    def sizes(self) -> torch.Tensor:
+        """How many training items each user has, int64 (n_users,)."""
+        return self.pointers[1:] - self.pointers[:-1]
+
+    @property
+    def owner(self) -> torch.Tensor:
+        """Whose each of `positives` is, int64; their number is known, so no device is asked."""
+        users = torch.arange(self.n_users, device=self.positives.device)
+        return users.repeat_interleave(self.sizes, output_size=len(self.positives))
+
+    def summed(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the sum of each user's items' rows, (n_users, width)."""
+        if not len(self.positives):
+            return rows.new_zeros((self.n_users, rows.shape[1]))
+        return torch.nn.functional.embedding_bag(
+            self.positives, rows, self.pointers, mode="sum", include_last_offset=True
+        )
+
     def halves(self) -> tuple[Chunk, Chunk]:
         """Return its first users and the others; two numbers are read from the device."""
         middle = self.n_users // 2
@@ -75,8 +94,7 @@ class Chunk:
     def held(self) -> torch.Tensor:
         """Return 1 where a user has an item to train on, else 0, float32 (n_users, n_items)."""
         table = torch.zeros((self.n_users, self.n_items), device=self.positives.device)
-        users = torch.arange(self.n_users, device=self.positives.device)
-        table[users.repeat_interleave(self.pointers.diff()), self.positives] = 1.0
+        table[self.owner, self.positives] = 1.0
         return table
 
 

@@ -197,9 +197,8 @@ class EASE(Algorithm):
             counts,
         )
         sums["pairs"].add_sums(torch.from_numpy(counts).to(chunk.positives.device), finite=True)
-        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
-        owner = torch.arange(chunk.n_users, device=sizes.device).repeat_interleave(sizes)
-        own = self.scores(chunk, start, private)[owner, chunk.positives]
+        sizes = chunk.sizes
+        own = self.scores(chunk, start, private)[chunk.owner, chunk.positives]
         total = torch.segment_reduce((1.0 - own) ** 2, "sum", lengths=sizes, unsafe=True)
         return ChunkResult(loss=total / sizes.clamp(min=1), clipped=torch.zeros_like(sizes))
 
@@ -207,14 +206,7 @@ class EASE(Algorithm):
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the sum of B's rows over each user's training items."""
-        import torch
-
-        weights = start.shared["item_weights"]
-        if not len(chunk.positives):
-            return weights.new_zeros((chunk.n_users, len(weights)))
-        return torch.nn.functional.embedding_bag(
-            chunk.positives, weights, chunk.pointers, mode="sum", include_last_offset=True
-        )
+        return chunk.summed(start.shared["item_weights"])
 
     def serving(
         self, shared: SharedState, active: NDArray[np.int64]
@@ -223,14 +215,6 @@ class EASE(Algorithm):
         rows = np.zeros((self.n_items, len(active)), dtype=np.float32)
         rows[active] = self._weights_of(shared, active).T
         return {"item_embedding": rows}
-
-    def fold_in(
-        self, items: NDArray[np.float64], positives: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Return the history itself, 1 for each item, float32 (n_active,)."""
-        vector = np.zeros(len(items), dtype=np.float32)
-        vector[positives] = 1.0
-        return vector
 
     def apply(
         self,

@@ -162,7 +162,7 @@ class FedALS(Algorithm):
         # A row of zeros takes the padding.
         table = items.new_zeros((len(items) + 1, _padded(dim)))
         table[:-1, :dim] = items
-        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
+        sizes = chunk.sizes
         place = torch.arange(chunk.n_steps, device=items.device)
         where = (chunk.pointers[:-1, None] + place).clamp(max=len(chunk.positives) - 1)
         held = torch.where(place < sizes[:, None], chunk.positives[where], len(items))
@@ -201,9 +201,7 @@ class FedALS(Algorithm):
 
         alpha = self.settings.alpha
         items, users = start.shared["item_embedding"], private["user_embedding"]
-        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
-        owner = torch.arange(chunk.n_users, device=users.device)
-        owner = owner.repeat_interleave(sizes, output_size=len(chunk.positives))
+        sizes, owner = chunk.sizes, chunk.owner
         at_once = max(1, _VALUES_AT_ONCE.get(users.device.type, 1 << 22) // users.shape[1])
         clipped = torch.zeros_like(sizes)
         loss = users.new_zeros(len(owner))

@@ -18,15 +18,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Batch, Values, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
-from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.initial import Normal
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -98,16 +95,10 @@ class FedMF(TrainedAlgorithm):
     # Without torch: an inner product is all there is to it.
     preferences = Algorithm.preferences
 
-    def fold_in(
-        self, items: NDArray[np.float64], positives: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Minimise FedMF's own loss over p; see `fedrec.algorithms.folding`."""
-        return fold_in_vector(
-            items,
-            positives,
-            negatives_per_positive=self.settings.negatives_per_positive,
-            regularisation=self.settings.regularisation,
-        )
+    @property
+    def folding_pull(self) -> float:
+        """Weight of |p|^2 in FedMF's own loss."""
+        return self.settings.regularisation
 
 
 FedMF.about = About(

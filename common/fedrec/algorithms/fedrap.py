@@ -57,14 +57,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances, Needs, Problem
 from fedrec.algorithms.batch import Batch, Values, added, cross_entropy, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UploadNoise
-from fedrec.algorithms.folding import fold_in_vector
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -74,8 +72,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FedRAP", "FedRAPSettings", "accounted_epsilon"]
 
-_FOLDING_PULL = 1e-3
-"""Few steps from a small start keep the heads of newcomers short."""
 _DELTA = 1e-5
 """The paper names no delta."""
 
@@ -290,22 +286,10 @@ class FedRAP(TrainedAlgorithm):
             apart = square_sums(v.own_embedding - v.item_embedding)
             yield -settings.difference_weight / dim * apart
 
-    def fold_in(
-        self, items: NDArray[np.float64], positives: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Fit a head to the shared table where that is all there is (FedRAP-C).
-
-        Raises:
-            SettingsError: users have tables of their own, which a history alone does not give.
-        """
-        if self.settings.tables != "shared":
-            return super().fold_in(items, positives)
-        return fold_in_vector(
-            items,
-            positives,
-            negatives_per_positive=self.settings.negatives_per_positive,
-            regularisation=_FOLDING_PULL,
-        )
+    @property
+    def folding_pull(self) -> float | None:
+        """Weight of |w|^2 where the shared table is all there is (FedRAP-C)."""
+        return FOLDING_PULL if self.settings.tables == "shared" else None
 
 
 def _contradiction(settings: AlgorithmSettings) -> Problem | None:

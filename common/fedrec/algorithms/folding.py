@@ -16,8 +16,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["fold_in_vector"]
+__all__ = ["FOLDING_PULL", "fold_in_vector"]
 
+FOLDING_PULL = 1e-3
+"""For algorithms without an L2 coefficient: few passes from a small start keep vectors short."""
 _SMALLEST_PULL = 1e-6
 """Keeps the minimum finite where a plan has gamma = 0 and a history can be told apart perfectly."""
 _HALVINGS = 30

@@ -54,7 +54,7 @@ from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Values, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UploadNoise
-from fedrec.algorithms.folding import fold_in_vector
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.initial import Constant, Normal
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -70,8 +70,6 @@ __all__ = ["PFedCLR", "PFedCLRSettings", "nominal_epsilon"]
 
 _SHARED, _PERSONAL = "shared", "personal"
 _SCORED_USERS = 64
-_FOLDING_PULL = 1e-3
-"""PFedCLR itself has no L2 coefficient: ten passes from a small start keep its vectors short."""
 _TAIL = 10.0
 """One of 22,000 values of Laplace noise lies beyond ten times its scale."""
 
@@ -283,16 +281,10 @@ class PFedCLR(TrainedAlgorithm):
             return scores + own["item_calibration"] @ vector
         return scores + own["item_factor"] @ (own["factor"] @ vector)
 
-    def fold_in(
-        self, items: NDArray[np.float64], positives: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Fit p to the published table; A is zero for somebody new."""
-        return fold_in_vector(
-            items,
-            positives,
-            negatives_per_positive=self.settings.negatives_per_positive,
-            regularisation=_FOLDING_PULL,
-        )
+    @property
+    def folding_pull(self) -> float:
+        """Weight of |p|^2 for somebody new, whose A is zero."""
+        return FOLDING_PULL
 
 
 def nominal_epsilon(*, weight: float, rate: float, bound: float, scale: float) -> float:

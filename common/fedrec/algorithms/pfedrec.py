@@ -55,7 +55,7 @@ from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Values, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
-from fedrec.algorithms.folding import fold_in_vector
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -66,9 +66,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["PFedRec", "PFedRecSettings"]
-
-_FOLDING_PULL = 1e-3
-"""PFedRec itself has no L2 coefficient: few steps from a small start keep its heads short."""
 
 
 _USUAL_CLIP = 64.0
@@ -153,16 +150,10 @@ class PFedRec(TrainedAlgorithm):
     # Without torch: an inner product is all there is to it.
     preferences = Algorithm.preferences
 
-    def fold_in(
-        self, items: NDArray[np.float64], positives: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Fit a head to the published table, without the bias, which changes no order."""
-        return fold_in_vector(
-            items,
-            positives,
-            negatives_per_positive=self.settings.negatives_per_positive,
-            regularisation=_FOLDING_PULL,
-        )
+    @property
+    def folding_pull(self) -> float:
+        """Weight of |p|^2 of a head without its bias, which changes no order."""
+        return FOLDING_PULL
 
 
 def _warnings(at: Circumstances) -> list[str]:

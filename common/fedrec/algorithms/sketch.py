@@ -339,14 +339,12 @@ class Sketch(Algorithm):
         """Add x_u (x_u^T Q) for each user; the loss is that of the version at the start."""
         import torch
 
-        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
-        owner = torch.arange(chunk.n_users, device=sizes.device)
-        owner = owner.repeat_interleave(sizes, output_size=len(chunk.positives))
+        sizes, owner = chunk.sizes, chunk.owner
         clipped = torch.zeros_like(sizes)
         # Rounded once for each user: all rows of a history are the same.
         rounded = None
         if "directions" in start.shared:
-            along = _summed(chunk, start.shared["directions"])
+            along = chunk.summed(start.shared["directions"])
             if self.noise is not None:
                 # The history has length 1, and so has every item's row of it.
                 along = along / sizes.clamp(min=1)[:, None]
@@ -354,7 +352,7 @@ class Sketch(Algorithm):
             rounded = sums.shrunk(rounded, sizes)
             clipped = over * sizes
         factor = start.shared["factor"]
-        vectors = _summed(chunk, factor)
+        vectors = chunk.summed(factor)
         loss = vectors.new_zeros(len(owner))
         at_once = max(1, _VALUES_AT_ONCE // self.settings.dim)
         for begin in range(0, len(owner), at_once):
@@ -372,16 +370,12 @@ class Sketch(Algorithm):
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the scores that follow from each user's training items."""
-        import torch
-
         from fedrec.tensor_products import product_of_blocks
 
         shared = start.shared
-        found = product_of_blocks(_summed(chunk, shared["factor"]), shared["factor"].T.contiguous())
+        found = product_of_blocks(chunk.summed(shared["factor"]), shared["factor"].T.contiguous())
         found = found * shared["scale"] + shared["popularity"]
-        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
-        owner = torch.arange(chunk.n_users, device=sizes.device).repeat_interleave(sizes)
-        found[owner, chunk.positives] += shared["own"][chunk.positives]
+        found[chunk.owner, chunk.positives] += shared["own"][chunk.positives]
         return found
 
     def serving(
@@ -411,14 +405,6 @@ class Sketch(Algorithm):
         scores[held] += weight * serving["own"][held]
         return np.asarray(scores, dtype=np.float32)
 
-    def fold_in(
-        self, items: NDArray[np.float64], positives: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Return the history itself, 1 for each item, float32 (n_active,)."""
-        vector = np.zeros(len(items), dtype=np.float32)
-        vector[positives] = 1.0
-        return vector
-
     def apply(
         self,
         shared: SharedState,
@@ -443,17 +429,6 @@ class Sketch(Algorithm):
             item_users=counts.astype(np.float64),
             summed=shared.kept["summed"] + 1.0,
         )
-
-
-def _summed(chunk: Chunk, rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of each user's items' rows, (n_users, width)."""
-    import torch
-
-    if not len(chunk.positives):
-        return rows.new_zeros((chunk.n_users, rows.shape[1]))
-    return torch.nn.functional.embedding_bag(
-        chunk.positives, rows, chunk.pointers, mode="sum", include_last_offset=True
-    )
 
 
 Sketch.about = About(

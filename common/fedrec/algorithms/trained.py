@@ -23,6 +23,7 @@ from pydantic import Field
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import HOLDERS, TRAINED, AlgorithmSettings, UpdateTensor
+from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.optimisers import Phase
 from fedrec.errors import SettingsError
 from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
@@ -104,6 +105,31 @@ class TrainedAlgorithm(Algorithm):
         A wrapper may put something else in the place of their sum.
         """
         return {}
+
+    @property
+    def folding_pull(self) -> float | None:
+        """Weight of |p|^2 where `fedrec.algorithms.folding` fits p to the published table.
+
+        None for an algorithm whose users have more than such a vector.
+        """
+        return None
+
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Fit p to the published table by FedMF's own loss.
+
+        Raises:
+            SettingsError: when the algorithm has no such vector.
+        """
+        if self.folding_pull is None:
+            return super().fold_in(items, positives)
+        return fold_in_vector(
+            items,
+            positives,
+            negatives_per_positive=self.settings.negatives_per_positive,
+            regularisation=self.folding_pull,
+        )
 
     # Users' whole item tables.
 

@@ -74,7 +74,7 @@ def draw_negatives(
     # Ascending over all users: the number of free items below each excluded one.
     ladder = holder * n_items + (chunk.excluded - place)
     free = n_items - excluded
-    per_user = (chunk.pointers[1:] - chunk.pointers[:-1]) * per_positive
+    per_user = chunk.sizes * per_positive
     user = _owners(per_user, len(chunk.positives) * per_positive)
     begin = (chunk.pointers[:-1] * per_positive).index_select(0, user)
     counter = torch.arange(len(user), device=holder.device) - begin
@@ -90,7 +90,7 @@ def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positi
     holder, drawn = draw_negatives(
         chunk, seed=seed, round_id=round_id, per_positive=negatives_per_positive
     )
-    owner = _owners(chunk.pointers[1:] - chunk.pointers[:-1], len(chunk.positives))
+    owner = chunk.owner
     total = len(owner) * (1 + negatives_per_positive)
     pointers = chunk.pointers * (1 + negatives_per_positive)
     # A user's positives come first, its negatives in the order of their draws behind them.

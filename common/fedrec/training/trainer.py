@@ -68,7 +68,7 @@ class Trainer:
             samples = None
         if samples is None:
             return in_halves(chunk, private, lambda part, own: self.train(part, own, sums))
-        held = chunk.pointers[1:] - chunk.pointers[:-1]
+        held = chunk.sizes
         found = ChunkResult(
             private=kept,
             loss=held.new_zeros(len(held), dtype=self._start.dtype),
@@ -164,7 +164,7 @@ class Trainer:
         trained = TrainedBlock(self._round, chunk, block, private)
         own = block.users[: block.n_users]
         loss = trained.run()[: block.n_users]
-        held = chunk.pointers[1:] - chunk.pointers[:-1]
+        held = chunk.sizes
         # Who runs out of memory here writes all of this once more, the same values; the sums come
         # last, and take a block as a whole or not at all.
         trained.keep(found.private)
