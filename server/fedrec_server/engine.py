@@ -44,7 +44,7 @@ from fedrec_server.store.store import Store
 from fedrec_server.uploads.incoming import StreamTurns
 from fedrec_server.uploads.round_collection import Collection, RunningSum
 from fedrec_server.uploads.round_sum import RoundSum, accumulator_of
-from fedrec_server.uploads.updates import UpdateCounting, Updates
+from fedrec_server.uploads.updates import Updates
 
 __all__ = ["Engine"]
 
@@ -81,7 +81,7 @@ class Engine:
         self.rotation = KeyRotation(run, self.rollbacks)
         self.applications = Applications(store, run.work)
         self.collection = self._collection()
-        self.updates = Updates(run, self.admission, UpdateCounting(run, self.collection), turns)
+        self.updates = Updates(run, self.collection, self.admission, turns)
         self.steps = RunningSteps(run, self.collection, self.admission)
         self.reveals = Reveals(run, self.admission, turns)
         self.snapshots = Snapshots(run)

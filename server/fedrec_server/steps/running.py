@@ -18,37 +18,18 @@ from fedrec_server.uploads.round_collection import Collection
 __all__ = ["RunningSteps"]
 
 
-class StepMessageCommit(GroupCommit[StepMessage]):
-    """Hands admitted messages to the collection.
+class RunningSteps(GroupCommit[StepMessage]):
+    """Takes in the messages of a round's steps and closes them.
 
     What follows from messages, such as the end of a step, is looked at once for all of a group.
-    """
-
-    def _take(self, state: State, what: StepMessage) -> tuple[State, tuple[Change, ...]]:
-        after, changes = step(state, StepHeard(now=self._run.clock.now(), message=what))
-        collection, round_ = self._collection, state.current
-        if round_ is None:
-            raise RoundClosed(f"Round {what.round} is over.")
-        if not any(isinstance(change, AlreadyCounted) for change in changes):
-            collection.hear(round_, what)
-        return after, changes
-
-    def _decided(self) -> None:
-        self._run.advance_soon()
-
-
-class RunningSteps:
-    """Takes in the messages of a round's steps and closes them.
 
     Args:
         collection: of the round; where rounds have one step it takes no messages.
     """
 
     def __init__(self, run: LiveRun, collection: Collection, admission: Admission) -> None:
-        self._run = run
-        self._collection = collection
+        super().__init__(run, collection)
         self._admission = admission
-        self.messages = StepMessageCommit(run, collection)
 
     async def hear(self, message: StepMessage) -> bool:
         """Keep a client's message of one step; True when it was kept before.
@@ -61,7 +42,7 @@ class RunningSteps:
         return await self._run.work.uninterrupted(self._keep(message))
 
     async def _keep(self, message: StepMessage) -> bool:
-        duplicate = await self.messages.commit(message)
+        duplicate = await self.commit(message)
         if not duplicate:
             self._run.failpoint("masks.ack")
         return duplicate
@@ -110,3 +91,15 @@ class RunningSteps:
             raise
         run.failpoint("masks.closed")
         return True
+
+    def _take(self, state: State, what: StepMessage) -> tuple[State, tuple[Change, ...]]:
+        after, changes = step(state, StepHeard(now=self._run.clock.now(), message=what))
+        collection, round_ = self._collection, state.current
+        if round_ is None:
+            raise RoundClosed(f"Round {what.round} is over.")
+        if not any(isinstance(change, AlreadyCounted) for change in changes):
+            collection.hear(round_, what)
+        return after, changes
+
+    def _decided(self) -> None:
+        self._run.advance_soon()

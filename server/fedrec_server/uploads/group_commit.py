@@ -42,11 +42,6 @@ class GroupCommit(ABC, Generic[What]):
         self._collection = collection
         self._arrived: list[_Arrival[What]] = []
 
-    @property
-    def waiting(self) -> int:
-        """How many wait to be committed."""
-        return len(self._arrived)
-
     async def commit(self, what: What) -> bool:
         """Return once it is durable; True when it was before.
 

@@ -18,52 +18,27 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import update_name
 from fedrec_server.uploads.group_commit import GroupCommit
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
+from fedrec_server.uploads.round_collection import Collection
 
-__all__ = ["IncomingUpdate", "UpdateCounting", "Updates"]
+__all__ = ["IncomingUpdate", "Updates"]
 
 
 Update = tuple[UploadHeader, Callable[[], BinaryIO]]
 """An admitted header, and what opens its bytes; called in the store's thread."""
 
 
-class UpdateCounting(GroupCommit[Update]):
-    """Adds updates to the sum."""
-
-    def _take(self, state: State, what: Update) -> tuple[State, tuple[Change, ...]]:
-        header, opened = what
-        counted = state.current.accepted if state.current is not None else {}
-        after, changes = step(state, Uploaded(now=self._run.clock.now(), header=header))
-        if not any(isinstance(change, AlreadyCounted) for change in changes):
-            with opened() as message:
-                self._collection.add(counted, header, message)
-        return after, changes
-
-    async def _failure_of(self, error: Exception) -> Exception:
-        """Abandon the round where its sum cannot be made any more, and return what to tell."""
-        run = self._run
-        if not isinstance(error, DamagedFile) or run.state.current is None:
-            return error
-        number = run.state.current.number
-        try:
-            await run.fail(number, "a stored update is damaged", error)
-        except Exception as failure:
-            return failure
-        return RoundClosed(f"Round {number} was abandoned.")
-
-
-class Updates:
-    """Takes in updates.
+class Updates(GroupCommit[Update]):
+    """Takes in updates and adds them to the sum; those that wait together are committed together.
 
     Args:
         turns: two streams into one draft would destroy each other.
     """
 
     def __init__(
-        self, run: LiveRun, admission: Admission, counting: UpdateCounting, turns: StreamTurns
+        self, run: LiveRun, collection: Collection, admission: Admission, turns: StreamTurns
     ) -> None:
-        self._run = run
+        super().__init__(run, collection)
         self._admission = admission
-        self.counting = counting
         self._turns = turns
 
     async def receive(self, header: UploadHeader, chunks: AsyncIterator[Chunk]) -> bool:
@@ -128,6 +103,27 @@ class Updates:
             return round_.accepted.get(client_id)
         return await run.work.in_thread(run.store.counted, round_id, client_id)
 
+    def _take(self, state: State, what: Update) -> tuple[State, tuple[Change, ...]]:
+        header, opened = what
+        counted = state.current.accepted if state.current is not None else {}
+        after, changes = step(state, Uploaded(now=self._run.clock.now(), header=header))
+        if not any(isinstance(change, AlreadyCounted) for change in changes):
+            with opened() as message:
+                self._collection.add(counted, header, message)
+        return after, changes
+
+    async def _failure_of(self, error: Exception) -> Exception:
+        """Abandon the round where its sum cannot be made any more, and return what to tell."""
+        run = self._run
+        if not isinstance(error, DamagedFile) or run.state.current is None:
+            return error
+        number = run.state.current.number
+        try:
+            await run.fail(number, "a stored update is damaged", error)
+        except Exception as failure:
+            return failure
+        return RoundClosed(f"Round {number} was abandoned.")
+
 
 class IncomingUpdate(Incoming):
     """One client's update of the round in progress; an interrupted one can go on later."""
@@ -154,7 +150,7 @@ class IncomingUpdate(Incoming):
             # The round ended meanwhile and took its unfinished uploads along.
             raise RoundClosed(f"Round {header.round} is over.") from None
         self._kept = True
-        duplicate = await self._updates.counting.commit((header, self._draft.opened))
+        duplicate = await self._updates.commit((header, self._draft.opened))
         run.failpoint("update.ack")
         return duplicate
 

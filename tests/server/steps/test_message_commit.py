@@ -37,7 +37,7 @@ async def together(world: Masked, *messages: StepMessage) -> list[bool | BaseExc
     engine = world.engine
     async with engine.run.lock:
         tasks = [asyncio.ensure_future(engine.steps.hear(each)) for each in messages]
-        while engine.steps.messages.waiting < len(tasks):
+        while len(engine.steps._arrived) < len(tasks):
             assert not any(task.done() for task in tasks)
             await asyncio.sleep(0)
     return await asyncio.gather(*tasks, return_exceptions=True)

@@ -134,7 +134,7 @@ async def together(engine: Engine, *uploads: Coroutine[Any, Any, Any]) -> AsyncI
     found: list[Any] = []
     tasks = [asyncio.ensure_future(each) for each in uploads]
     async with engine.run.lock:
-        while engine.updates.counting.waiting < len(tasks):
+        while len(engine.updates._arrived) < len(tasks):
             assert not any(task.done() for task in tasks), await asyncio.gather(*tasks)
             await asyncio.sleep(0)
         yield found
