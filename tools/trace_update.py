@@ -10,10 +10,10 @@ counts it is committed; then the round's sum, from where it is finished until a 
 the model that follows.
 
 A function of ours lies on the way where an argument, or what it returns, is the update or holds it:
-the vector, the protected bytes or a piece of them, the signed header, or an object whose attributes
-(or a call whose arguments) are one of these. It *hands on* where it calls another one that does;
-others only look at it, or are where it ends. Generated code counts for nobody, and what is written
-inside an expression for the function around it.
+the vector, the protected bytes, a piece of them or a file of them, the signed header, or an object
+whose attributes (or a call whose arguments) are one of these. It *hands on* where it calls another
+one that does; others only look at it, or are where it ends. Generated code counts for nobody, and
+what is written inside an expression for the function around it.
 
 A *return* is an entry into a file that was left before; a *climb* a call into a layer above the
 caller's, by the layers of import-linter in `pyproject.toml`.
@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import argparse
 import functools
+import io
+import os
 import re
 import sys
 import tempfile
@@ -202,6 +204,8 @@ class Tracer:
             return False
         if isinstance(value, bytes | bytearray | memoryview):
             return self._is_piece(bytes(value))
+        if isinstance(value, io.IOBase):
+            return self._is_piece(_content_of(value, len(self._payload)))
         if type(value).__name__ == "ndarray":
             return any(value is one or value.base is one for one in self._vectors)
         if self._is_named(value):
@@ -269,6 +273,14 @@ def _locals_of(value: Any, *frames: str) -> Iterator[Any]:
     for name in frames:
         frame = getattr(value, name, None)
         yield from () if frame is None else tuple(frame.f_locals.values())
+
+
+def _content_of(file: Any, length: int) -> bytes:
+    """Return the first bytes of an open file, and leave where it is read; nothing of another."""
+    try:
+        return os.pread(file.fileno(), length, 0)
+    except (OSError, ValueError):
+        return b""
 
 
 def _filled(cell: Any) -> bool:
