@@ -117,7 +117,8 @@ RUN_A_CLIENT = Script(
 def served(reader: Reader) -> None:
     """A client that took part in a run, a folder with its model, and a certificate."""
     kits(reader)
-    reader.command("fedrec up --no-page && cd kits/clients/hospital-a")
+    assert "protocol full" in reader.command("fedrec up --no-page")
+    reader.command("cd kits/clients/hospital-a")
     reader.command("fedrec client export-model client.toml --to runs/movies-20260101-120000")
     (reader.cwd / "new-films.txt").write_text("313\n316\n", encoding="utf-8")
     reader.command(

@@ -35,6 +35,8 @@ def up(
     has ended. Ctrl-C ends all of them and loses nothing; the same command goes on.
     """
     from fedrec.config.loading import load_settings
+    from fedrec.planning.cautions import measured_caution
+    from fedrec.planning.protocol_words import explained
     from fedrec_lab.demo.parties import ANY_PAGE, Parties, run_parties
     from fedrec_lab.reports.run_view import RunView
 
@@ -62,9 +64,11 @@ def up(
     )
     best = view.best
     if best is not None and best.test is not None:
+        caution = measured_caution(plan, view.reference("untrained", "test"))
         console.print(
             f"{view.finished}: on held-out items HR@{view.at} {best.test.hr:.4f}, "
-            f"NDCG@{view.at} {best.test.ndcg:.4f}"
+            f"NDCG@{view.at} {best.test.ndcg:.4f}, protocol "
+            f"{explained(plan.evaluation.protocol, caution)}"
         )
     first = shlex.quote(str(parties.clients[0]))
     typer.echo(f"Recommend to a user of {parties.clients[0].parent.name}:")

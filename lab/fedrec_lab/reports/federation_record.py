@@ -57,12 +57,8 @@ def record_federation(
     ledger = ledger_of(plan, view.rounds, simulated=False, n_items=n_items, n_charged=view.charged)
     folder.write_metrics(view.rounds, view.references)
     folder.write_ledger(ledger)
-    references, best = view.references, view.best
-    untrained, popularity = None, None
-    if references is not None:
-        untrained = references.rates("untrained", "test")
-        popularity = references.rates("popularity", "validation")
-    caution = measured_caution(plan, untrained)
+    best = view.best
+    caution = measured_caution(plan, view.reference("untrained", "test"))
     folder.write_report(
         ReportContent(
             title=title,
@@ -76,7 +72,7 @@ def record_federation(
                 plan,
                 view.rounds,
                 n_items=n_items,
-                popularity=popularity,
+                popularity=view.reference("popularity", "validation"),
                 best_version=None if best is None else best.round - 1,
                 caution=caution,
             ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from rich.table import Table
 
-from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates, Scorer, Split
 from fedrec.ids import RoundId
 from fedrec.wire.admin_link import RunEvent
 from fedrec_lab.reports.round_report import RoundReport
@@ -132,6 +132,10 @@ class RunView:
         if self.abandoned:
             table.add_row("abandoned", f"{len(self.abandoned)}: {self.abandoned[-1]}")
         return table
+
+    def reference(self, scorer: Scorer, split: Split) -> Rates | None:
+        """Return what a reference got; None where the run has not come to its last round."""
+        return None if self.references is None else self.references.rates(scorer, split)
 
     @property
     def best(self) -> RoundReport | None:
