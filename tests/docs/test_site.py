@@ -39,7 +39,7 @@ def test_every_page_is_in_the_navigation_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("builder", ["mkdocs", pytest.param("zensical", marks=pytest.mark.long)])
 def test_both_builders_take_it_without_a_warning(builder, tmp_path):
     """In a copy, so that neither leaves anything in the tree."""
     for name in ("docs", "common", "server", "client", "lab"):

@@ -35,7 +35,7 @@ def in_make_test(case: str) -> Any:
 
     Torch's kernels for it, and other structures, are for the long tests.
     """
-    usual = case in (SHAPES, *LARGE)
+    usual = case in (SHAPES, *DENSE)
     own = "-dense-" in case and accelerator_of(plan_of_case(case)) is not None
     return case if usual or own else pytest.param(case, marks=pytest.mark.long)
 
@@ -49,10 +49,7 @@ def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
     "case",
     [
         SHAPES,
-        *(
-            case if "-dense-" in case else pytest.param(case, marks=pytest.mark.long)
-            for case in LARGE
-        ),
+        *(case if case in DENSE else pytest.param(case, marks=pytest.mark.long) for case in LARGE),
     ],
 )
 def test_it_is_also_where_shapes_decide_about_bits(case: str) -> None:

@@ -145,8 +145,17 @@ class Plain:
         assert_near(scores, np.stack(list(self.scores.values())), tolerance, "scores")
 
 
-@pytest.mark.parametrize("batch_size", [7, 1000])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "batch_size"),
+    [(case, 7) for case in CASES]
+    # Of one batch the bases and a regulariser here, the others in the long tests.
+    + [(case, 1000) for case in (*BASES, "fedmf-err")]
+    + [
+        pytest.param(case, 1000, marks=pytest.mark.long)
+        for case in CASES
+        if case not in (*BASES, "fedmf-err")
+    ],
+)
 def test_three_rounds_before_rounding(users, case, batch_size):
     learner = learner_of(*CASES[case], batch_size)
     plain = Plain(learner, users)

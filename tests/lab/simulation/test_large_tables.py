@@ -67,7 +67,12 @@ def committed(folder):
 
 @pytest.mark.parametrize(
     ("where", "number"),
-    [("rows written", 40), ("block named", 75), ("checkpoint", 11), ("sweep", 4)],
+    [
+        ("rows written", 40),
+        ("checkpoint", 11),
+        pytest.param("block named", 75, marks=pytest.mark.long),
+        pytest.param("sweep", 4, marks=pytest.mark.long),
+    ],
 )
 def test_a_killed_run_goes_on_to_the_same_bits_and_leaves_nothing(
     in_files, held, tmp_path, where, number

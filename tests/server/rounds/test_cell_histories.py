@@ -1,4 +1,4 @@
-"""A thousand histories of a federation, against whatever sums could be combined of them.
+"""Histories of a federation, against whatever sums could be combined of them.
 
 Members come, leave and become guests; the authority places them; somebody proposes rosters of his
 own; rounds of every kind run through the coordinator's state machine with clients that fail, and a
@@ -283,16 +283,17 @@ def play(seed: int) -> History:
     return found
 
 
-def test_a_thousand_histories_isolate_nobody() -> None:
+@pytest.mark.parametrize("histories", [250, pytest.param(HISTORIES, marks=pytest.mark.long)])
+def test_histories_isolate_nobody(histories: int) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(HISTORIES):
+    for seed in range(histories):
         found = play(seed)
         assert found.isolated >= found.size, f"history {seed}"
         assert found.isolated_in_an_era >= min(3, found.size), f"history {seed}"
         seen += found.seen
     # They say something: all of it happened, often.
     wanted = ("left", "became guest", "forged refused", "count", "train", "evaluate", "refused")
-    assert min(seen[what] for what in (*wanted, "abandoned")) > 300, seen
+    assert min(seen[what] for what in (*wanted, "abandoned")) > 0.3 * histories, seen
     assert seen["asked"] > seen["refused"], "some lies are no lies"
 
 
