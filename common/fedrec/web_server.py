@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 import uvicorn
 
 __all__ = ["WebServer", "listening_socket", "web_server"]
+
+
+_UNHEARD_MILLISECONDS = 60_000
 
 
 class WebServer(uvicorn.Server):
@@ -81,6 +85,10 @@ def listening_socket(host: str, port: int, *, backlog: int) -> socket.socket:
     found = socket.socket(family, kind, protocol)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":
+            # Each connection has it from here. By itself a machine that vanished, or reads nothing
+            # any more, keeps its place for a quarter of an hour or for ever.
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MILLISECONDS)
         found.bind(address)
         found.listen(backlog)
     except OSError:

@@ -88,6 +88,11 @@ class Kits:
         fedrec(folder, "provision", "--data", "data.csv", under=under)
         self._take_port("port = 7447", "port = 0")
 
+    def watched(self) -> None:
+        """Have the coordinator serve its page and its numbers."""
+        lines = 'page = "127.0.0.1:0"\nmetrics_address = "127.0.0.1:0"\n'
+        self._take_port("[coordinator]\n", f"[coordinator]\n{lines}")
+
     def coordinator(self, log: str = "coordinator", **how: Any) -> Command:
         """Start the coordinator, again at the address that it had before."""
         made = self.start_coordinator(log, **how)

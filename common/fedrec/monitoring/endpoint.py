@@ -12,6 +12,8 @@ import hmac
 import socket
 import ssl
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -140,6 +142,7 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.registry, self.token = registry, token
         self._places = threading.BoundedSemaphore(MOST_READERS)
+        self._until: dict[Any, float] = {}
         super().__init__((host, port), _Reader)
         if context is not None:
             # The handshake is made by the reader's thread: one that stays silent costs a place.
@@ -157,6 +160,7 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, where there is a place."""
         if self._places.acquire(blocking=False):
+            self._until[request] = time.monotonic() + READER_SECONDS
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -166,7 +170,15 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._until.pop(request, None)
             self._places.release()
+
+    def service_actions(self) -> None:
+        """Hang up on readers whose time is over, though each byte of theirs came in time."""
+        for request, until in list(self._until.items()):
+            if until < time.monotonic():
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Let go of a reader that hung up, was silent, or speaks another protocol."""

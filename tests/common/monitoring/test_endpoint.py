@@ -14,6 +14,7 @@ from tls import credentials
 
 from fedrec.errors import SettingsError
 from fedrec.monitoring import MetricsEndpoint, Monitored, Numbers, metrics_endpoint
+from fedrec.monitoring import endpoint as endpoints
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -130,6 +131,25 @@ def test_readers_beyond_the_places_are_hung_up_on() -> None:
         finally:
             for one in silent:
                 one.close()
+
+
+def test_readers_that_ask_a_byte_at_a_time_keep_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "READER_SECONDS", 0.5)
+    with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
+        host, _, port = endpoint.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=0.05) as trickling:
+            for _ in range(10_000):
+                try:
+                    trickling.sendall(b"x")
+                    if not trickling.recv(1):
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+            else:
+                pytest.fail("it was never hung up on")
+        assert get(endpoint.address)[0] == 200
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:9464", "example.org:80"])
