@@ -1,13 +1,18 @@
-"""Settings given as flags: `--set rounds.total=5`."""
+"""A command's settings: their file, and those given as flags, `--set rounds.total=5`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["SetValues", "values_of"]
+__all__ = ["SetValues", "SettingsFile", "values_of"]
+
+SettingsFile = Annotated[
+    Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
+]
 
 SetValues = Annotated[
     list[str] | None,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedrec.cli.terminal import AsJson, print_json, print_table
-from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 
 __all__ = ["EPILOG", "audit_dp"]
 
@@ -21,9 +20,7 @@ EPILOG = (
 
 
 def audit_dp(
-    settings_file: Annotated[
-        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
-    ],
+    settings_file: SettingsFile,
     trials: Annotated[
         int, typer.Option(min=100, max=100_000, help="Sums with the canary, and as many without.")
     ] = 1000,

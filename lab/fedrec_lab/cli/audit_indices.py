@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.terminal import AsJson, count_of, new_console, print_json, print_table
-from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec_lab.audit.indices import IndexLeak
@@ -18,9 +18,7 @@ __all__ = ["indices"]
 
 
 def indices(
-    settings_file: Annotated[
-        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
-    ],
+    settings_file: SettingsFile,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Training rounds to watch.")] = 5,
     users: Annotated[
         int, typer.Option(min=0, help="Measure so many users, evenly chosen; 0 for all.")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
-from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec_lab.audit import AuditReport
@@ -19,9 +18,7 @@ _SHOWN = 10
 
 
 def sums(
-    settings_file: Annotated[
-        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
-    ],
+    settings_file: SettingsFile,
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,7 +15,7 @@ import typer
 from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, print_json
-from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 from fedrec.errors import SettingsError
 from fedrec_lab.cli.round_progress import progress_bar
 from fedrec_lab.cli.seeds_flag import seeds_of
@@ -41,9 +41,7 @@ EPILOG = (
 
 
 def evaluate(
-    settings_file: Annotated[
-        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
-    ],
+    settings_file: SettingsFile,
     protocols: Annotated[
         str, typer.Option(help="The columns: full, sampled and paper, separated by commas.")
     ] = "full,sampled,paper",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -105,10 +104,7 @@ def _print(results: list[SeedResult], measured: EvaluationSettings, as_json: boo
                         "finished": result.finished,
                         "rounds": result.n_rounds,
                         "best_round": result.best_round,
-                        "results": [
-                            {"method": row.label, "note": row.note} | asdict(row.samples[0])
-                            for row in result.rows
-                        ],
+                        "results": [row.first_record() for row in result.rows],
                     }
                     for result in results
                 ],

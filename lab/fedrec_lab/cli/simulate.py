@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, print_json
-from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 from fedrec.errors import PrivacyBudgetSpent, SettingsError
 from fedrec_lab.cli.round_progress import round_progress
 from fedrec_lab.cli.seed_runs import resume_command, run_seeds
@@ -36,9 +35,7 @@ EPILOG = (
 
 
 def simulate(
-    settings_file: Annotated[
-        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
-    ],
+    settings_file: SettingsFile,
     clients: Annotated[
         int, typer.Option(min=0, help="Clients that share the users; 0 takes what is fastest.")
     ] = 0,
@@ -183,10 +180,7 @@ def _print(result: SimulationResult, run: RunFolder, as_json: bool) -> None:
             "rounds": len(result.rounds),
             "best_round": int(result.best.round),
             "at": table.at,
-            "results": [
-                {"method": row.label, "note": row.note} | asdict(row.samples[0])
-                for row in result.rows()
-            ],
+            "results": [row.first_record() for row in result.rows()],
             "table": table.to_record(),
         }
         print_json(content)

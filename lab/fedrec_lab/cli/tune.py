@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,7 @@ import typer
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, print_json, print_table
-from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 from fedrec_lab.cli.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -31,9 +30,7 @@ EPILOG = (
 
 
 def tune(
-    settings_file: Annotated[
-        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
-    ],
+    settings_file: SettingsFile,
     tries: Annotated[
         list[str] | None,
         typer.Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer, Split
@@ -57,6 +57,10 @@ class ResultRow:
         """Return the mean with four places, and the deviation where there are seeds."""
         mean, deviation = f"{self.mean(metric):.4f}", self.deviation(metric)
         return mean if deviation is None else f"{mean} ± {deviation:.4f}"
+
+    def first_record(self) -> dict[str, object]:
+        """Return its first seed's rates for JSON."""
+        return {"method": self.label, "note": self.note} | asdict(self.samples[0])
 
     def _values(self, metric: Metric) -> list[float]:
         found: list[float] = [getattr(rates, metric) for rates in self.samples]
