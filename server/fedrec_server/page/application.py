@@ -7,6 +7,7 @@ here (DNS rebinding) reads nothing either.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection
 from importlib.resources import files
@@ -31,6 +32,7 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 MOST_STREAMS = 32
 MOST_LINK_BYTES = 200
+BODY_SECONDS = 10.0
 _KINDS = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -130,10 +132,14 @@ def _opened_by(access: Access | None) -> Endpoint:
         if access is None:
             return JSONResponse({"open": True})
         body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MOST_LINK_BYTES:
-                return _refused(413, "That is no link of this server.")
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > MOST_LINK_BYTES:
+                        return _refused(413, "That is no link of this server.")
+        except TimeoutError:
+            return _refused(408, "The link did not arrive.")
         session = access.open_session(body.decode("ascii", "replace"))
         if session is None:
             # No error to browsers: the page says so, and what to do.
@@ -202,4 +208,5 @@ def _is_address(name: str) -> bool:
 
 
 def _refused(status: int, why: str) -> Response:
-    return JSONResponse({"error": why}, status)
+    # What is left of the request is not awaited.
+    return JSONResponse({"error": why}, status, {"connection": "close"})

@@ -22,6 +22,7 @@ from fedrec.config.schema import PrivacySettings
 from fedrec.errors import SettingsError
 from fedrec.wire.admin_link import AdminLink
 from fedrec_server.app import Coordinator
+from fedrec_server.page import application as pages
 from fedrec_server.page.access import LINK_SECONDS
 from fedrec_server.page.application import COOKIE, MOST_LINK_BYTES, MOST_STREAMS
 from fedrec_server.rounds.backoff import STALLED_AFTER, pause_seconds
@@ -328,6 +329,15 @@ class TestLink:
         body = "x" * (MOST_LINK_BYTES + 1)
         found = ask(url(guarded), "/session", method="POST", body=body, authority=CA)
         assert found[0] == 413
+
+    def test_a_body_that_never_comes_keeps_no_place(
+        self, guarded: Serving, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pages, "BODY_SECONDS", 0.1)
+        headers = {"content-length": "43"}
+        how = {"method": "POST", "body": "x", "headers": headers, "authority": CA}
+        status, answered, _ = ask(url(guarded), "/session", **how)
+        assert (status, answered["connection"]) == (408, "close")
 
     def test_its_address_carries_the_token_where_no_server_sees_it(self, guarded: Serving) -> None:
         with closing(AdminLink(guarded.address, operator())) as link:
