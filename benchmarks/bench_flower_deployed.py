@@ -6,7 +6,7 @@
   protection none. Both get as much as they send. The first round is left out on both sides. Every
   run ends with an error where a client failed, a round was abandoned, or the last sum (fedrec,
   at each client) or average (Flower, at the server) is not what it has to be.
-- memory: the most that fedrec's coordinator had resident with 16 clients at 18.6 MB.
+- memory: the most that fedrec's coordinator had resident with 16 clients at 18.6 MB; no Flower.
 - start: from the command to the end of the first round of training. fedrec: `fedrec up` with three
   kits that nobody used before, so that clients make keys and enrol, the key authority makes an
   epoch, and a round that counts comes first; under bfv, training on MovieLens-100K. Flower:
@@ -18,7 +18,8 @@ Flower is installed into an environment of its own (`--environment` keeps it for
 which takes a package index that pip can reach. Both sides run in turn, A B A B ...
 
     python benchmarks/bench_flower_deployed.py --environment ../flower
-    python benchmarks/bench_flower_deployed.py --parts rounds --clients 2 --megabytes 0.75 --turns 1
+    python benchmarks/bench_flower_deployed.py --parts rounds --clients 8 --turns 1
+    python benchmarks/bench_flower_deployed.py --parts memory
 """
 
 from __future__ import annotations
@@ -161,7 +162,9 @@ def main() -> None:
     parser.add_argument("--environment", type=Path, help="a folder that keeps Flower")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        programs = flower_environment(options.environment or Path(scratch))
+        programs = options.environment or Path(scratch)
+        if options.parts != ["memory"]:
+            programs = flower_environment(programs)
         print(f"{describe_machine()}; flwr {FLOWER}")
         print(f"niceness {os.nice(0)}, scheduler {os.sched_getscheduler(0)}, "
               f"load average {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
