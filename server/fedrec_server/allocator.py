@@ -10,7 +10,8 @@ __all__ = ["give_back_freed", "give_memory_back"]
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LONG_BYTES = 1 << 20
-_ARENAS = 2
+_ARENAS = 1
+"""Of two, each kept what uploads of the busiest moment took."""
 
 
 def give_memory_back() -> None:

@@ -89,7 +89,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
                 if self._stopping():
                     raise Unreachable("The coordinator is stopping.")
                 async with self._limits.stream(caller.client_id or context.peer()):
-                    parts = _parts(heard_in_time(aiter(request)), read, caller)
+                    parts = _parts(heard_in_time(_received(context)), read, caller)
                     return await inner(parts, context)
             except grpc.aio.AbortError:
                 raise
@@ -151,6 +151,13 @@ def _read(raw: bytes, read: Read, caller: Caller) -> Message:
     if not isinstance(message, Chunk):
         caller.check_named(message)
     return message
+
+
+async def _received(context: Context) -> AsyncIterator[bytes]:
+    # gRPC's own iterator holds a message until the next one has arrived.
+    while (raw := await context.read()) is not grpc.aio.EOF:
+        yield raw
+        del raw
 
 
 async def _parts(parts: AsyncIterator[bytes], read: Read, caller: Caller) -> AsyncIterator[Message]:

@@ -21,7 +21,7 @@ _SETTING = "coordinator.certificate"
 _SECONDS = 5.0
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
-WINDOWS_BYTES = 16 << 20
+WINDOWS_BYTES = 8 << 20
 """What all clients' streams may bring in one round trip before any of it is read."""
 LEAST_WINDOW_BYTES = 1 << 16
 
