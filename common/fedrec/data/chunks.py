@@ -73,9 +73,11 @@ class Table:
     Attributes:
         separator: what is between two fields; None in what has no such thing.
         decimal_comma: whether a rating may be written as 3,5.
+        has_dates: whether times are a column of dates, which comes as microseconds since 1970.
     """
 
     columns: Columns
     chunks: Iterator[Chunk]
     separator: str | None = None
     decimal_comma: bool = False
+    has_dates: bool = False

@@ -82,7 +82,9 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
     Raises:
         DataError: its times have no common order.
     """
-    users, items, times = _Ids(), _Ids(), Times(reading.timestamp_format)
+    # Dates that are no text have one unit, whatever their size.
+    times = Times("number" if table.has_dates else reading.timestamp_format)
+    users, items = _Ids(), _Ids()
     kept: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64] | None]] = []
     found = Gathered()
     with_times = table.columns.timestamp is not None
@@ -113,7 +115,7 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
         kept.append((user, item, when))
     times.check(path)
     found.n_rounded, found.unread_times = times.n_rounded, times.unread
-    found.has_dates = times.are_dates
+    found.has_dates = table.has_dates or times.are_dates
     if kept:
         found.interactions = Interactions(
             user_ids=_names(users, np.concatenate([part[0] for part in kept])),

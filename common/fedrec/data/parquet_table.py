@@ -48,7 +48,9 @@ def read_parquet(path: Path, reading: Reading) -> Table:
     for name in chosen:
         if name is not None:
             _check_type(path, name, schema.field(name).type)
-    return Table(columns=columns, chunks=_chunks(path, chosen))
+    when = columns.timestamp
+    has_dates = when is not None and _is_dates(schema.field(when).type)
+    return Table(columns=columns, chunks=_chunks(path, chosen), has_dates=has_dates)
 
 
 def _first_rows(path: Path) -> list[tuple[str, ...]]:
@@ -92,10 +94,10 @@ def _chunks(path: Path, names: list[str | None]) -> Iterator[Chunk]:
 def _check_type(path: Path, name: str, kind: Any) -> None:
     import pyarrow as arrow
 
-    kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+    kind = _plain(kind)
     allowed = (
         arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_integer,
-        arrow.types.is_floating, arrow.types.is_timestamp, arrow.types.is_date,
+        arrow.types.is_floating, _is_dates,
     )  # fmt: skip
     if not any(is_one(kind) for is_one in allowed):
         raise DataError(
@@ -104,13 +106,26 @@ def _check_type(path: Path, name: str, kind: Any) -> None:
         )
 
 
+def _plain(kind: Any) -> Any:
+    """Return the type of a column's values, which a dictionary may hold."""
+    import pyarrow as arrow
+
+    return kind.value_type if arrow.types.is_dictionary(kind) else kind
+
+
+def _is_dates(kind: Any) -> bool:
+    import pyarrow as arrow
+
+    kind = _plain(kind)
+    return bool(arrow.types.is_timestamp(kind) or arrow.types.is_date(kind))
+
+
 def _values(column: Any) -> list[Any]:
     import pyarrow as arrow
 
-    kind = column.type
-    if arrow.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if arrow.types.is_timestamp(kind) or arrow.types.is_date(kind):
+    kind = _plain(column.type)
+    column = column.cast(kind)
+    if _is_dates(kind):
         column = column.cast(arrow.timestamp("us", getattr(kind, "tz", None)), safe=False)
         column = column.cast(arrow.int64())
     values: list[Any] = column.to_pylist()

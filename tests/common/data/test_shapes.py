@@ -7,6 +7,7 @@ import gzip
 import lzma
 import zipfile
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -356,6 +357,21 @@ def test_parquet_with_dates_and_zones(tmp_path: Path) -> None:
     path = tmp_path / "v.parquet"
     assert found_in(path, timestamp_column="time") == [("a", "1", MICRO), ("b", "2", -1)]
     assert found_in(path, timestamp_column="day")[0][2] == MICRO - 36_000_000_000
+
+
+@pytest.mark.parametrize("how", ["auto", "iso", "number", "%d.%m.%Y"])
+@pytest.mark.parametrize("kind", [arrow.timestamp("ms"), arrow.date32()])
+def test_dates_of_parquet_have_one_unit_whenever_they_are(
+    tmp_path: Path, how: str, kind: arrow.DataType
+) -> None:
+    """365 days of 86,400 s: the year 1971 begins 31,536,000 million microseconds after 1970."""
+    path = tmp_path / "v.parquet"
+    days = arrow.array([date(1971, 1, 1), date(2021, 1, 1), None]).cast(kind)
+    table = {"user": ["a", "a", "a"], "item": ["x", "y", "z"], "seen": days}
+    parquet.write_table(arrow.table(table), path)
+    found, report = read_interactions(path, Reading(timestamp_column="seen", timestamp_format=how))
+    assert found.times().tolist() == [31_536_000_000_000, MICRO - 36_000_000_000, -1]
+    assert (report.has_dates, report.n_bad) == (True, 0)
 
 
 def test_columns_of_parquet_that_nobody_named_are_guessed(tmp_path: Path) -> None:
