@@ -44,15 +44,23 @@ app = typer.Typer(
     ),
 )
 
-DataFile = Annotated[Path, typer.Argument(metavar="PATH", help="A file with interactions.")]
+DataFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH", help="A file with interactions, or the name of a public data set."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 
 
 def _read(path: Path, flags: DataFlags) -> tuple[Interactions, ReadReport, DataSettings]:
-    """Read a file as the flags say, and tell what was left out."""
+    """Read a file, or a public data set by its name, as the flags say; tell what was left out."""
+    from fedrec.data.public import PUBLIC, find
     from fedrec.data.source import selected
     from fedrec.data.trying import read_file
 
+    if str(path) in PUBLIC and not path.exists():
+        path = find(str(path))
     data = data_settings(path, flags)
     found, report = read_file(path, data)
     if report.n_bad:

@@ -202,6 +202,17 @@ def test_columns_without_a_name_and_times_that_are_left_out(
     assert (rows["columns"], rows["columns ignored"]) == (taken, ignored)
 
 
+def test_a_public_data_set_is_read_by_its_name(
+    fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDREC_CACHE", str(tmp_path))
+    absent = fedrec("data", "describe", "filmtrust")
+    assert (absent.code, "fedrec data import filmtrust" in absent.err) == (2, True)
+    (tmp_path / "filmtrust").mkdir()
+    (tmp_path / "filmtrust" / "interactions.csv").write_text("user,item\na,x\n")
+    assert fedrec("data", "describe", "filmtrust", "--json").json["n_rows"] == 1
+
+
 def test_what_is_between_fields_is_named(fedrec: Fedrec, tmp_path: Path) -> None:
     for text, word, shown in (
         ("\t", "tab", "tabs"),
