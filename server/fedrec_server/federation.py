@@ -347,6 +347,7 @@ def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
     if problems:
         raise KeysError(
             f"The key epoch was made for other settings: {'; '.join(problems)}.",
-            remedy="Ask the key authority for a new epoch, or use the settings it was made for.",
+            remedy="Ask the key authority for a new epoch, or use the settings and the release of "
+            "fedrec it was made for.",
         )
     protection.check_context(keys.server_context)

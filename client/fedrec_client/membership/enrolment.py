@@ -206,7 +206,8 @@ def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) 
     if wrong:
         raise KeysError(
             f"The roster that the authority signed is for another federation: {', '.join(wrong)}.",
-            remedy="Ask the key authority for an epoch that fits these settings.",
+            remedy="Use the settings and the release of fedrec of the federation, or ask its key "
+            "authority for an epoch that fits yours.",
         )
     protection.check_context(info.server_context)
     return protection

@@ -7,6 +7,7 @@ encryption not even one client's sums are seen.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,9 @@ __all__ = [
     "METRIC_NAMES",
     "N_CANDIDATES",
     "PROTOCOLS",
+    "RANK_FIELDS",
+    "RANK_METRICS",
+    "RATES",
     "SCORERS",
     "MetricSums",
     "Protocol",
@@ -24,7 +28,10 @@ __all__ = [
     "Scorer",
     "Split",
     "largest_sums",
+    "ndcg_of_users",
     "rank_values",
+    "rates_of",
+    "rates_of_ranks",
 ]
 
 Scorer = Literal["model", "popularity", "know_nothing", "untrained", "local"]
@@ -38,13 +45,8 @@ SPLITS: tuple[Split, ...] = ("validation", "test")
 PROTOCOLS: tuple[Protocol, ...] = ("full", "sampled", "paper")
 N_CANDIDATES = 99
 """Negatives that a held-out item is ranked among under `sampled` and `paper`."""
-_RANK_FIELDS = ("users", "hits", "gain", "reciprocal")
 _TRAINING_FIELDS = ("participants", "loss", "clipped_values", "clipped_users", "abstained")
 """The last counts parties whose training diverged, so that they contributed nothing."""
-
-METRIC_NAMES: tuple[str, ...] = _TRAINING_FIELDS + tuple(
-    f"{scorer}.{split}.{field}" for scorer in SCORERS for split in SPLITS for field in _RANK_FIELDS
-)
 
 FRACTION_BITS = 20
 """Gains and reciprocal ranks are multiples of 2^-20."""
@@ -54,12 +56,39 @@ MAXIMUM_PER_USER = 1 << FRACTION_BITS
 """No slot of the segment takes more than this from one user."""
 
 
+@dataclass(frozen=True, slots=True)
+class RankMetric:
+    """A sum over users of what the rank of a held-out item is worth, and the rates read from it.
+
+    Attributes:
+        name: of the sum.
+        rates: the fields of `Rates` that are its mean.
+        unit: what the first rank is worth.
+        discount: of float64 ranks from 0 below K, by what the unit is divided there; 1 at rank 0.
+    """
+
+    name: str
+    rates: tuple[str, ...]
+    unit: int
+    discount: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+RANK_METRICS: tuple[RankMetric, ...] = (
+    # With one held-out item a user, Recall@K equals HR@K.
+    RankMetric("hits", ("hr", "recall"), 1, np.ones_like),
+    RankMetric("gain", ("ndcg",), MAXIMUM_PER_USER, lambda ranks: np.log2(ranks + 2.0)),
+    RankMetric("reciprocal", ("mrr",), MAXIMUM_PER_USER, lambda ranks: ranks + 1.0),
+)
+RATES: tuple[str, ...] = tuple(rate for metric in RANK_METRICS for rate in metric.rates)
+RANK_FIELDS: tuple[str, ...] = ("users", *(metric.name for metric in RANK_METRICS))
+METRIC_NAMES: tuple[str, ...] = _TRAINING_FIELDS + tuple(
+    f"{scorer}.{split}.{field}" for scorer in SCORERS for split in SPLITS for field in RANK_FIELDS
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Means over the users who have a held-out item.
-
-    With one held-out item a user, Recall@K equals HR@K.
-    """
+    """Means over the users who have a held-out item."""
 
     users: int
     hr: float
@@ -80,18 +109,7 @@ class MetricSums:
 
     def rates(self, scorer: Scorer, split: Split) -> Rates | None:
         """Return the rates of a scorer, or None when it was not measured in this round."""
-        users = self.sum_of(f"{scorer}.{split}.users")
-        if users == 0:
-            return None
-        unit = users * float(1 << FRACTION_BITS)
-        hits = self.sum_of(f"{scorer}.{split}.hits") / users
-        return Rates(
-            users=users,
-            hr=hits,
-            recall=hits,
-            ndcg=self.sum_of(f"{scorer}.{split}.gain") / unit,
-            mrr=self.sum_of(f"{scorer}.{split}.reciprocal") / unit,
-        )
+        return rates_of(self.sum_of(f"{scorer}.{split}.{field}") for field in RANK_FIELDS)
 
     @property
     def participants(self) -> int:
@@ -129,15 +147,31 @@ def largest_sums(
         largest[place] = trained * of_one
     largest[0], largest[len(_TRAINING_FIELDS) - 1] = most_users, n_parties
     largest[: len(_TRAINING_FIELDS)] *= trains
-    of_ranks = np.clip(found[len(_TRAINING_FIELDS) :: len(_RANK_FIELDS)], 0, most_users)
-    by_scorer = largest[len(_TRAINING_FIELDS) :].reshape(-1, len(_RANK_FIELDS))
-    by_scorer[:] = of_ranks[:, None] * np.array([1, 1, MAXIMUM_PER_USER, MAXIMUM_PER_USER])
+    of_ranks = np.clip(found[len(_TRAINING_FIELDS) :: len(RANK_FIELDS)], 0, most_users)
+    by_scorer = largest[len(_TRAINING_FIELDS) :].reshape(-1, len(RANK_FIELDS))
     by_scorer[:, 0] = most_users
+    by_scorer[:, 1:] = of_ranks[:, None] * np.array([metric.unit for metric in RANK_METRICS])
     return largest
 
 
+def rates_of(sums: Iterable[int]) -> Rates | None:
+    """Return the rates that follow from sums in the order of `RANK_FIELDS`.
+
+    None where no user was measured.
+    """
+    users, *others = sums
+    if users == 0:
+        return None
+    means = {
+        rate: found / (users * float(metric.unit))
+        for metric, found in zip(RANK_METRICS, others, strict=True)
+        for rate in metric.rates
+    }
+    return Rates(users=users, **means)
+
+
 def rank_values(ranks: NDArray[np.float64], at: int) -> NDArray[np.int64]:
-    """Return every user's contribution to (users, hits, gain, reciprocal).
+    """Return every user's contribution to the sums of `RANK_FIELDS`.
 
     Args:
         ranks: expected 0-based ranks of the held-out items, float64 (n_users,); negative where a
@@ -145,13 +179,23 @@ def rank_values(ranks: NDArray[np.float64], at: int) -> NDArray[np.int64]:
         at: the K of HR@K.
 
     Returns:
-        int64 (n_users, 4): 1, hit, 2^20 / log2(rank + 2), 2^20 / (rank + 1), the last two rounded
-        and zero at ranks from K on.
+        int64 (n_users, len(RANK_FIELDS)): 1, hit, 2^20 / log2(rank + 2), 2^20 / (rank + 1), the
+        last two rounded and zero at ranks from K on.
     """
     present = ranks >= 0
     hit = present & (ranks < at)
     place = np.where(hit, ranks, 0.0)
-    one = float(1 << FRACTION_BITS)
-    gain = np.where(hit, np.rint(one / np.log2(place + 2.0)), 0.0)
-    reciprocal = np.where(hit, np.rint(one / (place + 1.0)), 0.0)
-    return np.stack([present, hit, gain, reciprocal], axis=1).astype(np.int64)
+    worth = [
+        np.where(hit, np.rint(metric.unit / metric.discount(place)), 0.0) for metric in RANK_METRICS
+    ]
+    return np.stack([present, *worth], axis=1).astype(np.int64)
+
+
+def rates_of_ranks(ranks: NDArray[np.float64], at: int) -> Rates | None:
+    """Return the means over users with a held-out item; None where nobody has one."""
+    return rates_of(rank_values(ranks, at).sum(0).tolist())
+
+
+def ndcg_of_users(ranks: NDArray[np.float64], at: int) -> NDArray[np.float64]:
+    """Return every user's NDCG@K, float64 (n_users,), as the sums count it; see `rank_values`."""
+    return rank_values(ranks, at)[:, RANK_FIELDS.index("gain")] / float(MAXIMUM_PER_USER)

@@ -13,7 +13,7 @@ from fedrec.algorithms.declarations import GRADES
 from fedrec.config.schema import PrivacySettings
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
-from fedrec.evaluation.metrics import METRIC_NAMES, SPLITS, Scorer, rank_values
+from fedrec.evaluation.metrics import METRIC_NAMES, RANK_FIELDS, SPLITS, Scorer, rank_values
 from fedrec.evaluation.protocols import Protocol, Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.local_round import train_locally
@@ -148,7 +148,7 @@ class Evaluator:
         active, ranking = self._half.active_items(shared), self._ranking_of(users)
         for rows, scores in self._half.active_scores(shared, users, private):
             ranks = ranking.ranks(scores, rows, "validation", evaluation.protocol, active)
-            total += int(rank_values(ranks, evaluation.at)[:, 2].sum())
+            total += int(rank_values(ranks, evaluation.at)[:, RANK_FIELDS.index("gain")].sum())
         return total
 
     def _of_local(
@@ -256,7 +256,7 @@ class Evaluator:
             for split in SPLITS:
                 ranks = ranking.ranks(scores, rows, split, protocol, columns)
                 first = METRIC_NAMES.index(f"{name}.{split}.users")
-                metrics[first : first + 4] += rank_values(ranks, at).sum(0)
+                metrics[first : first + len(RANK_FIELDS)] += rank_values(ranks, at).sum(0)
 
     def _ranking_of(self, users: UserSplit) -> Ranking:
         if self._ranking is None or self._ranking[0] is not users:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import DataError
-from fedrec.evaluation.metrics import FRACTION_BITS, rank_values
+from fedrec.evaluation.metrics import ndcg_of_users
 
 __all__ = ["Interval", "PairedBootstrap", "paired_bootstrap"]
 
@@ -73,15 +73,11 @@ def paired_bootstrap(
     n_users = int(present.sum())
     if n_users == 0:
         raise DataError("No user has a held-out item, so there is nothing to compare.")
-    gains = np.stack(
-        [
-            rank_values(ranks[present], at)[:, 2] / float(1 << FRACTION_BITS)
-            for ranks in (model_ranks, reference_ranks)
-        ],
-        axis=1,
+    both = np.stack(
+        [ndcg_of_users(ranks[present], at) for ranks in (model_ranks, reference_ranks)], axis=1
     )
-    means = _resampled_means(gains, n_resamples, seed)
-    whole = gains.mean(axis=0)
+    means = _resampled_means(both, n_resamples, seed)
+    whole = both.mean(axis=0)
     tail = 50.0 * (1.0 - confidence)
 
     def interval(estimate: float, samples: NDArray[np.float64]) -> Interval:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedrec.evaluation.metrics import Protocol, Rates
+from fedrec.evaluation.metrics import RATES, Protocol, Rates
 from fedrec.planning.protocol_words import marked
 from fedrec_lab.reports.metrics_table import parquet_of
 from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow
@@ -19,10 +19,7 @@ __all__ = ["ComparisonRow", "ComparisonTable", "Sample"]
 
 _SHOWN: tuple[tuple[Metric, str], ...] = (("hr", "HR"), ("ndcg", "NDCG"))
 _MISSING = "-"
-_COLUMNS = (
-    "method", "label", "protocol", "seed", "chosen", "users", "hr", "recall", "ndcg", "mrr",
-    "caution",
-)  # fmt: skip
+_COLUMNS = ("method", "label", "protocol", "seed", "chosen", "users", *RATES, "caution")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +148,7 @@ class ComparisonTable:
         return parquet_of(
             dict.fromkeys(_COLUMNS, "string")
             | {"seed": "int64", "users": "int64"}
-            | dict.fromkeys(("hr", "recall", "ndcg", "mrr"), "double"),
+            | dict.fromkeys(RATES, "double"),
             self._records(),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedrec.evaluation.metrics import SCORERS, SPLITS, MetricSums, Rates
+from fedrec.evaluation.metrics import RATES, SCORERS, SPLITS, MetricSums, Rates
 from fedrec_lab.reports.round_report import RoundReport
 
 __all__ = ["metrics_parquet", "parquet_of"]
@@ -27,10 +27,7 @@ def metrics_parquet(rounds: Sequence[RoundReport], references: MetricSums | None
             "scorer": "string",
             "split": "string",
             "users": "int64",
-            "hr": "double",
-            "recall": "double",
-            "ndcg": "double",
-            "mrr": "double",
+            **dict.fromkeys(RATES, "double"),
             "loss": "double",
             "participants": "int64",
             "seconds": "double",

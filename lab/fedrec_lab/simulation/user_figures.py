@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.evaluation.metrics import FRACTION_BITS, rank_values
+from fedrec.evaluation.metrics import ndcg_of_users
 from fedrec_lab.reports.figures import quality_by_activity, share_of_clients, spectra
 from fedrec_lab.reports.html import Figure
 from fedrec_lab.reports.table_diagnostics import diagnose_model
@@ -17,7 +17,6 @@ __all__ = ["user_figures"]
 
 _USERS_WITH_TABLES = 50
 """So many users' own tables are enough for the median of their spectra."""
-_GAIN = 2
 
 
 def user_figures(
@@ -37,8 +36,8 @@ def user_figures(
     found = []
     if len(measured):
         gains = {
-            "the model": _gains(ranks.model, at),
-            "popularity": _gains(ranks.popularity, at),
+            "the model": ndcg_of_users(ranks.model, at),
+            "popularity": ndcg_of_users(ranks.popularity, at),
         }
         activity = np.diff(users.train_indptr)[measured]
         own = {name: values[measured] for name, values in gains.items()}
@@ -74,11 +73,6 @@ def user_figures(
             )
         )
     return tuple(found)
-
-
-def _gains(ranks: NDArray[np.float64], at: int) -> NDArray[np.float64]:
-    """Return every user's NDCG, float64 (n_users,)."""
-    return rank_values(ranks, at)[:, _GAIN] / float(1 << FRACTION_BITS)
 
 
 def _clients(result: SimulationResult, measured: NDArray[np.int64]) -> list[NDArray[np.int64]]:

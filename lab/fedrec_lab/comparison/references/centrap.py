@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from fedrec.algorithms import Batch, FedRAP, FedRAPSettings, Sgd, Values
 from fedrec.config.schema import Settings
 from fedrec.errors import TrainingError
-from fedrec.evaluation.metrics import Protocol, Rates, Split
+from fedrec.evaluation.metrics import Protocol, Rates, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
 from fedrec.tensor_products import one_thread
 from fedrec.training.learner import Learner
 from fedrec.training.samplers import draw_samples
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
 from fedrec_lab.comparison.references.centralised import ROUNDS_BESIDE, centralised
-from fedrec_lab.comparison.references.reference import Reference, rates_of
+from fedrec_lab.comparison.references.reference import Reference
 
 __all__ = ["CentRAP", "Pool", "PooledModel"]
 
@@ -268,8 +268,8 @@ class _Run:
                     scores, rows, split, protocol, columns=self._active
                 )
         for protocol in self._task.protocols:
-            known = rates_of(ranks[protocol, "validation"], at)
-            rates = rates_of(ranks[protocol, "test"], at)
+            known = rates_of_ranks(ranks[protocol, "validation"], at)
+            rates = rates_of_ranks(ranks[protocol, "test"], at)
             if known is None or rates is None:
                 continue
             if protocol not in self.best or known.ndcg > self.best[protocol][0]:

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
-from fedrec.evaluation.metrics import FRACTION_BITS, Protocol, Rates, Split, rank_values
+from fedrec.evaluation.metrics import Protocol, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
 
-__all__ = ["Fitted", "Reference", "ScoredReference", "rates_of", "training_only"]
+__all__ = ["Fitted", "Reference", "ScoredReference", "training_only"]
 
 Scores = Callable[[NDArray[np.int64]], NDArray[np.floating]]
 """From positions of users to their scores of all items given to `fit`, (n_rows, n_items)."""
@@ -100,7 +100,7 @@ class ScoredReference(Reference):
             ranks = _all_ranks(task, fitted.scores, active, rankings)
             for (protocol, seed), (validation, test) in ranks.items():
                 at = task.settings.evaluation.at
-                known, rates = rates_of(validation, at), rates_of(test, at)
+                known, rates = rates_of_ranks(validation, at), rates_of_ranks(test, at)
                 key = (protocol, seed)
                 if known is None or rates is None:
                     continue
@@ -140,17 +140,6 @@ def _all_ranks(
             for split, values in zip(splits, ranks, strict=True):
                 values[rows] = rankings[seed].ranks(whole, rows, split, protocol)
     return found
-
-
-def rates_of(ranks: NDArray[np.float64], at: int) -> Rates | None:
-    """Return the means over users with a held-out item; None where nobody has one."""
-    users, hits, gain, reciprocal = rank_values(ranks, at).sum(0).tolist()
-    if not users:
-        return None
-    unit = float(users << FRACTION_BITS)
-    return Rates(
-        users=users, hr=hits / users, recall=hits / users, ndcg=gain / unit, mrr=reciprocal / unit
-    )
 
 
 def training_only(users: UserSplit, active: NDArray[np.int64]) -> UserSplit:
