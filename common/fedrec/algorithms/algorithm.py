@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,6 +209,18 @@ class Algorithm(ABC):
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
         """Return the memory that training takes for each user of a chunk of that many steps."""
 
+    def read(
+        self, shared: SharedState, active: NDArray[np.int64], round_id: int
+    ) -> dict[str, NDArray[Any]]:
+        """Return what a round reads of a version: by default tables, active rows only, and nets."""
+        return {
+            entry.name: shared.rows(entry.name, active)
+            if entry.scope == "rows"
+            else shared.kept[entry.name]
+            for entry in self.parameters
+            if entry.scope in ("rows", "net") and not entry.applied
+        }
+
     def start(
         self,
         shared: SharedState,
@@ -225,18 +237,14 @@ class Algorithm(ABC):
         """
         import torch
 
-        tensors = {}
-        for entry in self.parameters:
-            if entry.scope in ("rows", "net") and not entry.applied:
-                values = (
-                    shared.rows(entry.name, active)
-                    if entry.scope == "rows"
-                    else shared.kept[entry.name]
-                )
-                tensors[entry.name] = torch.from_numpy(values).to(device, dtype or torch.float32)
+        def move(values: NDArray[Any]) -> torch.Tensor:
+            kind = dtype or torch.float32 if values.dtype.kind == "f" else None
+            return torch.from_numpy(values).to(device, kind)
+
+        found = self.read(shared, active, round_id)
         return RoundStart(
             round=round_id,
-            shared=tensors,
+            shared={name: move(values) for name, values in found.items()},
             n_items=self.n_items,
             active=torch.from_numpy(active).to(device),
             scalars={

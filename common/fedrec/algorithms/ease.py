@@ -30,7 +30,7 @@ if G + lambda I is no longer positive definite, there is no model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,26 +144,14 @@ class EASE(Algorithm):
         """Return the memory of a user's items and of its scores."""
         return 8 * n_active + 48 * n_steps
 
-    def start(
-        self,
-        shared: SharedState,
-        active: NDArray[np.int64],
-        round_id: int,
-        device: torch.device,
-        dtype: torch.dtype | None = None,
-    ) -> RoundStart:
+    def read(
+        self, shared: SharedState, active: NDArray[np.int64], round_id: int
+    ) -> dict[str, NDArray[Any]]:
         """Return the weights of this version, and where the part to count begins."""
-        import torch
-
-        return RoundStart(
-            round=round_id,
-            shared={
-                "item_weights": torch.from_numpy(self._weights_of(shared, active)).to(device),
-                "first_pair": torch.tensor(len(shared.kept["pairs"])),
-            },
-            n_items=self.n_items,
-            active=torch.from_numpy(active).to(device),
-        )
+        return {
+            "item_weights": self._weights_of(shared, active),
+            "first_pair": np.asarray(len(shared.kept["pairs"])),
+        }
 
     def _weights_of(self, shared: SharedState, active: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return B of a version, computed once for it, float32 (n_active, n_active)."""

@@ -47,7 +47,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,29 +212,14 @@ class Sketch(Algorithm):
         """Return the memory of a user's items, of its sums and of its scores."""
         return 8 * n_active + 48 * n_steps + 24 * self.settings.dim
 
-    def start(
-        self,
-        shared: SharedState,
-        active: NDArray[np.int64],
-        round_id: int,
-        device: torch.device,
-        dtype: torch.dtype | None = None,
-    ) -> RoundStart:
+    def read(
+        self, shared: SharedState, active: NDArray[np.int64], round_id: int
+    ) -> dict[str, NDArray[Any]]:
         """Return this version's model, and for a round that sums what it sums along."""
-        import torch
-
         values = self._model_of(shared, active)
         if round_id and not self._is_summed(shared):
             values["directions"] = self._travelling_directions(shared, active)
-        return RoundStart(
-            round=round_id,
-            shared={
-                name: torch.from_numpy(value).to(device, dtype or torch.float32)
-                for name, value in values.items()
-            },
-            n_items=self.n_items,
-            active=torch.from_numpy(active).to(device),
-        )
+        return values
 
     def _model_of(
         self, shared: SharedState, active: NDArray[np.int64]
