@@ -30,6 +30,7 @@ class Applications:
         self._store = store
         self._work = work
         self._known = {found.invitation: found for found in store.applicants()}
+        self._labels: dict[ClientId, str] = {}
 
     async def apply(self, raw: bytes, invitation: bytes, *, invited: bool = True) -> ClientId:
         """Keep an application, durably; return whose it is.
@@ -72,6 +73,14 @@ class Applications:
                 self._known[key] = known
             raise
         return client_id
+
+    def labels(self) -> list[str]:
+        """Return what all who ever applied call themselves; an id's beginning for an empty one."""
+        for one in self._known.values():
+            if one.client_id not in self._labels:
+                label = _read(one.application).identity.label
+                self._labels[one.client_id] = label or one.client_id[:16]
+        return sorted(self._labels[one.client_id] for one in self._known.values())
 
     def waiting(self, roster: Roster) -> list[bytes]:
         """Return what the key authority has to look at.

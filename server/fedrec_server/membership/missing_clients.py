@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
 import structlog
@@ -20,9 +20,11 @@ __all__ = ["MissingClients", "labels_of", "missing", "waits_for"]
 
 _MOST_NAMED = 3
 _FORMS = (
-    "the first clients: rounds begin when all that were invited have applied; start those that "
-    "were not started yet"
+    "the first clients: rounds begin when all that were invited have applied; {applied}; start "
+    "those that were not started yet"
 )
+_COMPILES = "a first start compiles for a while; look at its terminal where that lasts"
+_NEVER = "not heard since the coordinator started"
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 
@@ -55,17 +57,32 @@ class MissingClients:
             self._is_told = True
 
 
-def waits_for(state: State, roster: Roster, presence: Presence) -> str:
-    """Return who has to come before a round opens, and when each was last heard of; maybe empty."""
+def waits_for(
+    state: State,
+    roster: Roster,
+    presence: Presence,
+    applied: Callable[[], Sequence[str]] = tuple,
+) -> str:
+    """Return who has to come before a round opens, and when each was last heard of; maybe empty.
+
+    Args:
+        applied: returns the labels of all who applied, who are named while the federation forms.
+    """
     if is_stalled(state) and state.current is None and state.ending is None:
         return _stalled(state, roster, presence)
     if not state.roster and state.ending is None:
-        return _FORMS
+        labels = applied()
+        return _FORMS.format(applied=f"{_some(labels)} applied" if labels else "none has yet")
     live = presence.live()
     why, missing = awaited(state, live), absent(state, live)
     if not why or not missing:
         return _more(state) if why == NOT_ENOUGH else why
-    return f"{_named(missing, roster, presence)}; goes on by itself when {_back(missing)}"
+    named = _named(missing, roster, presence)
+    idle = [client_id for client_id in missing if presence.idle_since(client_id)]
+    if len(idle) == len(missing):
+        return f"{named}; {_COMPILES}"
+    back = f"{named}; goes on by itself when {_back(missing)}"
+    return f"{back}; {_COMPILES}" if idle else back
 
 
 def missing(state: State, presence: Presence) -> frozenset[ClientId]:
@@ -100,7 +117,10 @@ def _stalled(state: State, roster: Roster, presence: Presence) -> str:
 
 
 def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> str:
-    longest = sorted(clients, key=lambda one: (presence.last_heard(one), roster.member(one).label))
+    def since(one: ClientId) -> tuple[float, str]:
+        return presence.idle_since(one) or presence.last_heard(one), roster.member(one).label
+
+    longest = sorted(clients, key=since)
     first = longest[:_MOST_NAMED]
     named = [
         f"{_joined(labels_of(list(alike), roster))}, {heard}"
@@ -125,14 +145,22 @@ def _more(state: State) -> str:
 
 
 def _heard(presence: Presence, client_id: ClientId) -> str:
+    if at := presence.idle_since(client_id):
+        return f"joined {_ago(presence.now() - at)}, asked for no round yet"
     at = presence.last_heard(client_id)
-    if not at:
-        return "not heard since the coordinator started"
-    ago = presence.now() - at
+    return f"last heard {_ago(presence.now() - at)}" if at else _NEVER
+
+
+def _ago(past_seconds: float) -> str:
     for seconds, unit in _UNITS:
-        if ago >= seconds:
-            return f"last heard {ago / seconds:.0f} {unit} ago"
-    return "last heard just now"
+        if past_seconds >= seconds:
+            return f"{past_seconds / seconds:.0f} {unit} ago"
+    return "just now"
+
+
+def _some(labels: Sequence[str]) -> str:
+    first, more = list(labels[:_MOST_NAMED]), len(labels) - _MOST_NAMED
+    return _joined([*first, f"{more} more"] if more > 0 else first)
 
 
 def _back(missing: Collection[ClientId]) -> str:

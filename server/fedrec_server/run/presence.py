@@ -22,6 +22,7 @@ class Presence:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[ClientId, float] = {}
+        self._joined: dict[ClientId, float] = {}
         self._waiting: Counter[ClientId] = Counter()
         self._silent: set[ClientId] = set()
 
@@ -33,6 +34,10 @@ class Presence:
         """Note a call of a client."""
         self._seen[client_id] = self._clock.now()
         self._silent.discard(client_id)
+
+    def joined(self, client_id: ClientId) -> None:
+        """Note that a member began: no round counts on it before it asks for a task."""
+        self._joined[client_id] = self._clock.now()
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Count as away who was asked in a round that was given up and did not answer.
@@ -58,13 +63,14 @@ class Presence:
                 del self._waiting[client_id]
 
     @property
-    def n_seen(self) -> int:
-        """Return how many clients were ever heard of."""
-        return len(self._seen)
+    def seen(self) -> frozenset[ClientId]:
+        """Return who ever began or was heard of."""
+        return frozenset(self._seen.keys() | self._joined.keys())
 
-    def has_seen(self, client_id: ClientId | None) -> bool:
-        """Tell whether a client was ever heard of."""
-        return client_id in self._seen
+    def idle_since(self, client_id: ClientId) -> float:
+        """Return when a client began that asked for nothing since; 0 for any other."""
+        began = self._joined.get(client_id, 0.0)
+        return began if began > self.last_heard(client_id) else 0.0
 
     def last_heard(self, client_id: ClientId | None) -> float:
         """Return when a client was last heard of, or waited; 0 where it never was."""

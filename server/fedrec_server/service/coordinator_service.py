@@ -68,6 +68,7 @@ class CoordinatorService(CoordinatorServicer):
         check_version(version, "The client's protocol version", here="the coordinator")
         client_id = check_client_id(request.client_id, "request.client_id")
         run = self._run
+        run.presence.joined(client_id)
         published = run.state.published
         info = run.federation.info(run.name, client_id, published)
         if published and client_id == run.state.rules.revealer:
@@ -158,6 +159,8 @@ class CoordinatorService(CoordinatorServicer):
         keys = self._run.federation.keys
         listed = keys.roster.contains(client_id)
         issued = keys.certificates[client_id] if listed else b""
+        if listed:
+            self._run.presence.joined(client_id)
         return APPLICATION.to_proto(
             Application(epoch=keys.roster.epoch, listed=listed, certificate=issued)
         )

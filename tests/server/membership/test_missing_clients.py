@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
 from server.support.driving import running
-from server.support.federations import Bench, identity
+from server.support.federations import Bench, authority, identity, operator
+from server.support.serving import serving
 from structlog.testing import capture_logs
 
+from fedrec.identity.application import SignedApplication
+from fedrec.identity.certificates import key_of
+from fedrec.identity.identity import Identity
+from fedrec.wire.admin_link import AdminLink
 from fedrec_server.engine import Engine
 from fedrec_server.membership.missing_clients import waits_for
 
@@ -73,7 +79,78 @@ def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path: Path) ->
 
     found = asyncio.run(scenario())
     assert found.startswith("the first clients: ") and "start those" in found
+    assert "have applied; none has yet; start" in found
     assert "provision" not in found
+
+
+def test_a_federation_that_forms_names_who_applied(tmp_path: Path) -> None:
+    bench = Bench.of(3)
+
+    async def scenario() -> list[str]:
+        told = []
+        async with running(bench, tmp_path) as engine:
+            run, applications = engine.run, engine.applications
+            nobody = replace(run.state, roster=frozenset())
+            for label in ("south", "north", "", "west"):
+                invited = authority().issuer.credentials("invitation", label)
+                who = Identity.create(label)
+                signed = SignedApplication.make(who.public, invited).to_json()
+                await applications.apply(signed, key_of(invited.certificate))
+                roster = run.federation.keys.roster
+                told.append(waits_for(nobody, roster, run.presence, applications.labels))
+        return told
+
+    one, two, unnamed, many = asyncio.run(scenario())
+    assert "have applied; south applied; start those" in one
+    assert "; north, and south applied; " in two
+    assert len(unnamed) > len(two)
+    assert ", and 1 more applied; " in many
+
+
+def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path: Path) -> None:
+    """A first start compiles for long; a client that ended with an error looks the same."""
+    bench, clock = Bench.of(3, reveals=True), FakeClock()
+    first, second, third = (identity(number) for number in range(3))
+
+    async def scenario() -> list[str]:
+        async with running(bench, tmp_path, clock=clock) as engine:
+            presence, told = engine.run.presence, []
+            for who in (first, second, third):
+                presence.joined(who.client_id)
+            assert not presence.live(), "no round counts on a client that is not ready"
+            told.append(words(engine))
+            clock.advance(120.0)
+            told.append(words(engine))
+            presence.heard(first.client_id)
+            clock.advance(60.0)
+            presence.joined(first.client_id)
+            clock.advance(60.0)
+            presence.heard(second.client_id)
+            clock.advance(60.0)
+            told.append(words(engine))
+            assert presence.seen == {who.client_id for who in (first, second, third)}
+        return told
+
+    compiles = "a first start compiles for a while; look at its terminal where that lasts"
+    a, b, c = (who.public.label for who in (first, second, third))
+    at_once, later, mixed = asyncio.run(scenario())
+    assert at_once == f"{a}, {b}, and {c}, joined just now, asked for no round yet; {compiles}"
+    assert later == f"{a}, {b}, and {c}, joined 2 min ago, asked for no round yet; {compiles}"
+    assert mixed == (
+        f"{c}, joined 5 min ago, asked for no round yet, {a}, joined 2 min ago, asked for no round "
+        f"yet, and {b}, last heard 1 min ago; goes on by itself when they are back; {compiles}"
+    )
+
+
+def test_describing_the_federation_counts_as_heard(tmp_path: Path) -> None:
+    with serving(Bench.of(3), tmp_path) as server:
+        with server.link(1) as link:
+            link.federation(identity(1).client_id)
+        with closing(AdminLink(server.address, operator())) as admin:
+            found = admin.status()
+    assert (found.clients_seen, found.clients_in_roster) == (1, 3)
+    label = identity(1).public.label
+    assert f"{label}, joined just now, asked for no round yet" in found.waits_for
 
 
 def test_nobody_is_away_and_they_are_too_few(tmp_path: Path) -> None:
