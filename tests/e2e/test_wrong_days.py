@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from e2e.commands import Command, commands
-from e2e.kits import Kits, wait_for_event
+from e2e.kits import Kits, fedrec, wait_for_event
 from e2e.test_bad_days import WAITING, counted, finished, refused
 from e2e.wrong_clock import wrong_clock
 
@@ -91,6 +91,25 @@ def test_clocks_that_are_off_by_an_hour(tmp_path: Path, start: Start) -> None:
     assert coordinator.ended() == 0, coordinator.told
     assert counted(coordinator) == [3] * 3
     assert kits.models("abc") == {kits.undisturbed()}
+
+
+@pytest.mark.long
+def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path: Path, start: Start) -> None:
+    """What it dated is good for nobody as yet; once its clock is right, another epoch mends it."""
+    kits = Kits(tmp_path, start)
+    kits.coordinator()
+    clients = [kits.client(name) for name in "abc"]
+    for client in clients:
+        client.wait_for(WAITING)
+    ahead = kits.authority("ahead", **wrong_clock("+3d"))
+    for client in clients:
+        said = refused(client, "certificate_expired")
+        assert said.startswith("what the coordinator sent is valid from ")
+        assert "Where the key authority's was ahead when it made this" in said
+    ahead.kill()
+    fedrec(tmp_path, "keys", "rotate", "--into", "kits/authority")
+    wait_for_event(kits.authority(), "epoch delivered")
+    kits.client("a", "a again").wait_for("preparing")
 
 
 def test_clocks_that_are_off_by_days(tmp_path: Path, start: Start) -> None:

@@ -60,6 +60,14 @@ _SEPARATOR = b"-----BEGIN CERTIFICATE-----"
 MARK = "fedrec:"
 """What the role in a certificate's alternative name begins with."""
 _REMEDY = "Ask the key authority for the file again; `fedrec provision` makes them."
+_LATE_REMEDY = (
+    "Set the clock; an invitation that ran out is replaced by a new one "
+    "(`fedrec provision --add NAME`)."
+)
+_AHEAD_REMEDY = (
+    "Set the clock. Where the key authority's was ahead when it made this, set that one and have "
+    "it made again; `fedrec keys rotate` makes those of members."
+)
 
 
 def pem_of(key: PrivateKey) -> bytes:
@@ -174,8 +182,7 @@ def check_dates(certificate: bytes, what: str, *, now: datetime | None = None) -
         raise CertificateExpired(
             f"{what} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}; this machine's clock "
             f"says {present:%Y-%m-%d %H:%M} UTC.",
-            remedy="Set the clock; an invitation that ran out is replaced by a new one "
-            "(`fedrec provision --add NAME`).",
+            remedy=_AHEAD_REMEDY if present < first else _LATE_REMEDY,
         )
 
 
