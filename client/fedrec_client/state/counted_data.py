@@ -107,7 +107,7 @@ class CountedData:
         rows = np.array([row_of.get(key, -1) for key in self.item_keys.tolist()], dtype=np.int64)
         counts = np.zeros(len(today.item_keys), dtype=np.int64)
         counts[rows[rows >= 0]] = self.counts[rows >= 0]
-        users = None if self.users is None else _renumbered(self.users, rows)
+        users = None if self.users is None else self.users.renumbered(rows)
         if users is None and today.users is not None:
             before = self._by_user()
             same = [before.get(user) == found for user, found in today._by_user().items()]
@@ -155,20 +155,3 @@ class CountedData:
 
 def _packed(value: str | tuple[UserId, ...]) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
-
-
-def _renumbered(users: UserSplit, rows: NDArray[np.int64]) -> UserSplit:
-    """Return the split with other item rows, -1 for items that are gone."""
-    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
-    items = rows[users.train_items]
-    owner, items = owner[items >= 0], items[items >= 0]
-    lengths = np.bincount(owner, minlength=len(users))
-    # Position -1 of what is looked up stands for `NO_ITEM`, which is -1, too.
-    held_out = np.append(rows, -1)
-    return UserSplit(
-        user_ids=users.user_ids,
-        train_indptr=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
-        train_items=items[np.lexsort((items, owner))],
-        validation_items=held_out[users.validation_items],
-        test_items=held_out[users.test_items],
-    )

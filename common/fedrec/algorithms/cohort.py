@@ -181,7 +181,7 @@ class Cohort:
         if left_out is not None:
             position[active[left_out]] = -1
         n_users = len(users.train_indptr) - 1
-        owner = np.repeat(np.arange(n_users), np.diff(users.train_indptr))
+        owner = users.train_owner
         items = position[users.train_items]
         pointers, positives = self._compress(owner, items, n_users)
         excluded_pointers, excluded = pointers, positives

@@ -57,6 +57,11 @@ class UserSplit:
         """The number of training interactions of all users."""
         return len(self.train_items)
 
+    @property
+    def train_owner(self) -> NDArray[np.int64]:
+        """The position of the user whom each of `train_items` belongs to, int64 (n_train,)."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.train_indptr))
+
     def train_of(self, user_index: int) -> NDArray[np.int64]:
         """Return one user's training items, ascending."""
         return self.train_items[self.train_indptr[user_index] : self.train_indptr[user_index + 1]]
@@ -86,11 +91,28 @@ class UserSplit:
             test_items=self.test_items[chosen],
         )
 
+    def renumbered(self, rows: NDArray[np.int64]) -> UserSplit:
+        """Return the split with other item rows.
+
+        Args:
+            rows: for each item the new row, -1 where it is gone; int64 (n_items,).
+        """
+        owner, items = self.train_owner, rows[self.train_items]
+        owner, items = owner[items >= 0], items[items >= 0]
+        # Position -1 of what is looked up stands for `NO_ITEM`, which is -1, too.
+        held_out = np.append(rows, NO_ITEM)
+        return UserSplit(
+            user_ids=self.user_ids,
+            train_indptr=_indptr(np.bincount(owner, minlength=len(self))),
+            train_items=_ascending(owner, items),
+            validation_items=held_out[self.validation_items],
+            test_items=held_out[self.test_items],
+        )
+
     def whole(self) -> UserSplit:
         """Return the same users with their held-out items among the others: all that they have."""
         everybody = np.arange(len(self), dtype=np.int64)
-        owner = np.repeat(everybody, np.diff(self.train_indptr))
-        owner = np.concatenate([owner, everybody, everybody])
+        owner = np.concatenate([self.train_owner, everybody, everybody])
         items = np.concatenate([self.train_items, self.validation_items, self.test_items])
         return _all_for_training(self.user_ids, owner[items != NO_ITEM], items[items != NO_ITEM])
 

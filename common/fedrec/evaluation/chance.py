@@ -51,7 +51,7 @@ def chance_of(
         return None
     is_active = np.zeros(n_items, dtype=np.bool_)
     is_active[active] = True
-    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
+    owner = users.train_owner
     kept = np.bincount(owner[is_active[users.train_items]], minlength=len(users))
     held = np.diff(users.train_indptr).astype(np.int64)
     for items in (users.validation_items, users.test_items):

@@ -50,7 +50,7 @@ def no_learning_rates(
         return None
     is_active = np.zeros(n_items, dtype=np.bool_)
     is_active[active] = True
-    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
+    owner = users.train_owner
     trained = np.bincount(owner[is_active[users.train_items]], minlength=len(users))[present]
     kept = trained.copy()
     for held in (users.validation_items[present], users.test_items[present]):

@@ -237,9 +237,7 @@ def draw_candidates(
 def _all_interactions(users: UserSplit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (user position, item) of all interactions, held-out ones included, by user."""
     everybody = np.arange(len(users), dtype=np.int64)
-    owner = np.concatenate(
-        [np.repeat(everybody, np.diff(users.train_indptr)), everybody, everybody]
-    )
+    owner = np.concatenate([users.train_owner, everybody, everybody])
     held = np.concatenate([users.train_items, users.validation_items, users.test_items])
     order = np.argsort(owner, kind="stable")
     owner, held = owner[order], held[order]

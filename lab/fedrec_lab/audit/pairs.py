@@ -162,11 +162,8 @@ def _counted(
         )
     position = np.full(n_items, -1, dtype=np.int64)
     position[active] = np.arange(len(active))
-    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
-    kept = position[users.train_items] >= 0
-    sizes = np.bincount(owner[kept], minlength=len(users))
-    pointers = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return active, pointers, position[users.train_items][kept]
+    counted = users.renumbered(position)
+    return active, counted.train_indptr, counted.train_items
 
 
 def _gram(pointers: NDArray[np.int64], items: NDArray[np.int64], n_items: int) -> NDArray[np.int32]:

@@ -35,7 +35,7 @@ def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     least = plan.federation.minimum_item_users
     holders = np.bincount(users.train_items, minlength=n_items)
     active = holders >= least
-    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
+    owner = users.train_owner
     single = np.unique(owner[(holders == 1)[users.train_items]])
     exposed = single if least == 1 else single[:0]
     rare = ~active & (holders > 0)

@@ -227,6 +227,6 @@ def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[Findi
 
 def _sole_holders(users: UserSplit, items: NDArray[np.int64]) -> list[int]:
     """Return the users who hold one of these items."""
-    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
+    owner = users.train_owner
     found: list[int] = np.unique(owner[np.isin(users.train_items, items)]).tolist()
     return found

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.data.splits import UserSplit
+from fedrec.data.splits import NO_ITEM, UserSplit
 from fedrec.evaluation.metrics import Protocol, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
@@ -147,19 +147,8 @@ def training_only(users: UserSplit, active: NDArray[np.int64]) -> UserSplit:
 
     The held-out items are left out, so that no reference can see them.
     """
-    last = int(active[-1]) if len(active) else -1
-    size = max(last, int(users.train_items.max(initial=-1))) + 1
-    position = np.full(size, -1, dtype=np.int64)
+    named = (active, users.train_items, users.validation_items, users.test_items)
+    position = np.full(1 + max(int(items.max(initial=-1)) for items in named), -1, dtype=np.int64)
     position[active] = np.arange(len(active))
-    items = position[users.train_items]
-    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))[items >= 0]
-    indptr = np.zeros(len(users) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owner, minlength=len(users)), out=indptr[1:])
-    nothing = np.full(len(users), -1, dtype=np.int64)
-    return replace(
-        users,
-        train_indptr=indptr,
-        train_items=items[items >= 0],
-        validation_items=nothing,
-        test_items=nothing,
-    )
+    nothing = np.full(len(users), NO_ITEM, dtype=np.int64)
+    return replace(users.renumbered(position), validation_items=nothing, test_items=nothing)
