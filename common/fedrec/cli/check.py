@@ -328,9 +328,11 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
                 f"by the key authority alone, {human_bytes(found.authority_download_bytes)} down"
             )
         rows.append(("opening a round", opened))
-    plain = human_bytes(found.dense_plain_bytes)
-    share = human_share(upload, found.dense_plain_bytes)
-    rows.append(("upload, dense plain", f"{plain} (float32); this upload is {share} of it"))
+    # An algorithm whose tables are all private shares nothing that is trained.
+    if found.dense_plain_bytes:
+        plain = human_bytes(found.dense_plain_bytes)
+        share = human_share(upload, found.dense_plain_bytes)
+        rows.append(("upload, dense plain", f"{plain} (float32); this upload is {share} of it"))
     if found.dense_paper_bytes:
         paper = human_bytes(found.dense_paper_bytes)
         share = human_share(upload, found.dense_paper_bytes)

@@ -137,6 +137,20 @@ def test_without_data_there_are_settings_but_no_price(fedrec: Fedrec, tmp_path: 
     assert fedrec("check", path, "--items", 50, "--json").json["price"]["n_items"] == 50
 
 
+def test_where_nothing_that_is_trained_is_shared_there_is_no_dense_upload(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[algorithm]\nname = "fedrap"\n[update]\nstructure = "dense"\n'
+        f'[federation]\nminimum_item_users = 2\n[data]\npath = "{interactions_file}"\n'
+    )
+    shared = fedrec("check", path)
+    private = fedrec("check", path, "--set", "algorithm.tables=private")
+    assert shared.code == private.code == 0
+    assert "upload, dense plain" in shared.out and "upload, dense plain" not in private.out
+
+
 def test_items_that_contradict_the_catalogue_are_refused(
     fedrec: Fedrec, settings_file: Path
 ) -> None:
