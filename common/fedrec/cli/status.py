@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 
 from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
@@ -24,7 +23,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the round in progress, how many are published, and who was seen."""
-    with closing(open_admin_link(address, operator)) as link:
+    with open_admin_link(address, operator) as link:
         found = link.status()
     if as_json:
         print_json(asdict(found))

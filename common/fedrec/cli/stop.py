@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -28,7 +27,7 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """End the run after the round in progress; what was published stays."""
-    with closing(open_admin_link(address, operator)) as link:
+    with open_admin_link(address, operator) as link:
         message = str(printable(link.stop_run(now=now)))
     if as_json:
         print_json({"message": message})

@@ -61,7 +61,14 @@ def print_table(
     console = new_console()
     if title:
         console.print(title, style="bold")
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    # rich fills every line up to the widest one.
+    with console.capture() as drawn:
+        console.print(table)
+    for line in drawn.get().splitlines():
+        typer.echo(line.rstrip())
 
 
 def printable(value: object) -> object:

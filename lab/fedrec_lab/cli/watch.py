@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,7 +70,7 @@ def watch(
     On a terminal a live table is shown, elsewhere one line for each event.
     """
     live = follow and not as_json and sys.stdout.isatty()
-    with closing(open_admin_link(address, operator)) as link:
+    with open_admin_link(address, operator) as link:
         if web:
             _print_page(link.open_page(), address, as_json=as_json)
             return

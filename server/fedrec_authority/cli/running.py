@@ -144,8 +144,8 @@ def run(
             stack.enter_context(closing(revealer))
             revealer.start()
             wait = revealer.wait
-        link = open_admin_link(address, folder.operators.own)
-        delivery = Delivery(folder, stack.enter_context(closing(link)), tell)
+        link = stack.enter_context(open_admin_link(address, folder.operators.own))
+        delivery = Delivery(folder, link, tell)
         try:
             while True:
                 answered = delivery.look()

@@ -15,7 +15,6 @@ from tls import credentials, server_credentials
 from fedrec.cli.run_status import status_rows
 from fedrec.identity.key_files import write_secret
 from fedrec.wire.admin_link import RunStatus
-from fedrec.wire.error_status import REFUSED_UNHEARD
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 
@@ -182,6 +181,12 @@ def test_stop(fedrec: Fedrec, call: list[object], admin: tuple[FakeAdmin, str]) 
     assert admin[0].stopped == [False, True]
 
 
+def test_what_a_pipe_gets_ends_where_the_words_do(fedrec: Fedrec, call: list[object]) -> None:
+    lines = fedrec("status", *call).out.splitlines()
+    assert len({len(line) for line in lines}) > 2
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_an_operators_file_that_does_not_fit_is_named(
     fedrec: Fedrec, admin: tuple[FakeAdmin, str], tmp_path: Path
 ) -> None:
@@ -198,13 +203,19 @@ def test_an_operators_file_that_does_not_fit_is_named(
 def test_nobody_answers_or_somebody_of_another_federation(
     fedrec: Fedrec, call: list[object], tmp_path: Path
 ) -> None:
-    """gRPC has nothing to say on the terminal; what a handshake refuses has one sentence."""
+    """gRPC has nothing to say on the terminal, and the remedy is about what an operator gave."""
     write_secret(tmp_path / "theirs.pem", credentials("operator", of="theirs").to_pem())
-    for command in (
-        ("status", "127.0.0.1:1", *call[1:]),
-        ("status", call[0], "--operator", tmp_path / "theirs.pem"),
+    for command, told in (
+        (("status", "127.0.0.1:1", *call[1:]), "Nobody listens at 127.0.0.1:1: connection refused"),
+        (
+            ("stop", call[0], "--operator", tmp_path / "theirs.pem"),
+            f"Somebody listens at {call[0]}, but the handshake failed",
+        ),
+        (("watch", "nowhere.invalid:7", *call[1:]), "No machine by the name nowhere.invalid"),
     ):
         failed = fedrec(*command)
         assert failed.code == 3
-        assert failed.err.splitlines()[0] == f"error [unreachable]: {REFUSED_UNHEARD}"
-        assert len(failed.err.splitlines()) == 2
+        said, remedy = failed.err.splitlines()
+        assert said.startswith(f"error [unreachable]: {told}")
+        assert "address" in remedy or "--operator" in remedy
+        assert "client." not in failed.err
