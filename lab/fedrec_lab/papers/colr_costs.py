@@ -72,12 +72,12 @@ class CostRow:
         return self.cipher_bytes / self.plain_bytes
 
 
-def _dense(name: str, rank: int, *printed: float) -> CostRow:
+def _row(name: str, scheme: Literal["ckks", "paillier"], per_item: int, *printed: float) -> CostRow:
     client, low, high, cipher, plain, ratio = printed
     return CostRow(
         name=name,
-        scheme="ckks",
-        n_values=N_ITEMS * rank,
+        scheme=scheme,
+        n_values=N_ITEMS * per_item,
         client_seconds=client,
         server_seconds=(low, high),
         cipher_kb=int(cipher),
@@ -86,31 +86,21 @@ def _dense(name: str, rank: int, *printed: float) -> CostRow:
     )
 
 
-def _topk(kept: int, *printed: float) -> CostRow:
-    client, server, cipher, plain, ratio = printed
-    return CostRow(
-        name=f"topk/{kept}-of-{DIM}",
-        scheme="paillier",
-        n_values=N_ITEMS * kept,
-        client_seconds=client,
-        server_seconds=(server, server),
-        cipher_kb=int(cipher),
-        plain_kb=int(plain),
-        printed_ratio=ratio,
-    )
+def _topk(kept: int, client: float, server: float, *sizes: float) -> CostRow:
+    return _row(f"topk/{kept}-of-{DIM}", "paillier", kept, client, server, server, *sizes)
 
 
 COSTS = (
-    _dense("fedmf", DIM, 0.93, 2.39, 2.39, 24587, 927, 26.52),
+    _row("fedmf", "ckks", DIM, 0.93, 2.39, 2.39, 24587, 927, 26.52),
     _topk(1, 88.2, 88.1, 3028, 29, 103.09),
     _topk(2, 182, 186, 6056, 58, 103.83),
     _topk(4, 353, 365, 12112, 116, 104.20),
     _topk(8, 723, 751, 24225, 232, 104.40),
     _topk(16, 1450, 1484, 48448, 464, 104.49),
-    _dense("colr/rank-1", 1, 0.07, 0.24, 0.25, 3073, 15, 206.31),
-    _dense("colr/rank-2", 2, 0.07, 0.24, 0.25, 3073, 29, 104.63),
-    _dense("colr/rank-4", 4, 0.07, 0.24, 0.25, 3073, 58, 52.69),
-    _dense("colr/rank-8", 8, 0.07, 0.24, 0.25, 3073, 116, 26.44),
-    _dense("colr/rank-16", 16, 0.15, 0.51, 0.51, 6147, 232, 26.49),
-    _dense("colr/rank-32", 32, 0.30, 1.03, 1.03, 12293, 464, 26.51),
+    _row("colr/rank-1", "ckks", 1, 0.07, 0.24, 0.25, 3073, 15, 206.31),
+    _row("colr/rank-2", "ckks", 2, 0.07, 0.24, 0.25, 3073, 29, 104.63),
+    _row("colr/rank-4", "ckks", 4, 0.07, 0.24, 0.25, 3073, 58, 52.69),
+    _row("colr/rank-8", "ckks", 8, 0.07, 0.24, 0.25, 3073, 116, 26.44),
+    _row("colr/rank-16", "ckks", 16, 0.15, 0.51, 0.51, 6147, 232, 26.49),
+    _row("colr/rank-32", "ckks", 32, 0.30, 1.03, 1.03, 12293, 464, 26.51),
 )

@@ -19,15 +19,14 @@ __all__ = ["ROWS"]
 
 
 def _plan(*, shared: float, private: float, every_rounds: int = 1) -> Plan:
-    plan = paper_plan(
+    return paper_plan(
         FedRecGELSettings(radius_shared=shared, radius_private=private),
         UpdateSettings(structure="dense"),
         rounds=100,
         every_rounds=every_rounds,
         user_fraction=0.1,
+        counted=True,
     )
-    rounds = plan.rounds.model_copy(update={"user_sampling": "count"})
-    return plan.model_copy(update={"rounds": rounds})
 
 
 _CHOSEN = (
