@@ -97,6 +97,9 @@ class FedrecError(Exception):
     Args:
         message: what was found and what was expected, in one or more sentences.
         remedy: what the reader should do next.
+
+    Attributes:
+        incident: under which a peer's log has more, as the message says; another one each time.
     """
 
     code: ClassVar[str] = "error"
@@ -109,6 +112,7 @@ class FedrecError(Exception):
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.incident = ""
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".strip()

@@ -81,9 +81,11 @@ def patient_link(
                 if attempt:
                     on_answer(attempt)
                 return answer
-            if problem.message != told:
+            # Every answer of a coordinator whose disk is full has an incident of its own.
+            trouble = problem.message.replace(problem.incident, "")
+            if trouble != told:
                 on_trouble(problem)
-                told = problem.message
+                told = trouble
             backoff.pause(attempt)
             attempt += 1
 

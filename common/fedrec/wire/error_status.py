@@ -110,10 +110,13 @@ def from_rpc_error(error: grpc.RpcError) -> FedrecError:
             message = REFUSED_UNHEARD if message.startswith(NO_CONNECTION) else kind.public
         else:
             message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
-    if incident := metadata.get(INCIDENT_KEY, ""):
-        message = f"{message} (incident {_printable(incident)[:64]})"
+    incident = _printable(metadata.get(INCIDENT_KEY, ""))[:64]
+    if incident:
+        message = f"{message} (incident {incident})"
     remedy = REMEDIES.get(kind, "")
-    return kind(message.removesuffix(f" {remedy}"), remedy=remedy)
+    found = kind(message.removesuffix(f" {remedy}"), remedy=remedy)
+    found.incident = incident
+    return found
 
 
 def _metadata(error: grpc.RpcError) -> dict[str, str]:

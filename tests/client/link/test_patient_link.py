@@ -6,7 +6,7 @@ import pytest
 from client.support.fake_federation import World
 from client.support.fake_link import down
 
-from fedrec.errors import CorruptUpload, RoundClosed, StorageError, Unreachable
+from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
 from fedrec.wire.link import Link
 from fedrec_client.link.backoff import Backoff
 from fedrec_client.link.patient_link import Meter, patient_link
@@ -55,6 +55,24 @@ def test_a_trouble_is_told_once_and_counted(world: World) -> None:
     assert told == ["nobody", "full", "nobody"] and counted == [7]
     link.federation(world.identity.client_id)
     assert counted == [7]
+
+
+def test_a_trouble_is_the_same_whatever_its_incident(world: World) -> None:
+    left = list(range(3))
+
+    def fail(name: str) -> None:
+        if left:
+            error = StorageError(f"Storage is unavailable. (incident 00{left.pop()})")
+            error.incident = error.message[-4:-1]
+            raise error
+
+    world.link.before = fail
+    stop, told = StopSwitch(), list[FedrecError]()
+    waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
+    patient_link(world.link, Meter(), stop, waiting, told.append).federation(
+        world.identity.client_id
+    )
+    assert [error.incident for error in told] == ["002"]
 
 
 def test_it_gives_up_when_told_to(world: World) -> None:

@@ -49,6 +49,7 @@ def test_every_error_crosses_the_wire_and_keeps_its_type(kind: type[FedrecError]
     assert kind.public in told.message
     assert ("canary" in message) == ("canary" in told.message) == kind.safe
     assert ("incident-1" in told.message) == (not kind.safe)
+    assert told.incident == ("" if kind.safe else "incident-1")
     assert dict(metadata) == {
         CODE_KEY: kind.code,
         **({} if kind.safe else {INCIDENT_KEY: "incident-1"}),
