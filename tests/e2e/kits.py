@@ -86,18 +86,17 @@ class Kits:
         text = SETTINGS.format(algorithm=algorithm, total=total)
         (folder / "federation.toml").write_text(text, encoding="utf-8")
         fedrec(folder, "provision", "--data", "data.csv", under=under)
-        self._take_port("port = 7447", "port = 0")
+        self._rewrite("port = 7447", "port = 0")
 
-    def watched(self) -> None:
-        """Have the coordinator serve its page and its numbers."""
-        lines = 'page = "127.0.0.1:0"\nmetrics_address = "127.0.0.1:0"\n'
-        self._take_port("[coordinator]\n", f"[coordinator]\n{lines}")
+    def set_coordinator(self, *lines: str) -> None:
+        """Add lines to the coordinator's own section."""
+        self._rewrite("[coordinator]\n", "\n".join(("[coordinator]", *lines, "")))
 
     def coordinator(self, log: str = "coordinator", **how: Any) -> Command:
         """Start the coordinator, again at the address that it had before."""
         made = self.start_coordinator(log, **how)
         self.address = json.loads(made.first_line())["address"]
-        self._take_port("port = 0", f"port = {self.address.rpartition(':')[2]}")
+        self._rewrite("port = 0", f"port = {self.address.rpartition(':')[2]}")
         return made
 
     def start_coordinator(self, log: str, **how: Any) -> Command:
@@ -152,7 +151,7 @@ class Kits:
     def _settings(self) -> Path:
         return self.path / "coordinator" / "coordinator.toml"
 
-    def _take_port(self, before: str, after: str) -> None:
+    def _rewrite(self, before: str, after: str) -> None:
         text = self._settings.read_text(encoding="utf-8")
         self._settings.write_text(text.replace(before, after), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """Disks that fill in the middle of a run: their party says so, waits, and loses nothing.
 
-The coordinator's is tested in tests/scenarios/test_scenario_13_full_disk.py, where files of a
-client are bounded, too; here each disk is one, as small as it has to be.
+What the coordinator then refuses is tested in tests/scenarios/test_scenario_13_full_disk.py, where
+files of a client are bounded, too; here each disk is one, as small as it has to be.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.commands import Command, commands
+from e2e.commands import Command, commands, poll
 from e2e.kits import Kits, events_of, wait_for_event
 from e2e.small_disk import SmallDisk
 from e2e.test_bad_days import counted, finished
@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ROUNDS = 8
 KIB = 2048
+RESERVE = 65_536
 FEDRAP = 'name = "fedrap"\ndim = 4\nlocal_epochs = 1'
 Start = Callable[..., Command]
 
@@ -74,3 +75,30 @@ def test_a_client_s_disk_fills_under_private_tables(tmp_path: Path, start: Start
     # What it trained after that started from the tables that it had kept.
     assert kits.models("ab") == {kits.undisturbed()}
     assert "Traceback" not in client.told
+
+
+def test_a_coordinator_that_is_killed_while_its_disk_is_full(tmp_path: Path, start: Start) -> None:
+    """The next one starts beside the full disk, and the round goes on once there is space."""
+    kits = Kits(tmp_path, start, total=ROUNDS)
+    kits.set_coordinator(f"reserve_bytes = {RESERVE}")
+    # Before its folder is another one for it, everybody learns where it listens.
+    kits.coordinator("before").kill()
+    disk = SmallDisk(kits.path / "coordinator", 2 * KIB)
+    with disk.kept():
+        first = kits.coordinator("first", under=disk.under)
+        kits.authority()
+        clients = [kits.client(name) for name in "abc"]
+        clients[0].wait_for("round 2  published")
+        disk.fill(first)
+        poll(lambda: "0 bytes are free" in first.told, "an upload that is refused")
+        first.kill()
+        second = kits.coordinator("second", under=disk.under)
+        poll(lambda: "0 bytes are free" in second.told, "an upload that is refused again")
+        disk.free(second)
+        finished(*clients)
+        assert second.ended() == 0, second.told
+    assert len(counted(first)) + len(counted(second)) == ROUNDS + 2
+    assert set(counted(first) + counted(second)) == {3}
+    assert kits.models("abc") == {kits.undisturbed()}
+    for client in clients:
+        assert client.told.count("Storage is unavailable") <= 2, "once for each coordinator"

@@ -79,7 +79,7 @@ def broken_off(found: socket.socket) -> None:
 def kits(tmp_path: Path) -> Iterator[Kits]:
     with commands() as started:
         made = Kits(tmp_path, started, total=1)
-        made.watched()
+        made.set_coordinator('page = "127.0.0.1:0"', 'metrics_address = "127.0.0.1:0"')
         yield made
 
 
