@@ -98,7 +98,7 @@ def test_the_largest_noise_of_all_clients_fits_the_ring(mechanism: str, sign: in
 def test_noise_that_no_ring_holds_is_refused_at_the_start() -> None:
     plan = Plan.model_validate(
         {
-            "federation": {"maximum_users": 2**31},
+            "federation": {"maximum_users": 2**31 - 1},
             "protection": {"name": "masks"},
             "update": {"fraction_bits": 40},
             "privacy": {"mechanism": "gaussian"},
