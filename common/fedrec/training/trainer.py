@@ -180,11 +180,7 @@ class Trainer:
     @property
     def gathers(self) -> bool:
         """Whether a step is over its minibatch's rows only, and not over all of a user's."""
-        return not any(
-            optimiser.moves_untouched
-            for phase in self._round.phases
-            for optimiser in phase.optimisers
-        )
+        return not any(optimiser.moves_untouched for optimiser in self._round.optimisers)
 
     @property
     def together(self) -> int:

@@ -27,6 +27,7 @@ class TrainingRound:
         parameters: what the algorithm declares, by name, but for what `apply` alone reads.
         is_rows: names of those that have a row for each item.
         phases: how training goes.
+        optimisers: those of all phases.
         moved: names of the parameters that some optimiser moves, or takes the gradient of.
         gradients_of: names of those that stay, and whose gradient users send.
         moments: by name of a parameter, what Adam keeps of it between rounds.
@@ -48,22 +49,17 @@ class TrainingRound:
             name for name, entry in self.parameters.items() if entry.scope.endswith("rows")
         }
         self.phases = algorithm.phases(start.scalars)
-        self.moved = {
-            name
-            for phase in self.phases
-            for optimiser in phase.optimisers
-            for name in optimiser.rates
-        }
-        optimisers = [optimiser for phase in self.phases for optimiser in phase.optimisers]
+        self.optimisers = [each for phase in self.phases for each in phase.optimisers]
+        self.moved = {name for optimiser in self.optimisers for name in optimiser.rates}
         self.gradients_of = {
             name
-            for optimiser in optimisers
+            for optimiser in self.optimisers
             if isinstance(optimiser, Gradient)
             for name in optimiser.names
         }
         self.moments = {
             name: tuple(kept.name for kept in own_moments(self.parameters[name]))
-            for optimiser in optimisers
+            for optimiser in self.optimisers
             if isinstance(optimiser, Adam) and optimiser.kept
             for name in optimiser.rates
         }
@@ -77,8 +73,7 @@ class TrainingRound:
         self.sent = {source: name for name, source in algorithm.sent_from.items()}
         self.apart = {
             name
-            for phase in self.phases
-            for optimiser in phase.optimisers
+            for optimiser in self.optimisers
             if isinstance(optimiser, Sgd) and optimiser.per_occurrence
             for name in optimiser.rates
             if name in self.is_rows
@@ -97,9 +92,7 @@ class TrainingRound:
     def is_noisy(self) -> bool:
         """Whether some optimiser adds noise to gradients, and all rows are stepped."""
         return any(
-            isinstance(optimiser, Sgd) and optimiser.noise > 0
-            for phase in self.phases
-            for optimiser in phase.optimisers
+            isinstance(optimiser, Sgd) and optimiser.noise > 0 for optimiser in self.optimisers
         )
 
     def noise(self, like: torch.Tensor, deviation: float) -> torch.Tensor:
