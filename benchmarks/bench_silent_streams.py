@@ -145,10 +145,8 @@ def main() -> None:
         ]
         print(f"{N_CLIENTS} clients, {clients[0].update_bytes:,} bytes each, protection none")
         stranger = Identity.create("stranger")
-        made = (
-            AuthorityFolder(found.folder / "keys")
-            .load_or_create()[0]
-            .issuer.issue("client", stranger.client_id, stranger.public.tls_key)
+        made = AuthorityFolder(found.folder / "keys").authority.issuer.issue(
+            "client", stranger.client_id, stranger.public.tls_key
         )
         callers = {
             "strangers": stranger.credentials(made, read_issuer(authority)),

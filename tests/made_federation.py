@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from changed_keys import change, keep, rotate
+
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.writing import settings_to_toml
@@ -110,10 +112,10 @@ def _make_keys(
 ) -> Mapping[ClientId, bytes]:
     """Make all keys that the authority makes; return the clients' certificates."""
     keys = AuthorityFolder(folder)
-    keys.keep(keys.begin(plan, n_items).of_exactly(members, int(time.time())))
-    made = keys.rotate()
-    keys.serve_at([])
-    keys.make_operator()
+    keep(keys, keys.begin(plan, n_items).of_exactly(members, int(time.time())))
+    made = rotate(keys)
+    change(keys, lambda keys: keys.serve_at([]))
+    change(keys, lambda keys: keys.make_operator())
     return made.certificates
 
 

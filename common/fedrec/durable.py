@@ -87,8 +87,11 @@ def replacing_text(path: Path) -> Iterator[TextIO]:
             text.detach()
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Put a file of mode 0600 in place where there is none.
+def write_new(path: Path, data: bytes, *, private: bool = True) -> None:
+    """Put a file in place where there is none.
+
+    Args:
+        private: give it mode 0600; otherwise 0644.
 
     Raises:
         FileExistsError: there is one, which is as it was.
@@ -97,6 +100,8 @@ def write_new(path: Path, data: bytes) -> None:
     with _beside(path) as (file, temporary):
         file.write(data)
         _force(file)
+        if not private:
+            temporary.chmod(0o644)
         os.link(temporary, path)
         temporary.unlink()
         sync(path.parent)

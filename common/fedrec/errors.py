@@ -35,6 +35,7 @@
     |- PrivacyBudgetSpent            privacy_budget_spent   4    FAILED_PRECONDITION
     |- StorageError                  storage                1    RESOURCE_EXHAUSTED
     |  |- DamagedFile                damaged_file           1    DATA_LOSS
+    |  |- FolderInUse                folder_in_use          1    RESOURCE_EXHAUSTED
     |  `- StateWentBack              state_went_back        1    DATA_LOSS
     |- Unreachable                   unreachable            3    UNAVAILABLE
     `- InternalError                 internal               1    INTERNAL
@@ -62,6 +63,7 @@ __all__ = [
     "DamagedFile",
     "DataError",
     "FedrecError",
+    "FolderInUse",
     "FolderIsOld",
     "InternalError",
     "InvitationUsed",
@@ -386,6 +388,13 @@ class DamagedFile(StorageError):
     code = "damaged_file"
     public = "A file that the coordinator keeps is damaged; its operator has to bring it back."
     grpc_status = "DATA_LOSS"
+
+
+class FolderInUse(StorageError):
+    """A folder that belongs to one process at a time, and another one has it."""
+
+    code = "folder_in_use"
+    public = "Another process uses the folder."
 
 
 class StateWentBack(StorageError):

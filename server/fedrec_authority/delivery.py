@@ -17,6 +17,7 @@ from fedrec.disk import DiskFull
 from fedrec.errors import (
     AuthorityIsOld,
     FedrecError,
+    FolderInUse,
     InvitationUsed,
     KeysError,
     StorageError,
@@ -24,9 +25,11 @@ from fedrec.errors import (
 )
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import consents
+from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.folder.recovery import read_state
 from fedrec_authority.membership.members import Member, Membership
 
@@ -36,6 +39,7 @@ EventName = Literal[
     "coordinator found",
     "coordinator lost",
     "disk full",
+    "folder in use",
     "epoch delivered",
     "epoch began",
     "epoch refused",
@@ -94,7 +98,8 @@ class Delivery:
     """Looks again and again; each event is told once, when things change.
 
     Args:
-        folder: read anew at every look, so that `fedrec keys roster` works beside it.
+        folder: read anew at every look, and changed while nobody else does, so that
+            `fedrec keys roster` works beside it.
         link: the coordinator.
         tell: hears of every event.
         clock: tells whether invitations ran out.
@@ -113,6 +118,7 @@ class Delivery:
         self._link = link
         self._tell = tell
         self._last: dict[str, AuthorityEvent] = {}
+        self._untold: list[AuthorityEvent] = []
         self._waiting: tuple[tuple[PublicIdentity, bytes], ...] | None = None
 
     def look(self) -> bool:
@@ -125,9 +131,17 @@ class Delivery:
             found = self._link.status()
             self._once("line", "coordinator found", found.epoch, f"it is in epoch {found.epoch}")
             # Epochs of a folder that was restored from an older backup are nobody's.
-            if self._folder.last_epoch >= max(found.epoch, found.next_epoch):
-                self._hear(self._link.applicants())
-            self._deliver(found)
+            is_newest = self._folder.last_epoch >= max(found.epoch, found.next_epoch)
+            applications = self._link.applicants() if is_newest else []
+            with changing(self._folder) as folder:
+                if is_newest:
+                    self._hear(folder, applications)
+                newest, membership, last = folder.newest, folder.membership, folder.last_epoch
+            self._tell_all()
+            self._deliver(found, newest, membership, last)
+        except FolderInUse as error:
+            again = f"{error} Tried again until it is free."
+            self._once("folder", "folder in use", 0, again)
         except DiskFull as error:
             # What was kept before is whole, and the next look does the rest.
             self._once("disk", "disk full", 0, f"{error} Tried again until there is some.")
@@ -136,15 +150,24 @@ class Delivery:
             return False
         else:
             self._last.pop("disk", None)
+            self._last.pop("folder", None)
+        finally:
+            self._tell_all()
         return True
 
-    def _deliver(self, found: RunStatus) -> None:
-        newest = self._folder.newest
-        number = self._folder.last_epoch if newest is None else newest.roster.epoch
+    def _tell_all(self) -> None:
+        """Tell what happened, with the folder free: who listens may take its time."""
+        while self._untold:
+            self._tell(self._untold.pop(0))
+
+    def _deliver(
+        self, found: RunStatus, newest: KeyEpoch | None, membership: Membership, last: int
+    ) -> None:
+        """Bring the newest epoch where it is missing, or say why not; the folder is free."""
+        number = last if newest is None else newest.roster.epoch
         if number == 0:
             return
         at = max(found.epoch, found.next_epoch)
-        membership = self._folder.membership
         if membership.is_changed and newest is not None and newest.roster.members:
             detail = "run `fedrec keys rotate` to make the epoch that says so"
             self._once("changed", "members changed", number, detail)
@@ -193,9 +216,9 @@ class Delivery:
         waits = "" if began else "it begins after the round in progress"
         self._once("delivered", "epoch delivered", number, waits)
 
-    def _hear(self, applications: list[SignedApplication]) -> None:
+    def _hear(self, folder: FolderChanges, applications: list[SignedApplication]) -> None:
         """Admit whose invitations say so, in one epoch; list the others for people."""
-        membership = self._folder.membership
+        membership = folder.membership
         # Former members come back by people's word only, whatever they were invited with.
         known = {member.client_id: member for member in membership.members}
         federation = plan_from_json(membership.plan_json).federation.name
@@ -209,7 +232,7 @@ class Delivery:
                     admitted = self._let_go(application, member, admitted)
                     continue
                 _check_word(application, federation)
-                invitation = self._folder.invitations.take(application, now)
+                invitation = folder.invitations.take(application, now)
             except (KeysError, InvitationUsed) as error:
                 self._about("applicant refused", identity, str(error))
                 continue
@@ -219,14 +242,14 @@ class Delivery:
                 admitted = admitted.with_member(identity, now, consent=consent)
                 guest = ", a guest: rounds go on without it" if consent else ""
                 self._about("member admitted", identity, f"invited as {invitation.name}{guest}")
-        self._list(tuple(waiting))
+        self._list(folder, tuple(waiting))
         if admitted is not membership:
-            self._folder.keep(admitted)
+            folder.keep(admitted)
         if not admitted.is_changed:
             return
-        newest = self._folder.newest
+        newest = folder.newest
         begins = newest is not None and not newest.roster.members
-        missing = self._folder.invitations.unused(now) if begins else ()
+        missing = folder.invitations.unused(now) if begins else ()
         if missing:
             # The first members begin together, so that nobody's rounds lack the others.
             detail = "`fedrec keys rotate` begins without them"
@@ -234,7 +257,7 @@ class Delivery:
         elif begins and (lacking := admitted.lacking_core()):
             self._once("missing", "awaiting", 0, lacking)
         elif begins or admitted is not membership:
-            self._folder.rotate()
+            folder.rotate()
 
     def _let_go(
         self, application: SignedApplication, member: Member, membership: Membership
@@ -253,11 +276,13 @@ class Delivery:
         self._about("member left", member.identity, detail)
         return left
 
-    def _list(self, waiting: tuple[tuple[PublicIdentity, bytes], ...]) -> None:
+    def _list(
+        self, folder: FolderChanges, waiting: tuple[tuple[PublicIdentity, bytes], ...]
+    ) -> None:
         if waiting == self._waiting:
             return
         self._waiting = waiting
-        self._folder.keep_applicants(waiting)
+        folder.keep_applicants(waiting)
         for identity, _ in waiting:
             self._about(
                 "applicant",
@@ -273,7 +298,7 @@ class Delivery:
         )
         if self._last.get(identity.client_id) != event:
             self._last[identity.client_id] = event
-            self._tell(event)
+            self._untold.append(event)
 
     def _once(self, about: str, name: EventName, epoch: int, detail: str) -> None:
         event = AuthorityEvent(name=name, epoch=epoch, detail=detail)
@@ -282,7 +307,7 @@ class Delivery:
             return
         if before != event:
             self._last[about] = event
-            self._tell(event)
+            self._untold.append(event)
 
 
 def _check_word(application: SignedApplication, federation: str) -> None:

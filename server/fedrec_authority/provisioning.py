@@ -30,6 +30,7 @@ from fedrec.durable import replacing_text
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret, write_public
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.membership.cell_placement import cell_size_of
 
 __all__ = [
@@ -93,25 +94,26 @@ def provision(
     folder = AuthorityFolder(into / AUTHORITY_KIT)
     _check_folder(folder)
     require_writable(into, "--into", mode=0o777)
-    authority_is_new = folder.load_or_create()[1]
-    if not authority_is_new and folder.last_epoch:
-        raise KeysError(
-            f"{into} has the kits of a federation already.",
-            remedy=f"Add a client with `fedrec provision --add NAME --into {into}`, or choose "
-            "another folder with --into.",
-        )
-    plan = settings.plan
-    folder.keep(folder.begin(plan, len(catalogue)))
-    host, _, port = parties.address.rpartition(":")
-    folder.serve_at([host])
-    folder.make_operator()
-    folder.rotate()
-    kits = [_coordinator_kit(settings, into / COORDINATOR_KIT, folder, catalogue, host, int(port))]
     parts: Sequence[Interactions | None] = [None] * len(parties.clients)
     if interactions is not None:
         parts = partition_users(interactions, len(parties.clients))
-    for name, part in zip(parties.clients, parts, strict=True):
-        kits.append(_client_kit(settings, into / CLIENTS / name, folder, name, part))
+    with changing(folder, new=True) as keys:
+        authority_is_new = keys.load_or_create()[1]
+        if not authority_is_new and keys.last_epoch:
+            raise KeysError(
+                f"{into} has the kits of a federation already.",
+                remedy=f"Add a client with `fedrec provision --add NAME --into {into}`, or choose "
+                "another folder with --into.",
+            )
+        keys.keep(keys.begin(settings.plan, len(catalogue)))
+        host, _, port = parties.address.rpartition(":")
+        keys.serve_at([host])
+        keys.make_operator()
+        keys.rotate()
+        coordinators = into / COORDINATOR_KIT
+        kits = [_coordinator_kit(settings, coordinators, keys, catalogue, host, int(port))]
+        for name, part in zip(parties.clients, parts, strict=True):
+            kits.append(_client_kit(settings, into / CLIENTS / name, keys, name, part))
     return tuple(kits)
 
 
@@ -130,7 +132,8 @@ def add_client(settings: Settings, into: Path, name: str, *, confirm: bool = Fal
     """
     folder = _known_authority(into)
     _check_name("--add", name)
-    return _client_kit(settings, into / CLIENTS / name, folder, name, None, confirm=confirm)
+    with changing(folder) as keys:
+        return _client_kit(settings, into / CLIENTS / name, keys, name, None, confirm=confirm)
 
 
 def add_operator(into: Path, name: str) -> tuple[Path, Path]:
@@ -146,7 +149,8 @@ def add_operator(into: Path, name: str) -> tuple[Path, Path]:
     folder = _known_authority(into)
     _check_name("--operator", name)
     made = into / OPERATORS / f"{name}.pem"
-    folder.operators.make(folder.load_or_create()[0].issuer, name, made)
+    with changing(folder) as keys:
+        keys.operators.make(keys.authority.issuer, name, made)
     return made, folder.operators.list
 
 
@@ -157,7 +161,8 @@ def remove_operator(into: Path, name: str) -> Path:
         KeysError: nobody made kits here yet, or there is no such operator.
     """
     folder = _known_authority(into)
-    folder.operators.remove(name)
+    with changing(folder) as keys:
+        keys.operators.remove(name)
     return folder.operators.list
 
 
@@ -316,7 +321,7 @@ def _coordinator_kit(
 def _client_kit(
     settings: Settings,
     path: Path,
-    folder: AuthorityFolder,
+    folder: FolderChanges,
     name: str,
     interactions: Interactions | None,
     *,

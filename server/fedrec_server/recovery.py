@@ -15,6 +15,7 @@ from pathlib import Path
 from fedrec.config.schema import Settings
 from fedrec.durable import sync
 from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
+from fedrec.folder_lock import FolderLock
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public
 from fedrec.identity.public import verify
@@ -29,7 +30,6 @@ from fedrec_server.rounds.revealing import numbers_used
 from fedrec_server.store.durable_files import sealed_name, snapshot_name
 from fedrec_server.store.former_folder import FormerFolder, read_former_folder
 from fedrec_server.store.installed_epoch import installed_bundle
-from fedrec_server.store.lock import lock_state
 from fedrec_server.store.recovered_run import Recovered, RecoveredRun
 from fedrec_server.store.sqlite import SqliteStore
 
@@ -62,7 +62,8 @@ def recover(
         now: unix seconds.
 
     Raises:
-        SettingsError: a coordinator runs on the folder, or the settings are of another federation.
+        FolderInUse: a coordinator runs on the folder.
+        SettingsError: the settings are of another federation.
         StateWentBack: the folder knows of later rounds than the file.
         FedrecError: the file is damaged, of another federation, or not the key authority's.
         StorageError: the folder cannot be written.
@@ -72,7 +73,7 @@ def recover(
     federation = _federation(settings, catalogue, vectors, point)
     _check(point, federation)
     state = Path(settings.coordinator.state)
-    lock = lock_state(state) if state.is_dir() else None
+    lock = FolderLock(state, "coordinator.state") if state.is_dir() else None
     try:
         found = read_former_folder(state)
         said = point.statement

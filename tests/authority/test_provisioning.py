@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from changed_keys import rotate
 from cryptography import x509
 from fake_clock import FakeClock
 
@@ -233,7 +234,7 @@ def test_the_first_members_begin_together(here: Path, data: Path, rotated: bool)
         link.waiting.append(SignedApplication.make(own.public, invitation))
         if rotated and number == 2:
             delivery.look()
-            folder.rotate()
+            rotate(folder)
             delivery.look()
             assert link.members == [2]
             return

@@ -13,7 +13,7 @@ from server.support.chaos import Chaos, random_rules, volatile_free
 from server.support.made_messages import blob, header
 from server.support.world import World
 
-from fedrec.errors import SettingsError, StorageError
+from fedrec.errors import FolderInUse, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec_server.rounds.changes import VOLATILE, Change
 from fedrec_server.rounds.state import State
@@ -200,7 +200,7 @@ class StoreSuite(ABC):
 
     def test_second_process_is_refused_by_name(self, tmp_path: Path) -> None:
         store = self.open(tmp_path, IDENTITY)
-        with pytest.raises(SettingsError, match=r"in use by process \d+"):
+        with pytest.raises(FolderInUse, match=r"in use by process \d+"):
             self.open(tmp_path, IDENTITY)
         store.close()
         self.open(tmp_path, IDENTITY).close()

@@ -89,8 +89,8 @@ def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path: Path, sta
     first = kits.client("a")
     first.wait_for(WAITING)
 
-    said = refused(kits.client("a", "again"), "storage")
-    assert f"is used by another process (pid {first.process.pid})" in said
+    said = refused(kits.client("a", "again"), "folder_in_use")
+    assert f"is in use by process {first.process.pid} on" in said
     assert "Stop that process" in said
 
     said = refused(kits.client("copy"), "invitation_used")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed_keys import keep, rotate
 from integration.conftest import Found
 from integration.support.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
 from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
@@ -42,10 +43,10 @@ class Authorities:
 
     def remove(self, fingerprint: str) -> None:
         identity = self.folder.find_member(fingerprint)
-        self.folder.keep(self.folder.membership.without_member(identity.client_id, 5))
+        keep(self.folder, self.folder.membership.without_member(identity.client_id, 5))
 
     def rotate(self) -> KeyEpoch:
-        made = self.folder.rotate()
+        made = rotate(self.folder)
         assert self.delivery.look()
         return made
 
@@ -242,7 +243,7 @@ def test_forged_older_and_foreign_epochs_are_refused(found: Found) -> None:
     with pytest.raises(ProtocolError, match="signature"):
         owners.link.install_epoch(forged)
     other = plan_of("none", 3)
-    authority, _ = owners.folder.load_or_create()
+    authority = owners.folder.authority
     unfit = make_epoch(authority, other, 60, first.roster.members, number=9)
     with pytest.raises(ProtocolError, match="other settings"):
         owners.link.install_epoch(unfit.to_json())
@@ -270,8 +271,8 @@ def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place
         for client in clients[1:]:
             client.wait_for("sent", 2)
         removed = Identity.load(bench.state(3)).client_id
-        folder.keep(folder.membership.without_member(removed, 7))
-        folder.rotate()
+        keep(folder, folder.membership.without_member(removed, 7))
+        rotate(folder)
         link = operators_link(bench, address)
         with closing(link):
             delivery = Delivery(folder, link, events.append)

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from changed_keys import keep, rotate
 from integration.conftest import Found, Revealers
 from integration.support.alone import Alone, clear_plan
 from integration.support.authority import AuthorityProcess
@@ -254,8 +255,8 @@ def test_members_come_and_go(found: Found, revealing: Revealers) -> None:
     try:
         assert gate.reached.wait(2 * DEADLINE_SECONDS)
         gone = Identity.load(bench.state(3)).client_id
-        folder.keep(folder.membership.without_member(gone, 7))
-        made = folder.rotate()
+        keep(folder, folder.membership.without_member(gone, 7))
+        made = rotate(folder)
         assert folder.revealer.epochs == (1, 2)
         assert _deliver(federation, made.to_json())
         removed.failure()
@@ -290,7 +291,7 @@ def test_restored_from_a_backup(found: Found, revealing: Revealers, tmp_path: Pa
         restore(tmp_path / "copy", restored, "a passphrase of words")
         with pytest.raises(KeysError, match="fedrec keys rotate"):
             restored.revealer_credentials()
-        made = restored.rotate()
+        made = rotate(restored)
         # The coordinator knows neither the new revealer nor its epoch: it waits to be let in.
         events = revealing(federation, "restored")
         poll(lambda: [event.name for event in events] == ["revealer waits"])

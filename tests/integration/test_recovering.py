@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed_keys import rotate
 from integration.conftest import Found, Revealers
 from integration.support.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
 from integration.support.links import Gate, poll
@@ -18,10 +19,10 @@ from fedrec.errors import (
     AuthorityIsOld,
     BadSignature,
     DamagedFile,
+    FolderInUse,
     KeysError,
     ProtocolError,
     RefusedError,
-    SettingsError,
     StateWentBack,
 )
 from fedrec.identity.epoch import KeyEpoch
@@ -217,7 +218,7 @@ def test_what_is_no_word_of_the_key_authority(
     points = [recovery_point(authority_of(each)) for each in (federation, other)]
     first, second = points
     assert first.statement is not None and second.statement is not None
-    with pytest.raises(SettingsError, match="in use by process"):
+    with pytest.raises(FolderInUse, match="in use by process"):
         carry(federation, first, tmp_path)
     federation.stop_coordinator()
     before = content(state_of(federation))
@@ -259,7 +260,7 @@ def restored(federation: Federation, copy: Path, name: str = "restored") -> KeyE
     """Bring an authority's folder back beside the lost one; return its first epoch."""
     folder = authority_of(federation, name)
     restore(copy, folder, PASSPHRASE)
-    return folder.rotate()
+    return rotate(folder)
 
 
 def statements(federation: Federation) -> list[RevealStatement]:
@@ -313,7 +314,7 @@ def test_authority_lost(found: Found, revealing: Revealers, tmp_path: Path) -> N
         look = Delivery(authority_of(federation), link, lambda event: None)
         with pytest.raises(AuthorityIsOld, match="another folder of this authority went on"):
             look.look()
-        authority_of(federation).rotate(number=9)
+        rotate(authority_of(federation), number=9)
         with pytest.raises(ProtocolError, match="restored one took the place of"):
             link.install_epoch((authority_of(federation).epoch_path).read_bytes())
     assert [event.name for event in events if event.name == "reveal refused"] == []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from changed_keys import rotate
 from integration.conftest import Found, Revealers
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import Bench, plan_of
@@ -149,10 +150,10 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: 
         federation.start_again()
         assert federation.coordinator.engine.run.state.rules.partition.cells[1].state == "paused"
         assert keys.paused == (2,)
-        made = keys.rotate()
+        made = rotate(keys)
         assert [cell.state for cell in made.roster.partition.cells] == ["active", "paused"]
         assert keys.paused == (), "the roster says it now"
-        keys.rotate(resume=2)
+        rotate(keys, resume=2)
         authority.close()
         authority = AuthorityProcess(bench, federation.address)
         authority.wait_for("epoch delivered")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from changed_keys import rotate
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import DEADLINE_SECONDS, Passing
@@ -114,7 +115,7 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(
 
     def renew(event: ClientEvent) -> None:
         if (event.name, event.round) == ("published", 2):
-            link.install_epoch(AuthorityFolder(workspace.folder / "keys").rotate().to_json())
+            link.install_epoch(rotate(AuthorityFolder(workspace.folder / "keys")).to_json())
 
     clients = [federation.client(0, on_event=renew), federation.client(1), federation.client(2)]
     for client in clients:

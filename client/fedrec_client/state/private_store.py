@@ -49,20 +49,24 @@ class PrivateStore:
     Args:
         folder: created with mode 0700 where it is missing.
         read_only: take no lock and change nothing, to look beside a running client.
+        setting: what names the folder, for errors.
 
     Raises:
-        StorageError: another process uses the folder, or its state is damaged.
+        FolderInUse: another process uses the folder.
+        StorageError: its state is damaged.
         VersionMismatch: its state has another format; nothing was touched.
     """
 
-    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, read_only: bool = False, setting: str = "client.state"
+    ) -> None:
         self.folder = folder
         self._lock: FolderLock | None = None
         self._blocks = BlockFolder.at(folder / BLOCKS)
         self._database = StateDatabase(folder)
         if not read_only:
             make_private_folder(folder)
-            self._lock = FolderLock(folder, self._in_use)
+            self._lock = FolderLock(folder, setting)
         try:
             self._own = self._database.read("client")
             self._records = self._database.read("run")
@@ -73,12 +77,6 @@ class PrivateStore:
         except BaseException:
             self.close()
             raise
-
-    def _in_use(self, holder: str) -> StorageError:
-        return StorageError(
-            f"The state folder {self.folder} is used by another process (pid {holder.split()[0]}).",
-            remedy="Stop that process, or give this one a folder of its own.",
-        )
 
     def __enter__(self) -> PrivateStore:
         return self

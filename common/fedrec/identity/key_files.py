@@ -15,6 +15,7 @@ __all__ = [
     "read_public",
     "read_secret",
     "replace_secret",
+    "write_new_public",
     "write_public",
     "write_secret",
 ]
@@ -32,16 +33,8 @@ def write_secret(path: Path, content: bytes) -> None:
         StorageError: when the disk refuses.
         SettingsError: when nothing may be written there.
     """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_new(path, content)
-    except FileExistsError:
-        raise KeysError(
-            f"{path} exists already.",
-            remedy="Keys are never overwritten; load it, or move it away and keep a copy.",
-        ) from None
-    except OSError as error:
-        raise unwritten(path, error) from error
+    remedy = "Keys are never overwritten; load it, or move it away and keep a copy."
+    _create(path, content, folder_mode=0o700, private=True, remedy=remedy)
 
 
 def read_secret(path: Path, *, remedy: str, max_bytes: int = MAX_SECRET_BYTES) -> bytes:
@@ -114,6 +107,28 @@ def write_public(path: Path, content: bytes) -> None:
         SettingsError: when nothing may be written there.
     """
     _replace(path, content, folder_mode=0o777, private=False)
+
+
+def write_new_public(path: Path, content: bytes) -> None:
+    """Create a file that anybody may read; an existing one is never replaced.
+
+    Raises:
+        KeysError: when the file exists.
+        StorageError: when the disk refuses.
+        SettingsError: when nothing may be written there.
+    """
+    remedy = "Name a new file, or move this one away."
+    _create(path, content, folder_mode=0o777, private=False, remedy=remedy)
+
+
+def _create(path: Path, content: bytes, *, folder_mode: int, private: bool, remedy: str) -> None:
+    try:
+        path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+        write_new(path, content, private=private)
+    except FileExistsError:
+        raise KeysError(f"{path} exists already.", remedy=remedy) from None
+    except OSError as error:
+        raise unwritten(path, error) from error
 
 
 def _replace(path: Path, content: bytes, *, folder_mode: int, private: bool) -> None:

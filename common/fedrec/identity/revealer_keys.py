@@ -19,7 +19,7 @@ from fedrec.identity.document import Document, JsonValue, encode_bytes, write_do
 from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.key_files import destroy_secret, read_secret, replace_secret
 
-__all__ = ["REVEALER_FOLDER", "RevealerKeys"]
+__all__ = ["REVEALER_FOLDER", "RevealerKeyChanges", "RevealerKeys"]
 
 REVEALER_FOLDER = "revealer"
 KIND = "fedrec revealer secret"
@@ -36,15 +36,11 @@ class RevealerKeys:
     """The folder of a revealer's keys.
 
     Args:
-        folder: created with the first key.
+        folder: made with the first key.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    def load_or_create(self) -> Identity:
-        """Return the revealer's identity; a new one where none was made."""
-        return Identity.load_or_create(self.folder, LABEL)
 
     def load(self) -> Identity:
         """Return the revealer's identity.
@@ -55,11 +51,6 @@ class RevealerKeys:
         if not (self.folder / KEY_FILE).exists():
             raise KeysError(f"{self.folder} holds no keys of a revealer.", remedy=_REMEDY)
         return Identity.load(self.folder)
-
-    def keep(self, epoch: int, secret: bytes) -> None:
-        """Write an epoch's secret key; one of the same epoch that nobody saw is replaced."""
-        fields: dict[str, JsonValue] = {"epoch": epoch, "secret": encode_bytes(secret)}
-        replace_secret(self._path(epoch), write_document(KIND, fields))
 
     def secret_of(self, epoch: int) -> bytes:
         """Return an epoch's secret key.
@@ -82,11 +73,24 @@ class RevealerKeys:
         names = (_NAME.fullmatch(path.name) for path in self.folder.glob("epoch-*"))
         return tuple(sorted(int(name[1]) for name in names if name))
 
+    def _path(self, epoch: int) -> Path:
+        return self.folder / f"epoch-{epoch:08d}.secret"
+
+
+class RevealerKeyChanges(RevealerKeys):
+    """The keys in the hand of the one process that changes them."""
+
+    def load_or_create(self) -> Identity:
+        """Return the revealer's identity; a new one where none was made."""
+        return Identity.load_or_create(self.folder, LABEL)
+
+    def keep(self, epoch: int, secret: bytes) -> None:
+        """Write an epoch's secret key; one of the same epoch that nobody saw is replaced."""
+        fields: dict[str, JsonValue] = {"epoch": epoch, "secret": encode_bytes(secret)}
+        replace_secret(self._path(epoch), write_document(KIND, fields))
+
     def destroy_before(self, epoch: int) -> None:
         """Overwrite and delete the secret keys of earlier epochs, of which no round is left."""
         for old in self.epochs:
             if old < epoch:
                 destroy_secret(self._path(old))
-
-    def _path(self, epoch: int) -> Path:
-        return self.folder / f"epoch-{epoch:08d}.secret"

@@ -12,7 +12,7 @@ from fedrec.identity.authority import Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import PublicIdentity
-from fedrec.identity.revealer_keys import RevealerKeys
+from fedrec.identity.revealer_keys import RevealerKeyChanges
 from fedrec.identity.roster import Roster
 
 __all__ = ["make_epoch"]
@@ -28,7 +28,7 @@ def make_epoch(
     members: Iterable[PublicIdentity],
     *,
     number: int,
-    revealer: RevealerKeys | None = None,
+    revealer: RevealerKeyChanges | None = None,
     previous: Roster | None = None,
     partition: Partition | None = None,
 ) -> KeyEpoch:

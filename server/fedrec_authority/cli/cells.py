@@ -141,10 +141,12 @@ def resume(
 ) -> None:
     """Take a paused cell into the next epoch's rounds again."""
     from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.folder_changes import changing
 
-    folder = AuthorityFolder(into)
-    made = folder.rotate(resume=cell)
-    tell(into, f"resumed cell {cell}", made, folder.membership, as_json)
+    with changing(AuthorityFolder(into)) as folder:
+        made = folder.rotate(resume=cell)
+        membership = folder.membership
+    tell(into, f"resumed cell {cell}", made, membership, as_json)
 
 
 def _place(partition: Partition, client_id: ClientId | None) -> tuple[int, str]:

@@ -11,7 +11,7 @@ import typer
 from fedrec.cli.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fedrec.identity.epoch import KeyEpoch
     from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -64,18 +64,18 @@ def admit(
 ) -> None:
     """Make an applicant a member of the next epoch, after its id was compared by telephone."""
     from fedrec.identity.public import PublicIdentity
-    from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.membership.members import find
 
-    folder = AuthorityFolder(into)
-    consent = b""
-    if identity is None:
-        found, consent = folder.find_joiner(fingerprint)
-    else:
-        found = find(fingerprint, [PublicIdentity.load(identity)], f"keys in {identity}")
-    now = int(time.time())
-    folder.keep(folder.membership.with_member(found, now, users_cap=users_cap, consent=consent))
-    _finish(into, f"added {found.client_id} {found.label}".strip(), no_rotate, as_json)
+    def admitted(folder: AuthorityFolder, now: int) -> tuple[Membership, str]:
+        consent = b""
+        if identity is None:
+            found, consent = folder.find_joiner(fingerprint)
+        else:
+            found = find(fingerprint, [PublicIdentity.load(identity)], f"keys in {identity}")
+        after = folder.membership.with_member(found, now, users_cap=users_cap, consent=consent)
+        return after, f"added {found.client_id} {found.label}"
+
+    _change(into, admitted, no_rotate, as_json)
 
 
 @app.command()
@@ -87,18 +87,18 @@ def remove(
 ) -> None:
     """Leave a member out of the next epoch; it keeps what it saw until then."""
     from fedrec.errors import KeysError
-    from fedrec_authority.folder.authority_folder import AuthorityFolder
 
-    folder = AuthorityFolder(into)
-    found = folder.find_member(fingerprint)
-    changed = folder.membership.without_member(found.client_id, int(time.time()))
-    if not changed.present:
-        raise KeysError(
-            "It is the last member; an epoch needs one.",
-            remedy="Stop the run with `fedrec stop` where the federation is over.",
-        )
-    folder.keep(changed)
-    _finish(into, f"removed {found.client_id} {found.label}".strip(), no_rotate, as_json)
+    def removed(folder: AuthorityFolder, now: int) -> tuple[Membership, str]:
+        found = folder.find_member(fingerprint)
+        after = folder.membership.without_member(found.client_id, now)
+        if not after.present:
+            raise KeysError(
+                "It is the last member; an epoch needs one.",
+                remedy="Stop the run with `fedrec stop` where the federation is over.",
+            )
+        return after, f"removed {found.client_id} {found.label}"
+
+    _change(into, removed, no_rotate, as_json)
 
 
 def replace_member(
@@ -116,13 +116,15 @@ def replace_member(
     were: another party is removed and added.
     """
     from fedrec.identity.public import PublicIdentity
-    from fedrec_authority.folder.authority_folder import AuthorityFolder
 
-    folder = AuthorityFolder(into)
-    before, after = folder.find_member(old), PublicIdentity.load(new)
-    folder.keep(folder.membership.with_successor(before.client_id, after, int(time.time())))
-    what = f"replaced {before.client_id} by {after.client_id} {after.label}".strip()
-    _finish(into, what, no_rotate, as_json)
+    successor = PublicIdentity.load(new)
+
+    def replaced(folder: AuthorityFolder, now: int) -> tuple[Membership, str]:
+        before = folder.find_member(old).client_id
+        what = f"replaced {before} by {successor.client_id} {successor.label}"
+        return folder.membership.with_successor(before, successor, now), what
+
+    _change(into, replaced, no_rotate, as_json)
 
 
 def rotate(
@@ -159,23 +161,25 @@ def rotate(
     from fedrec.config.loading import load_settings
     from fedrec.data import Catalogue
     from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.folder_changes import changing
     from fedrec_authority.folder.issuer_renewal import renew_issuer
 
-    folder = AuthorityFolder(into)
-    folder.membership  # noqa: B018  # raises where there is no authority
-    folder.check_number(epoch)
-    if settings_file is not None:
-        settings, n_items = load_settings(settings_file), folder.membership.n_items
-        if settings.data.catalogue is not None:
-            n_items = len(Catalogue.load(settings.data.catalogue))
-        folder.keep(folder.begin(settings.plan, n_items))
-    renewed = renew_issuer(folder) if new_ca else None
-    made = folder.rotate(number=epoch)
-    # Where a stolen one was deleted.
-    folder.make_operator()
-    if host:
-        folder.serve_at(host)
-    tell(into, "rotated", made, folder.membership, as_json)
+    settings = None if settings_file is None else load_settings(settings_file)
+    with changing(AuthorityFolder(into)) as folder:
+        folder.check_number(epoch)
+        if settings is not None:
+            n_items = folder.membership.n_items
+            if settings.data.catalogue is not None:
+                n_items = len(Catalogue.load(settings.data.catalogue))
+            folder.keep(folder.begin(settings.plan, n_items))
+        renewed = renew_issuer(folder) if new_ca else None
+        made = folder.rotate(number=epoch)
+        # Where a stolen one was deleted.
+        folder.make_operator()
+        if host:
+            folder.serve_at(host)
+        membership = folder.membership
+    tell(into, "rotated", made, membership, as_json)
     if as_json:
         return
     if renewed is not None:
@@ -205,12 +209,27 @@ def _what_to_carry(folder: AuthorityFolder, renewed: Renewed) -> Iterator[str]:
         yield f"- Who has not applied yet needs `fedrec provision --add NAME` again: {names}."
 
 
-def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
-    from fedrec_authority.folder.authority_folder import AuthorityFolder
+def _change(
+    into: Path,
+    decide: Callable[[AuthorityFolder, int], tuple[Membership, str]],
+    no_rotate: bool,
+    as_json: bool,
+) -> None:
+    """Keep the members that are decided on, make their epoch, and say so.
 
-    folder = AuthorityFolder(into)
-    made = None if no_rotate else folder.rotate()
-    tell(into, what, made, folder.membership, as_json)
+    Args:
+        decide: returns, at a time, who they are then and what was done, read while nobody else
+            changes the folder.
+    """
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.folder_changes import changing
+
+    with changing(AuthorityFolder(into)) as folder:
+        changed, what = decide(folder, int(time.time()))
+        folder.keep(changed)
+        made = None if no_rotate else folder.rotate()
+        membership = folder.membership
+    tell(into, what.strip(), made, membership, as_json)
 
 
 def tell(

@@ -109,6 +109,7 @@ def run(
     from fedrec.wire.grpc_link import GrpcLink
     from fedrec_authority.delivery import Delivery
     from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.folder_changes import running
     from fedrec_authority.metrics import AuthorityMetrics
     from fedrec_authority.opening.revealer import Revealer
 
@@ -136,6 +137,7 @@ def run(
             show(event)
 
     with ExitStack() as stack:
+        stack.enter_context(running(folder))
         stack.enter_context(metrics_endpoint(metrics.registry, where) or nullcontext())
         wait: Callable[[float], None] = time.sleep
         if reveals:

@@ -1,4 +1,4 @@
-"""The authority's state folder, and the only code that makes epochs in it.
+"""The authority's state folder, as it is read; `folder_changes` changes it.
 
 ::
 
@@ -8,6 +8,8 @@
     operator.pem                 what the authority's process calls with
     operator.crt                 the certificates of all operators, for the coordinator
     clients/NAME.crt             a member's certificate, for its owner
+    authority/lock               held by the process that serves the folder, `keys authority run`
+    authority/change.lock        held by whoever changes the folder, while it does
     authority/authority.key      the private keys: of rosters and of certificates
     authority/membership.json    members that came and went, the plan, the last epoch's number
     authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,18 +41,16 @@ from fedrec.identity.authority import (
     ROSTERS_FOLDER,
     Authority,
 )
-from fedrec.identity.authority_key import read_authority_key, read_issuer, write_authority_key
-from fedrec.identity.cells import Partition
-from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials, key_of
-from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.authority_key import read_authority_key, read_issuer
+from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
+from fedrec.identity.document import Document
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.identity.key_files import read_public, replace_secret, write_public
+from fedrec.identity.key_files import read_public
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
-from fedrec.identity.roster import MAX_MEMBERS, Roster
+from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
-from fedrec.training.key_epochs import make_epoch
-from fedrec_authority.membership.cell_placement import cell_size_of, place, resumed
+from fedrec_authority.membership.cell_placement import cell_size_of
 from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.membership.members import Membership, find
 from fedrec_authority.membership.operators import Operators
@@ -69,9 +69,8 @@ AUTHORITY_PUBLIC_FILE = "authority.pub.json"
 MEMBERSHIP_FILE = "membership.json"
 APPLICANTS_FILE = "applicants.json"
 MAX_BYTES = 64 << 20
-_APPLICANTS = "fedrec applicants"
-_LOCAL_HOSTS = ("localhost", "127.0.0.1")
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+APPLICANTS = "fedrec applicants"
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AuthorityFolder:
@@ -92,19 +91,16 @@ class AuthorityFolder:
         self.invitations = Invitations(self.private / INVITATIONS_FILE)
         self.revealer = RevealerKeys(self.private / REVEALER_FOLDER)
 
-    def load_or_create(self) -> tuple[Authority, bool]:
-        """Return the authority whose key is here; a new one only where no other was before.
+    @property
+    def authority(self) -> Authority:
+        """The authority whose key is here.
 
         Raises:
-            KeysError: the folder belongs to an authority whose private key is gone.
+            KeysError: the key is gone, or is another than the one that clients pinned.
         """
         pinned = read_authority_key(self.public_key_path) if self.public_key_path.exists() else b""
-        is_new = not (self.private / AUTHORITY_FILE).exists()
-        if is_new and not pinned:
-            made = Authority.create()
-            made.save(self.private)
-            return made, True
-        found = None if is_new else Authority.load(self.private)
+        is_here = (self.private / AUTHORITY_FILE).exists()
+        found = Authority.load(self.private) if is_here or not pinned else None
         if found is None or (pinned and found.public_key != pinned):
             raise KeysError(
                 f"{self.public_key_path} is of an authority whose private key is not in "
@@ -112,7 +108,7 @@ class AuthorityFolder:
                 remedy="Restore the folder from a copy (`fedrec keys restore`), or start anew with "
                 "another --into and give every client the new authority.pub.json.",
             )
-        return found, False
+        return found
 
     @property
     def membership(self) -> Membership:
@@ -211,10 +207,6 @@ class AuthorityFolder:
             size = found.cell_size
         return replace(found, plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
 
-    def keep(self, membership: Membership) -> None:
-        """Replace the record of members in one step; only its owner may read it."""
-        replace_secret(self.private / MEMBERSHIP_FILE, membership.to_json())
-
     def check_number(self, wanted: int) -> int:
         """Return the number of the next epoch: the one after the last, or a higher one.
 
@@ -232,62 +224,6 @@ class AuthorityFolder:
             )
         return wanted or last + 1
 
-    def rotate(self, *, number: int = 0, resume: int = 0) -> KeyEpoch:
-        """Make an epoch of the present members, with a new group key and protection secret.
-
-        Killed in between, the next call makes the epoch with the same number, which nobody has
-        seen, or with the next one.
-
-        Args:
-            number: of the epoch; 0 takes the one after the last.
-            resume: a paused cell that is active again; 0 for none. All others stay paused.
-
-        Raises:
-            KeysError: the number is not above the last one, or the cell is not paused.
-        """
-        following = self.check_number(number)
-        authority, _ = self.load_or_create()
-        membership = self.membership
-        plan = plan_from_json(membership.plan_json)
-        previous = self.last_roster
-        before = Partition() if previous is None else previous.partition
-        before = replace(before, cell_size=membership.cell_size).with_paused(self.paused)
-        before = resumed(before, resume)
-        made = make_epoch(
-            authority,
-            plan,
-            membership.n_items,
-            membership.present,
-            number=following,
-            revealer=self.revealer if self.reveals else None,
-            previous=previous,
-            partition=place(before, membership.standings, following),
-        )
-        rosters = self.private / ROSTERS_FOLDER
-        write_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
-        write_authority_key(
-            self.public_key_path, authority.public_key, authority.issuer.certificate
-        )
-        made.save(self.epoch_path)
-        self._write_certificates(made)
-        self.keep(replace(membership, last_epoch=made.roster.epoch, is_changed=False))
-        return made
-
-    def serve_at(self, hosts: Sequence[str]) -> None:
-        """Write the coordinator's key and certificate, in place of earlier ones.
-
-        Args:
-            hosts: names and addresses at which clients call it, besides this machine's own.
-        """
-        authority, _ = self.load_or_create()
-        names = tuple(dict.fromkeys((*hosts, *_LOCAL_HOSTS)))
-        made = authority.issuer.credentials("coordinator", names[0], hosts=names)
-        replace_secret(self.coordinator_path, made.to_pem())
-
-    def make_operator(self) -> None:
-        """Write what the authority's process calls with; what is here stays."""
-        self.operators.make_own(self.load_or_create()[0].issuer)
-
     def certificate_paths(self, members: Sequence[PublicIdentity]) -> dict[ClientId, Path]:
         """Return where members' certificates lie: under their labels, where these tell them apart.
 
@@ -296,7 +232,7 @@ class AuthorityFolder:
         labels = Counter(member.label for member in members)
         names = {
             member.client_id: member.label
-            if labels[member.label] == 1 and _FILE_NAME.fullmatch(member.label)
+            if labels[member.label] == 1 and FILE_NAME.fullmatch(member.label)
             else member.client_id[:16]
             for member in members
         }
@@ -315,34 +251,6 @@ class AuthorityFolder:
         found = self.revealer.load().credentials(certificate, issuer)
         found.check(str(path))
         return found
-
-    def _write_certificates(self, epoch: KeyEpoch) -> None:
-        members, revealer = epoch.roster.members, epoch.roster.revealer
-        paths = self.certificate_paths(members)
-        for member in members:
-            path = paths[member.client_id]
-            if not path.exists() or key_of(path.read_bytes(), str(path)) != member.tls_key:
-                write_public(path, epoch.certificates[member.client_id])
-        if revealer is not None:
-            path = self.revealer.folder / CERTIFICATE_FILE
-            write_public(path, epoch.certificates[revealer.client_id])
-
-    def invite(self, name: str, *, confirm: bool, now: int) -> Path:
-        """Make an invitation; return its file, which is for its holder alone.
-
-        Raises:
-            KeysError: the name cannot be a file's, or was given before.
-        """
-        if not _FILE_NAME.fullmatch(name):
-            raise KeysError(
-                f"{name!r} is no name for an invitation.",
-                remedy="Use letters, digits, dots, dashes and underscores.",
-            )
-        self.membership  # noqa: B018  # raises where there is no federation to join
-        authority, _ = self.load_or_create()
-        path = self.path / "invitations" / f"{name}.pem"
-        self.invitations.make(authority.issuer, name, path, confirm=confirm, now=now)
-        return path
 
     def find_joiner(self, fingerprint: str) -> tuple[PublicIdentity, bytes]:
         """Return an applicant or former member by what people compared of its client id.
@@ -375,7 +283,7 @@ class AuthorityFolder:
         if not path.exists():
             return ()
         raw = read_public(path, max_bytes=MAX_BYTES, remedy="Run `fedrec keys authority run`.")
-        document = Document.parse(raw, _APPLICANTS, str(path))
+        document = Document.parse(raw, APPLICANTS, str(path))
         entries = document.objects("applicants")
         document.finish()
         found = []
@@ -385,12 +293,3 @@ class AuthorityFolder:
             identity.check_proof()
             found.append((identity, consent))
         return tuple(found)
-
-    def keep_applicants(self, applicants: Iterable[tuple[PublicIdentity, bytes]]) -> None:
-        """Replace the list of applicants; at most as many as a roster has members."""
-        ordered = sorted(applicants, key=lambda found: found[0].client_id)[:MAX_MEMBERS]
-        entries: list[JsonValue] = [
-            {**identity.fields(), "consent": encode_bytes(consent)} for identity, consent in ordered
-        ]
-        document = write_document(_APPLICANTS, {"applicants": entries})
-        write_public(self.private / APPLICANTS_FILE, document)

@@ -25,6 +25,7 @@ from fedrec_authority.folder.authority_folder import (
     MEMBERSHIP_FILE,
     AuthorityFolder,
 )
+from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
 from fedrec_authority.membership.invitations import INVITATIONS_FILE
 from fedrec_client.state.database import OLDER_FILE, STATE_FILE, check_older, image_of
@@ -79,21 +80,9 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
             f"{FEWEST_PASSPHRASE_CHARS} are needed.",
             remedy="Choose several random words.",
         )
-    folder.membership  # noqa: B018  # raises where there is nothing worth keeping
-    rosters = folder.private / ROSTERS_FOLDER
-    names = [*SECRETS, AUTHORITY_PUBLIC_FILE, *OPERATOR, INVITED]
-    names += [f"{AUTHORITY_FOLDER}/{ROSTERS_FOLDER}/{found.name}" for found in rosters.glob("*")]
-    entries: list[JsonValue] = [
-        {
-            "name": name,
-            "content": encode_bytes(
-                read_public(folder.path / name, max_bytes=MAX_BYTES, remedy="Restore a backup.")
-            ),
-        }
-        for name in names
-        if (folder.path / name).exists()
-    ]
-    entries += _of_run(folder)
+    # One moment's files: of two, the members might not be those of the last roster.
+    with changing(folder):
+        entries, last_epoch = [*_files(folder), *_of_run(folder)], folder.last_epoch
     content = write_document(_CONTENT, {"files": entries})
     salt, nonce = secrets.token_bytes(SALT_BYTES), secrets.token_bytes(NONCE_BYTES)
     key = _key(passphrase, salt, COST, BLOCK_SIZE)
@@ -105,7 +94,7 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
         "sealed": encode_bytes(AESGCM(key).encrypt(nonce, content, _bound(COST, BLOCK_SIZE, salt))),
     }
     write_secret(path, write_document(KIND, fields))
-    return folder.last_epoch
+    return last_epoch
 
 
 def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
@@ -119,30 +108,52 @@ def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
     Raises:
         KeysError: the folder holds a complete authority, the file is damaged, or the passphrase
             is another.
+        FolderInUse: another process restores one into it.
     """
+    _check_free(folder)
+    files = _opened(path, passphrase)
+    key = SECRETS[0]
+    with changing(folder, new=True):
+        _check_free(folder)
+        if (folder.path / key).exists() and folder.authority.public_key != _public(files):
+            raise KeysError(
+                f"{folder.path} holds the key of another authority.",
+                remedy="Choose an empty folder with --into.",
+            )
+        for name, content in files.items():
+            if name not in (*SECRETS, EPOCH_FILE):
+                secret = name in (OPERATOR[0], INVITED) or name.startswith(RUN)
+                write = replace_secret if secret else write_public
+                write(folder.path / name, content)
+        if not (folder.path / key).exists():
+            write_secret(folder.path / key, files[key])
+        replace_secret(folder.path / SECRETS[1], files[SECRETS[1]])
+        return folder.last_epoch
+
+
+def _check_free(folder: AuthorityFolder) -> None:
     if all((folder.path / name).exists() for name in SECRETS):
         raise KeysError(
             f"{folder.path} holds an authority already.",
             remedy="Choose an empty folder with --into.",
         )
-    files = _opened(path, passphrase)
-    key = SECRETS[0]
-    if (folder.path / key).exists() and folder.load_or_create()[0].public_key != _public(files):
-        raise KeysError(
-            f"{folder.path} holds the key of another authority.",
-            remedy="Choose an empty folder with --into.",
-        )
-    # The first file in it may be a roster, whose folder others may enter.
-    folder.private.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, content in files.items():
-        if name not in (*SECRETS, EPOCH_FILE):
-            secret = name in (OPERATOR[0], INVITED) or name.startswith(RUN)
-            write = replace_secret if secret else write_public
-            write(folder.path / name, content)
-    if not (folder.path / key).exists():
-        write_secret(folder.path / key, files[key])
-    replace_secret(folder.path / SECRETS[1], files[SECRETS[1]])
-    return folder.last_epoch
+
+
+def _files(folder: AuthorityFolder) -> list[JsonValue]:
+    """Return the files that are the authority itself."""
+    rosters = folder.private / ROSTERS_FOLDER
+    names = [*SECRETS, AUTHORITY_PUBLIC_FILE, *OPERATOR, INVITED]
+    names += [f"{AUTHORITY_FOLDER}/{ROSTERS_FOLDER}/{found.name}" for found in rosters.glob("*")]
+    there = [(name, folder.path / name) for name in names if (folder.path / name).exists()]
+    return [
+        {
+            "name": name,
+            "content": encode_bytes(
+                read_public(path, max_bytes=MAX_BYTES, remedy="Restore a backup.")
+            ),
+        }
+        for name, path in there
+    ]
 
 
 def _of_run(folder: AuthorityFolder) -> list[JsonValue]:

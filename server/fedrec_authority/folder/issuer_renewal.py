@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.identity.certificates import hosts_of, split_certificates
-from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.folder_changes import FolderChanges
 
 __all__ = ["Renewed", "renew_issuer"]
 
@@ -23,17 +23,17 @@ class Renewed:
     invited: tuple[str, ...]
 
 
-def renew_issuer(folder: AuthorityFolder) -> Renewed:
+def renew_issuer(folder: FolderChanges) -> Renewed:
     """Replace the key that issues certificates, and every certificate that came from it.
 
     The holder of the old key can stand in the coordinator's place on the line. The next epoch
-    (`AuthorityFolder.rotate`) says that there is another, and brings members' certificates. Killed
+    (`FolderChanges.rotate`) says that there is another, and brings members' certificates. Killed
     in between, the next call does all of it again.
 
     Raises:
         KeysError: there is no authority, or a file of it cannot be read.
     """
-    authority, _ = folder.load_or_create()
+    authority = folder.authority
     hosts: tuple[str, ...] = ()
     if folder.coordinator_path.exists():
         own, *_ = split_certificates(folder.coordinator_path.read_bytes())

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from fedrec.errors import KeysError, StorageError
 from fedrec.identity.authority import ROSTERS_FOLDER
-from fedrec.identity.key_files import read_public, write_public
+from fedrec.identity.key_files import read_public, write_new_public
 from fedrec.identity.roster import Roster
 from fedrec.wire.messages import RevealStatement
 from fedrec.wire.recovery import RecoveryPoint, unpack_headers
 from fedrec_authority.folder.authority_folder import MAX_BYTES, AuthorityFolder
+from fedrec_authority.folder.folder_changes import changing
 from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["STATE_FOLDER", "former_rosters", "read_state", "recovery_point", "write_recovery"]
@@ -63,10 +64,9 @@ def write_recovery(folder: AuthorityFolder, path: Path) -> RecoveryPoint:
     Raises:
         KeysError: see `recovery_point`; or the file is there already.
     """
-    found = recovery_point(folder)
-    if path.exists():
-        raise KeysError(f"{path} is there already.", remedy="Name a new file.")
-    write_public(path, found.to_bytes())
+    with changing(folder):
+        found = recovery_point(folder)
+    write_new_public(path, found.to_bytes())
     return found
 
 

@@ -19,7 +19,7 @@ from fedrec.identity.issuer import INVITATION_DAYS, Issuer
 from fedrec.identity.key_files import read_public, replace_secret
 from fedrec.ids import ClientId
 
-__all__ = ["INVITATIONS_FILE", "Invitation", "Invitations"]
+__all__ = ["INVITATIONS_FILE", "Invitation", "InvitationChanges", "Invitations"]
 
 INVITATIONS_FILE = "invitations.json"
 KIND = "fedrec invitations"
@@ -54,7 +54,25 @@ class Invitations:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
+
+    def unused(self, now: int) -> tuple[str, ...]:
+        """Return the names of those that nobody applied with and that have not run out."""
+        open_ = [one for one in self._known().values() if not one.used_by]
+        return tuple(sorted(one.name for one in open_ if now <= one.expires_at))
+
+    def _known(self) -> dict[str, Invitation]:
+        if not self.path.exists():
+            return {}
+        raw = read_public(self.path, max_bytes=MAX_BYTES, remedy="Restore it from a backup.")
+        document = Document.parse(raw, KIND, str(self.path))
+        found = [_invitation(entry) for entry in document.objects("invitations")]
+        document.finish()
+        return {one.key_sha256: one for one in found}
+
+
+class InvitationChanges(Invitations):
+    """The record in the hand of the one process that changes the folder."""
 
     def make(self, issuer: Issuer, name: str, into: Path, *, confirm: bool, now: int) -> None:
         """Make an invitation and write it into a file that its owner alone reads.
@@ -122,20 +140,6 @@ class Invitations:
         self._keep({key: one for key, one in known.items() if one.used_by})
         return tuple(sorted(one.name for one in known.values() if not one.used_by))
 
-    def unused(self, now: int) -> tuple[str, ...]:
-        """Return the names of those that nobody applied with and that have not run out."""
-        open_ = [one for one in self._known().values() if not one.used_by]
-        return tuple(sorted(one.name for one in open_ if now <= one.expires_at))
-
-    def _known(self) -> dict[str, Invitation]:
-        if not self._path.exists():
-            return {}
-        raw = read_public(self._path, max_bytes=MAX_BYTES, remedy="Restore it from a backup.")
-        document = Document.parse(raw, KIND, str(self._path))
-        found = [_invitation(entry) for entry in document.objects("invitations")]
-        document.finish()
-        return {one.key_sha256: one for one in found}
-
     def _keep(self, known: dict[str, Invitation]) -> None:
         entries: list[JsonValue] = [
             {
@@ -147,7 +151,7 @@ class Invitations:
             }
             for one in known.values()
         ]
-        replace_secret(self._path, write_document(KIND, {"invitations": entries}))
+        replace_secret(self.path, write_document(KIND, {"invitations": entries}))
 
 
 def _invitation(entry: Document) -> Invitation:

@@ -9,7 +9,7 @@ from fedrec.identity.certificates import name_of, split_certificates
 from fedrec.identity.issuer import Issuer
 from fedrec.identity.key_files import read_public, replace_secret, write_public
 
-__all__ = ["Operators"]
+__all__ = ["OperatorChanges", "Operators"]
 
 OWN = "operator"
 MAX_BYTES = 1 << 20
@@ -34,6 +34,16 @@ class Operators:
     def names(self) -> tuple[str, ...]:
         """Who is in the list beside the authority's process."""
         return tuple(sorted(name for name in self._known() if name != OWN))
+
+    def _known(self) -> dict[str, bytes]:
+        if not self.list.exists():
+            return {}
+        raw = read_public(self.list, max_bytes=MAX_BYTES, remedy="Restore it from a backup.")
+        return {name_of(certificate): certificate for certificate in split_certificates(raw)}
+
+
+class OperatorChanges(Operators):
+    """The list in the hand of the one process that changes the folder."""
 
     def make_own(self, issuer: Issuer) -> None:
         """Write the process's own credentials; what is here stays."""
@@ -78,12 +88,6 @@ class Operators:
         made = issuer.credentials("operator", name)
         self._keep({**self._known(), name: made.certificate})
         replace_secret(into, made.to_pem())
-
-    def _known(self) -> dict[str, bytes]:
-        if not self.list.exists():
-            return {}
-        raw = read_public(self.list, max_bytes=MAX_BYTES, remedy="Restore it from a backup.")
-        return {name_of(certificate): certificate for certificate in split_certificates(raw)}
 
     def _keep(self, known: dict[str, bytes]) -> None:
         write_public(self.list, b"".join(known.values()))

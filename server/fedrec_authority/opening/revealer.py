@@ -20,7 +20,7 @@ from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
 from fedrec.disk import DiskFull
-from fedrec.errors import FedrecError, KeysError, NotInRoster, Unreachable
+from fedrec.errors import FedrecError, FolderInUse, KeysError, NotInRoster, Unreachable
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.ids import RoundId
 from fedrec.training.server_half import ServerHalf
@@ -28,6 +28,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, Reveal
 from fedrec_authority.delivery import AuthorityEvent, EventName
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
+from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.opening.statement_chain import continue_chain
 from fedrec_authority.opening.sum_opening import SumOpening
 from fedrec_client.events import ClientEvent
@@ -121,19 +122,22 @@ class Revealer:
 
     def _run(self) -> None:
         try:
-            with PrivateStore(self._state) as store:
+            with PrivateStore(self._state, setting="--into") as store:
                 full, told = 0, ""
                 while True:
                     try:
                         self._journal.write()
                         self._work(store)
                         full, told = 0, ""
-                    except DiskFull as error:
+                    except (DiskFull, FolderInUse) as error:
                         # What was said is on disk; from there it goes on.
                         if error.message != told:
                             told = error.message
-                            again = f"{error} Tried again until there is some."
-                            self._tell(AuthorityEvent(name="disk full", detail=again))
+                            is_full = isinstance(error, DiskFull)
+                            name: EventName = "disk full" if is_full else "folder in use"
+                            passed = "there is some" if is_full else "it is free"
+                            again = f"{error} Tried again until {passed}."
+                            self._tell(AuthorityEvent(name=name, detail=again))
                         self._backoff.pause(full)
                         full += 1
         except Stopped:
@@ -149,7 +153,8 @@ class Revealer:
             self._bind(store, membership)
             self._epoch, self._journal.run = membership.epoch, membership.run
             # Rounds of an earlier epoch are over for good once this one began.
-            self._folder.revealer.destroy_before(membership.epoch)
+            with changing(self._folder) as folder:
+                folder.revealer.destroy_before(membership.epoch)
             half = ServerHalf(membership.plan, len(membership.catalogue))
             context = RoundContext(
                 membership=membership,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedrec.disk import FULL, DiskFull, require_writable
 from fedrec.errors import SettingsError, StateWentBack, StorageError
+from fedrec.folder_lock import FolderLock
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
@@ -20,7 +21,6 @@ from fedrec_server.store import reading, recovered_run, writing
 from fedrec_server.store.durable_files import FREE_SPACE, DurabilityLost, Spool
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.highwater import REMEDY, Highwater
-from fedrec_server.store.lock import lock_state
 from fedrec_server.store.store import (
     Applicant,
     Entry,
@@ -55,8 +55,8 @@ class SqliteStore(Store):
         identity: what the run is bound to.
 
     Raises:
-        SettingsError: when another process holds the folder, it belongs to another run, or cannot
-            be written.
+        FolderInUse: when another process holds the folder.
+        SettingsError: when it belongs to another run, or cannot be written.
         StorageError: when the disk is full, the database damaged or of a newer version.
     """
 
@@ -69,7 +69,7 @@ class SqliteStore(Store):
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         require_writable(folder, "coordinator.state", DATABASE)
-        self._lock = lock_state(folder)
+        self._lock = FolderLock(folder, "coordinator.state")
         self._name, self._failpoint = folder.name, failpoint
         self._rows: sqlite3.Connection | None = None
         self._highwater = Highwater(folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.membership.test_guests import World, people
+from changed_keys import rotate
 
 from fedrec.cli.main import main
 from fedrec.errors import KeysError
@@ -96,7 +97,7 @@ def test_a_paused_cell_is_resumed_in_the_next_epoch(world: World, call: Call) ->
     world.join(*people(6))
     pause(world, 2)
     assert "cell 2, paused" in call("list")[1]
-    world.folder.rotate()
+    rotate(world.folder)
     before = world.roster
     assert [cell.state for cell in before.partition.cells] == ["active", "paused"]
     code, told = call("resume", 2)
@@ -121,7 +122,7 @@ def test_a_restored_authority_knows_which_cells_are_paused(
     fresh = AuthorityFolder(tmp_path / "fresh")
     restore(tmp_path / "copy", fresh, "a passphrase of words")
     assert fresh.paused == (2,)
-    cells = fresh.rotate().roster.partition.cells
+    cells = rotate(fresh).roster.partition.cells
     assert [cell.state for cell in cells] == ["active", "paused"]
 
 

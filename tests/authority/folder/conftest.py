@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import PLAN
+from changed_keys import keep, rotate
 
 from fedrec.identity.identity import Identity
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -20,6 +21,6 @@ def people() -> list[Identity]:
 def folder(tmp_path: Path, people: list[Identity]) -> AuthorityFolder:
     made = AuthorityFolder(tmp_path / "keys")
     members = [person.public for person in people[:3]]
-    made.keep(made.begin(PLAN, 12).of_exactly(members, 100))
-    made.rotate()
+    keep(made, made.begin(PLAN, 12).of_exactly(members, 100))
+    rotate(made)
     return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from changed_keys import change
+
 from fedrec.config.schema import Plan
 from fedrec.errors import FedrecError
 from fedrec.identity.application import SignedApplication
@@ -28,7 +30,7 @@ def invited(
     folder: AuthorityFolder, who: Identity, name: str, *, confirm: bool = False
 ) -> SignedApplication:
     """Return what somebody hands in with a new invitation."""
-    path = folder.invite(name, confirm=confirm, now=NOW)
+    path = change(folder, lambda keys: keys.invite(name, confirm=confirm, now=NOW))
     return SignedApplication.make(who.public, Credentials.load(path, "client.invitation"))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, credentials_of, ids, invited
+from changed_keys import change, keep, rotate
 
 from fedrec.errors import FedrecError, InvitationUsed, KeysError
 from fedrec.identity.application import SignedApplication
@@ -25,7 +26,7 @@ from fedrec.identity.certificates import (
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
-from fedrec.identity.revealer_keys import RevealerKeys
+from fedrec.identity.revealer_keys import RevealerKeyChanges
 from fedrec.training.key_epochs import make_epoch
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
@@ -39,10 +40,10 @@ def test_each_change_is_an_epoch_with_other_secrets(
     folder: AuthorityFolder, people: list[Identity]
 ) -> None:
     first = folder.newest
-    folder.keep(folder.membership.with_member(people[3].public, 200))
-    second = folder.rotate()
-    folder.keep(folder.membership.without_member(people[0].client_id, 300))
-    third = folder.rotate()
+    keep(folder, folder.membership.with_member(people[3].public, 200))
+    second = rotate(folder)
+    keep(folder, folder.membership.without_member(people[0].client_id, 300))
+    third = rotate(folder)
     assert [each.roster.epoch for each in (second, third)] == [2, 3]
     assert ids(first) == {p.client_id for p in people[:3]}
     assert ids(second) == {p.client_id for p in people}
@@ -54,7 +55,7 @@ def test_each_change_is_an_epoch_with_other_secrets(
             server_context=epoch.server_context,
             wrapped=epoch.secrets_for(people[1].client_id),
             identity=people[1],
-            pinned_authority_key=folder.load_or_create()[0].public_key,
+            pinned_authority_key=folder.authority.public_key,
         )
         keys.add(secrets.group_key)
     assert len(keys) == 2
@@ -70,7 +71,7 @@ def test_nothing_here_opens_an_epoch_that_is_over(
     first = folder.newest
     assert first is not None
     wrapped = [json.loads(first.to_json())["wrapped_keys"][p.client_id] for p in people[:3]]
-    folder.rotate()
+    rotate(folder)
     kept = [path.read_text() for path in folder.path.rglob("*") if path.is_file()]
     assert not [one for one in wrapped for text in kept if one in text]
     rosters = sorted(path.name for path in (folder.private / "rosters").iterdir())
@@ -85,17 +86,17 @@ def test_what_is_private_is_readable_by_its_owner_only(folder: AuthorityFolder) 
 
 def test_an_epoch_made_before_a_crash_is_not_made_again(folder: AuthorityFolder) -> None:
     before = folder.membership
-    folder.rotate()
+    rotate(folder)
     # The process died after the epoch's file and before its own record.
-    folder.keep(before)
-    assert folder.rotate().roster.epoch == 3
+    keep(folder, before)
+    assert rotate(folder).roster.epoch == 3
 
 
 def test_numbers_only_grow(folder: AuthorityFolder) -> None:
-    assert folder.rotate(number=9).roster.epoch == 9
+    assert rotate(folder, number=9).roster.epoch == 9
     for number in (1, 9):
         with pytest.raises(KeysError, match="epoch 9 already"):
-            folder.rotate(number=number)
+            rotate(folder, number=number)
 
 
 def named(*starts: str) -> list[PublicIdentity]:
@@ -132,17 +133,17 @@ def test_a_swapped_exchange_key_is_not_added(
     folder: AuthorityFolder, people: list[Identity]
 ) -> None:
     swapped = replace(people[3].public, exchange_key=people[0].public.exchange_key)
-    folder.keep_applicants([(swapped, b"")])
+    change(folder, lambda keys: keys.keep_applicants([(swapped, b"")]))
     with pytest.raises(FedrecError) as refused:
         folder.find_joiner(people[3].client_id)
     assert refused.value.code == "bad_signature"
-    folder.keep(folder.membership.with_member(people[3].public, 5))
+    keep(folder, folder.membership.with_member(people[3].public, 5))
     tampered = (folder.private / "membership.json").read_bytes()
     good, bad = people[3].public.fields()["exchange_key"], swapped.fields()["exchange_key"]
     tampered = tampered.replace(str(good).encode(), str(bad).encode())
     (folder.private / "membership.json").write_bytes(tampered)
     with pytest.raises(FedrecError) as refused:
-        folder.rotate()
+        rotate(folder)
     assert refused.value.code == "bad_signature"
 
 
@@ -153,9 +154,9 @@ def test_an_authority_that_opens_sums_keeps_what_members_do_not_get(
     plan = PLAN.model_copy(update={"protection": PLAN.protection.model_validate(protection)})
     folder = AuthorityFolder(tmp_path / "alone")
     assert not AuthorityFolder(tmp_path / "alone").epoch_path.exists()
-    folder.keep(folder.begin(plan, 12).of_exactly([p.public for p in people[:3]], 100))
-    first = folder.rotate()
-    second = folder.rotate()
+    keep(folder, folder.begin(plan, 12).of_exactly([p.public for p in people[:3]], 100))
+    first = rotate(folder)
+    second = rotate(folder)
     assert folder.reveals
     assert first.roster.revealer == second.roster.revealer == folder.revealer.load().public
     assert folder.revealer.epochs == (1, 2)
@@ -165,7 +166,7 @@ def test_an_authority_that_opens_sums_keeps_what_members_do_not_get(
     other = AuthorityFolder(tmp_path / "other")
     assert restore(tmp_path / "a.backup", other, PASSPHRASE) == 2
     assert not other.revealer.folder.exists()
-    third = other.rotate()
+    third = rotate(other)
     assert third.roster.epoch == 3 and third.roster.revealer != second.roster.revealer
     assert other.revealer.epochs == (3,)
 
@@ -174,7 +175,7 @@ def test_an_epoch_for_the_other_key_holder_is_not_made(
     tmp_path: Path, people: list[Identity]
 ) -> None:
     members = [person.public for person in people[:3]]
-    keys = RevealerKeys(tmp_path / "revealer")
+    keys = RevealerKeyChanges(tmp_path / "revealer")
     with pytest.raises(KeysError, match="takes no revealer, but one was given"):
         make_epoch(Authority.create(), PLAN, 12, members, number=1, revealer=keys)
     assert keys.epochs == ()
@@ -183,18 +184,18 @@ def test_an_epoch_for_the_other_key_holder_is_not_made(
 def test_another_issuer_takes_everything_back_that_the_old_one_gave(
     folder: AuthorityFolder,
 ) -> None:
-    folder.serve_at(["fedrec.example", "10.0.0.7"])
-    folder.make_operator()
-    old, _ = folder.load_or_create()
+    change(folder, lambda keys: keys.serve_at(["fedrec.example", "10.0.0.7"]))
+    change(folder, lambda keys: keys.make_operator())
+    old = folder.authority
     used = invited(folder, Identity.create("a"), "a")
-    folder.invitations.take(used, NOW)
-    folder.invite("late", confirm=False, now=NOW)
-    folder.operators.make(old.issuer, "maria", folder.path / "maria.pem")
-    assert folder.rotate().roster.ca_sha256 == certificate_sha256(old.issuer.certificate)
+    change(folder, lambda keys: keys.invitations.take(used, NOW))
+    change(folder, lambda keys: keys.invite("late", confirm=False, now=NOW))
+    change(folder, lambda keys: keys.operators.make(old.issuer, "maria", folder.path / "maria.pem"))
+    assert rotate(folder).roster.ca_sha256 == certificate_sha256(old.issuer.certificate)
 
-    renewed = renew_issuer(folder)
-    made = folder.rotate().roster
-    new, _ = folder.load_or_create()
+    renewed = change(folder, renew_issuer)
+    made = rotate(folder).roster
+    new = folder.authority
     assert (renewed.operators, renewed.invited) == (("maria",), ("late",))
     assert new.public_key == old.public_key and made.authority_key == old.public_key
     assert made.ca_sha256 == certificate_sha256(new.issuer.certificate)
@@ -209,22 +210,22 @@ def test_another_issuer_takes_everything_back_that_the_old_one_gave(
     assert folder.invitations.unused(NOW) == ()
     with pytest.raises(InvitationUsed):
         other = SignedApplication.make(Identity.create("b").public, credentials_of(folder, "a"))
-        folder.invitations.take(other, NOW)
+        change(folder, lambda keys: keys.invitations.take(other, NOW))
 
 
 def test_operators_are_listed_by_name(folder: AuthorityFolder) -> None:
-    folder.make_operator()
-    issuer = folder.load_or_create()[0].issuer
+    change(folder, lambda keys: keys.make_operator())
+    issuer = folder.authority.issuer
     own = folder.operators.list.read_bytes()
     for _ in range(2):
-        folder.operators.make(issuer, "maria", folder.path / "maria.pem")
+        change(folder, lambda keys: keys.operators.make(issuer, "maria", folder.path / "maria.pem"))
     assert folder.operators.names == ("maria",)
     listed = split_certificates(folder.operators.list.read_bytes())
     assert listed == [own, Credentials.load(folder.path / "maria.pem", "it").certificate]
     for wrong in ("operator", "nobody"):
         with pytest.raises(KeysError):
-            folder.operators.remove(wrong)
+            change(folder, lambda keys, wrong=wrong: keys.operators.remove(wrong))
     with pytest.raises(KeysError, match="own process"):
-        folder.operators.make(issuer, "operator", folder.path / "x.pem")
-    folder.operators.remove("maria")
+        change(folder, lambda keys: keys.operators.make(issuer, "operator", folder.path / "x.pem"))
+    change(folder, lambda keys: keys.operators.remove("maria"))
     assert folder.operators.list.read_bytes() == own

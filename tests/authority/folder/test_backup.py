@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, FakeCoordinator, ids, invited
+from changed_keys import change, keep, rotate
 
 from fedrec.config.schema import FederationSettings
 from fedrec.errors import InvitationUsed, KeysError
@@ -43,19 +44,19 @@ def test_the_drill(folder: AuthorityFolder, people: list[Identity], tmp_path: Pa
 
     fresh = AuthorityFolder(tmp_path / "fresh")
     assert restore(copy, fresh, PASSPHRASE) == 1
-    assert fresh.load_or_create()[0].public_key == folder.load_or_create()[0].public_key
+    assert fresh.authority.public_key == folder.authority.public_key
     assert fresh.membership == folder.membership
     assert stat.S_IMODE((fresh.private / "authority.key").stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.private.stat().st_mode) == 0o700
     assert stat.S_IMODE(fresh.private.stat().st_mode) == 0o700
-    made = fresh.rotate(number=7)
+    made = rotate(fresh, number=7)
     assert ids(made) == {p.client_id for p in people[:3]}
     roster, secrets = open_epoch(
         roster_json=made.roster.to_json(),
         server_context=made.server_context,
         wrapped=made.secrets_for(people[0].client_id),
         identity=people[0],
-        pinned_authority_key=folder.load_or_create()[0].public_key,
+        pinned_authority_key=folder.authority.public_key,
     )
     assert roster.epoch == 7
     secrets.destroy()
@@ -82,8 +83,8 @@ def test_a_backup_has_no_bundle_and_nothing_needs_one(
     assert [e.name for e in events] == ["coordinator found", "epoch missing"]
     assert "fedrec keys rotate" in events[-1].detail and link.installed == []
     with pytest.raises(KeysError, match="made epoch 1 already"):
-        fresh.rotate(number=1)
-    fresh.rotate()
+        rotate(fresh, number=1)
+    rotate(fresh)
     delivery.look()
     assert link.installed == [2]
 
@@ -94,12 +95,12 @@ def test_a_killed_rotation_is_counted_in_the_backup(
 ) -> None:
     """The number of an epoch that was made, and perhaps delivered, is not used again."""
     before = folder.membership
-    folder.rotate()
-    folder.keep(before)
+    rotate(folder)
+    keep(folder, before)
     assert back_up(folder, tmp_path / "copy", PASSPHRASE) == 2
     fresh = AuthorityFolder(tmp_path / "fresh")
     assert restore(tmp_path / "copy", fresh, PASSPHRASE) == 2
-    assert fresh.rotate().roster.epoch == 3
+    assert rotate(fresh).roster.epoch == 3
 
 
 @pytest.mark.usefixtures("cheap")
@@ -147,16 +148,18 @@ def test_a_backup_writes_nothing_but_the_folder(name: str) -> None:
 def test_a_restored_authority_remembers_invitations_and_its_operator(
     folder: AuthorityFolder, tmp_path: Path
 ) -> None:
-    folder.make_operator()
+    change(folder, lambda keys: keys.make_operator())
     used = invited(folder, Identity.create("a"), "a")
-    unused = Credentials.load(folder.invite("b", confirm=False, now=NOW), "it")
-    folder.invitations.take(used, NOW)
+    unused = Credentials.load(
+        change(folder, lambda keys: keys.invite("b", confirm=False, now=NOW)), "it"
+    )
+    change(folder, lambda keys: keys.invitations.take(used, NOW))
     back_up(folder, tmp_path / "copy", PASSPHRASE)
     other = AuthorityFolder(tmp_path / "other")
     restore(tmp_path / "copy", other, PASSPHRASE)
     thief = Identity.create("thief").public
     with pytest.raises(InvitationUsed):
-        other.invitations.take(replace(used, identity=thief), NOW)
-    other.invitations.take(SignedApplication.make(thief, unused), NOW)
+        change(other, lambda keys: keys.invitations.take(replace(used, identity=thief), NOW))
+    change(other, lambda keys: keys.invitations.take(SignedApplication.make(thief, unused), NOW))
     operator = Credentials.load(other.operators.own, "--operator")
     assert operator.to_pem() == folder.operators.own.read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from authority.folder.fake_coordinator import FakeCoordinator
+from changed_keys import keep, rotate
 
 from fedrec.disk import DiskFull
 from fedrec.errors import ProtocolError, RefusedError, Unreachable
@@ -21,8 +22,8 @@ def test_the_newest_epoch_is_delivered_once_and_after_a_loss_again(
     for _ in range(3):
         assert delivery.look()
     assert [e.name for e in events] == ["coordinator found", "epoch began"]
-    folder.rotate()
-    folder.rotate()
+    rotate(folder)
+    rotate(folder)
     link.busy = True
     delivery.look()
     delivery.look()
@@ -50,7 +51,7 @@ def test_a_full_disk_is_told_as_one_and_waited_for(
         assert delivery.look() and delivery.look(), "the coordinator is there"
     assert [e.name for e in events[2:]] == ["disk full"]
     assert "Free disk space" in events[2].detail and "Tried again" in events[2].detail
-    folder.rotate()
+    rotate(folder)
     delivery.look()
     assert [e.name for e in events[3:]] == ["epoch delivered"]
 
@@ -66,12 +67,12 @@ def test_an_older_folder_delivers_nothing_and_says_what_to_do(folder: AuthorityF
 def test_refusals_are_told_and_end_it_where_it_is_no_operator(folder: AuthorityFolder) -> None:
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append)
-    folder.rotate()
+    rotate(folder)
     link.refusal = ProtocolError("It is not wanted.")
     delivery.look()
     delivery.look()
     assert [e.name for e in events if "epoch" in e.name] == ["epoch refused"]
-    folder.keep(folder.membership.without_member(folder.membership.present[0].client_id, 9))
+    keep(folder, folder.membership.without_member(folder.membership.present[0].client_id, 9))
     delivery.look()
     assert events[-1].name == "members changed"
     link.failure = RefusedError("no")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator, invited
+from changed_keys import change, keep, rotate
 from fake_clock import FakeClock
 
 from fedrec.errors import KeysError
@@ -40,7 +41,7 @@ def test_an_invitation_admits_one(folder: AuthorityFolder) -> None:
     """The coordinator relays what it likes: the authority remembers who used which invitation."""
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
-    path = folder.invite("hospital-d", confirm=False, now=NOW)
+    path = change(folder, lambda keys: keys.invite("hospital-d", confirm=False, now=NOW))
     invitation = Credentials.load(path, "client.invitation")
     thieves = [Identity.create(f"thief {number}") for number in range(100)]
     link.waiting = [SignedApplication.make(who.public, invitation) for who in thieves]
@@ -51,8 +52,8 @@ def test_an_invitation_admits_one(folder: AuthorityFolder) -> None:
     assert all(admitted.client_id in e.detail for e in refused), "its owner is told by whom"
     assert len(folder.membership.present) == 4
     # Removed, it does not come back by what it was invited with.
-    folder.keep(folder.membership.without_member(ClientId(admitted.client_id), NOW))
-    folder.rotate()
+    keep(folder, folder.membership.without_member(ClientId(admitted.client_id), NOW))
+    rotate(folder)
     delivery.look()
     assert len(folder.membership.present) == 3
     assert folder.find_joiner(admitted.client_id)[0].client_id == admitted.client_id
@@ -73,7 +74,7 @@ def test_invitations_run_out_and_are_the_authoritys_own(folder: AuthorityFolder)
     assert len(folder.membership.present) == 3 and link.installed == []
     for name in ("../up", "", "a b"):
         with pytest.raises(KeysError):
-            folder.invite(name, confirm=False, now=NOW)
+            change(folder, lambda keys, name=name: keys.invite(name, confirm=False, now=NOW))
 
 
 def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(
@@ -81,8 +82,12 @@ def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(
 ) -> None:
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
-    first = Credentials.load(folder.invite("d", confirm=False, now=NOW), "it")
-    second = Credentials.load(folder.invite("d", confirm=False, now=NOW), "it")
+    first = Credentials.load(
+        change(folder, lambda keys: keys.invite("d", confirm=False, now=NOW)), "it"
+    )
+    second = Credentials.load(
+        change(folder, lambda keys: keys.invite("d", confirm=False, now=NOW)), "it"
+    )
     who, thief = Identity.create("d"), Identity.create("t")
     link.waiting = [
         SignedApplication.make(thief.public, first),
@@ -93,7 +98,7 @@ def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(
     assert refused.client_id == thief.client_id and "no such invitation" in refused.detail
     assert who.client_id in {member.client_id for member in folder.membership.present}
     with pytest.raises(KeysError, match="d has applied"):
-        folder.invite("d", confirm=False, now=NOW)
+        change(folder, lambda keys: keys.invite("d", confirm=False, now=NOW))
 
 
 def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(

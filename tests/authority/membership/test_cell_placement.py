@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from changed_keys import keep, rotate
 
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
@@ -28,16 +29,16 @@ def test_epochs_follow_each_other_and_a_place_goes_to_new_keys(tmp_path: Path) -
     folder = AuthorityFolder(tmp_path / "keys")
     people = [Identity.create() for _ in range(cell_size_of(MASKS) + 1)]
     empty = folder.begin(MASKS, 12)
-    folder.keep(empty)
-    first = folder.rotate().roster
+    keep(folder, empty)
+    first = rotate(folder).roster
     assert not first.members and not first.partition.cells
-    folder.keep(folder.membership.of_exactly([p.public for p in people], 1))
-    second = folder.rotate().roster
+    keep(folder, folder.membership.of_exactly([p.public for p in people], 1))
+    second = rotate(folder).roster
     assert second.previous == first.digest()
     assert [set(c.core) for c in second.partition.cells] == [{p.client_id for p in people}]
     new = Identity.create().public
-    folder.keep(folder.membership.with_successor(people[0].client_id, new, 2))
-    third = folder.rotate().roster
+    keep(folder, folder.membership.with_successor(people[0].client_id, new, 2))
+    third = rotate(folder).roster
     assert set(third.partition.cells[0].core) == {
         new.client_id,
         *(p.client_id for p in people[1:]),
@@ -67,10 +68,10 @@ def test_exact_counts_of_single_users_need_large_cells(
         )
         folder = AuthorityFolder(tmp_path / str(size))
         membership = folder.begin(plan, 12)
-        folder.keep(membership.with_member(Identity.create().public, 1, users_cap=1))
+        keep(folder, membership.with_member(Identity.create().public, 1, users_cap=1))
         if size >= least:
-            assert folder.rotate().roster.epoch == 1
+            assert rotate(folder).roster.epoch == 1
             continue
         with pytest.raises(KeysError, match="one user each"):
-            folder.rotate()
+            rotate(folder)
         assert folder.newest is None, "no epoch was made"

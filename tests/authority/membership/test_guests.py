@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator
+from changed_keys import change, keep, rotate
 from fake_clock import FakeClock
 from isolation import smallest_isolated
 
@@ -46,8 +47,8 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.folder = AuthorityFolder(path)
-        self.folder.keep(self.folder.begin(PLAN, 12))
-        self.folder.rotate()
+        keep(self.folder, self.folder.begin(PLAN, 12))
+        rotate(self.folder)
         self.link = FakeCoordinator()
         self.events: list[AuthorityEvent] = []
         clock = FakeClock(NOW)
@@ -55,7 +56,9 @@ class World:
 
     def invitation(self, name: str, *, confirm: bool = False) -> Credentials:
         """Return a new invitation."""
-        return Credentials.load(self.folder.invite(name, confirm=confirm, now=NOW), "it")
+        return Credentials.load(
+            change(self.folder, lambda keys: keys.invite(name, confirm=confirm, now=NOW)), "it"
+        )
 
     def hear(self, *applications: SignedApplication) -> None:
         """Have the authority look at applications."""
@@ -146,8 +149,8 @@ def test_whom_people_look_at_keeps_its_word(world: World) -> None:
     world.hear(SignedApplication.make(guest.public, looked_at, consent=word(guest)))
     found, consent = world.folder.find_joiner(guest.client_id[:16])
     assert (found, consent) == (guest.public, word(guest))
-    world.folder.keep(world.folder.membership.with_member(found, NOW, consent=consent))
-    world.folder.rotate()
+    keep(world.folder, world.folder.membership.with_member(found, NOW, consent=consent))
+    rotate(world.folder)
     assert world.partition.cells[0].guests == (guest.client_id,)
 
 
@@ -269,8 +272,8 @@ def test_a_forged_leave_is_refused(world: World, kind: str) -> None:
 def test_who_was_removed_does_not_come_back_by_leaving(world: World) -> None:
     *_, gone = everybody = people(5)
     world.join(*everybody)
-    world.folder.keep(world.folder.membership.without_member(gone.client_id, NOW))
-    before = world.folder.rotate().roster
+    keep(world.folder, world.folder.membership.without_member(gone.client_id, NOW))
+    before = rotate(world.folder).roster
     world.hear(leave(gone, word(gone)))
     assert world.roster == before
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedrec.disk import DiskFull
-from fedrec.errors import PlanMismatch, StorageError, VersionMismatch
+from fedrec.errors import FolderInUse, PlanMismatch, StorageError, VersionMismatch
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
@@ -85,7 +85,10 @@ def test_an_open_folder_is_tightened(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(store: PrivateStore) -> None:
-    with pytest.raises(StorageError, match=r"used by another process \(pid \d+\)"):
+    named = (
+        rf"client.state: the folder .{store.folder.absolute()}. is in use by process {os.getpid()}"
+    )
+    with pytest.raises(FolderInUse, match=named):
         PrivateStore(store.folder)
     PrivateStore(store.folder, read_only=True)
     reopened(store).close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from changed_keys import change, keep
 from client.support.fake_federation import FakeRound, World
 from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
@@ -38,7 +39,7 @@ class AuthorityWorld(World):
     @property
     def revealer(self) -> Identity:
         """Who opens sums."""
-        return self.keys.revealer.load_or_create()
+        return change(self.keys, lambda keys: keys.revealer.load_or_create())
 
     @property
     def secret(self) -> bytes:
@@ -53,8 +54,9 @@ class AuthorityWorld(World):
                 keys.public_key_path, self.authority.public_key, self.authority.issuer.certificate
             )
             members = [member.public for member in (self.identity, *self.puppets)]
-            keys.keep(keys.begin(self.plan, N_ITEMS).of_exactly(members, 1))
-        keys.revealer.keep(changes.get("epoch", 1), self._secret)
+            keep(keys, keys.begin(self.plan, N_ITEMS).of_exactly(members, 1))
+        epoch = changes.get("epoch", 1)
+        change(keys, lambda keys: keys.revealer.keep(epoch, self._secret))
         alone = {
             "revealer": self.revealer.public,
             "protection_secret": encryption_key_of(self.largest, self._secret),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from changed_keys import change, keep, rotate
 from cryptography.x509 import IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
 from fedrec.config.layout import protection_of
@@ -44,10 +45,10 @@ def keys_of(tmp_path: Path, settings_file: Path) -> Path:
     members = [Identity.load_or_create(tmp_path / name, name).public for name in "abc"]
     folder = AuthorityFolder(tmp_path / "keys")
     plan = load_settings(settings_file, environ={}).plan
-    folder.keep(folder.begin(plan, 20).of_exactly(members, 100))
-    folder.rotate()
-    folder.serve_at([])
-    folder.make_operator()
+    keep(folder, folder.begin(plan, 20).of_exactly(members, 100))
+    rotate(folder)
+    change(folder, lambda keys: keys.serve_at([]))
+    change(folder, lambda keys: keys.make_operator())
     return folder.path
 
 
@@ -268,7 +269,7 @@ def test_the_authority_issues_what_every_party_shows(tmp_path: Path, keys: Path)
         certificate = (keys / "clients" / f"{name}.crt").read_bytes()
         Identity.load(tmp_path / name).credentials(certificate, issuer).check("it")
     before = [path.read_bytes() for path in sorted(keys.glob("*.pem"))]
-    AuthorityFolder(keys).make_operator()
+    change(AuthorityFolder(keys), lambda keys: keys.make_operator())
     assert [path.read_bytes() for path in sorted(keys.glob("*.pem"))] == before
     assert stat.S_IMODE((keys / "coordinator.pem").stat().st_mode) == 0o600
     # The key of rosters issues nothing.

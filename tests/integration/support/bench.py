@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from changed_keys import change, keep, rotate
 from made_federation import DemoData, Workspace, prepare
 from numpy.typing import NDArray
 
@@ -75,8 +76,8 @@ def never_met(bench: Bench, *numbers: int) -> None:
     ids = {Identity.load(bench.state(number)).client_id for number in numbers}
     known = folder.membership
     members = tuple(member for member in known.members if member.client_id not in ids)
-    folder.keep(replace(known, members=members))
-    folder.rotate()
+    keep(folder, replace(known, members=members))
+    rotate(folder)
     for number in numbers:
         shutil.rmtree(bench.state(number))
 
@@ -84,7 +85,8 @@ def never_met(bench: Bench, *numbers: int) -> None:
 def invite(bench: Bench, name: str = "joiner", *, confirm: bool = False) -> str:
     """Return the file of an invitation, for `client__invitation`."""
     folder = AuthorityFolder(bench.workspace.folder / "keys")
-    return str(folder.invite(name, confirm=confirm, now=int(time.time())))
+    now = int(time.time())
+    return str(change(folder, lambda keys: keys.invite(name, confirm=confirm, now=now)))
 
 
 def plan_of(

@@ -24,7 +24,7 @@ from integration.support.bench import N_ITEMS, Bench
 from integration.support.links import DEADLINE_SECONDS, Passing
 
 from fedrec.config.schema import Settings
-from fedrec.errors import SettingsError
+from fedrec.errors import FolderInUse, SettingsError
 from fedrec.telemetry import log_to_stderr
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.chunks import Chunk
@@ -305,7 +305,7 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
     known.append(coordinator)
     try:
         asyncio.run(coordinator.serve(lambda address, run: parent.send(address)))
-    except SettingsError as error:
+    except (SettingsError, FolderInUse) as error:
         # What it writes goes where its fork server's output went, which another test began.
         parent.send(DidNotStart(str(error)))
         sys.exit(1)

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from changed_keys import keep, rotate
 from made_federation import DemoData, Workspace, prepare
 
 from fedrec.config.loading import load_settings
@@ -42,7 +43,7 @@ def settings(workspace: Workspace) -> Settings:
 def second(workspace: Workspace) -> KeyEpoch:
     """The next epoch, made in the authority's folder; its file stays as it was."""
     first = workspace.epoch.read_bytes()
-    made = AuthorityFolder(workspace.epoch.parent).rotate()
+    made = rotate(AuthorityFolder(workspace.epoch.parent))
     workspace.epoch.write_bytes(first)
     return made
 
@@ -89,7 +90,7 @@ def test_a_newer_file_takes_the_place_of_what_was_installed(
     settings: Settings, second: KeyEpoch, workspace: Workspace
 ) -> None:
     assert started(settings, second) == second
-    third = AuthorityFolder(workspace.epoch.parent).rotate()
+    third = rotate(AuthorityFolder(workspace.epoch.parent))
     assert KeyEpoch.load(workspace.epoch) == third
     assert started(settings) == third
     assert bundles(settings) == [third], "nothing of the second epoch is kept"
@@ -104,8 +105,8 @@ def test_a_file_of_another_authority_is_refused(
     other = AuthorityFolder(tmp_path / "other")
     people = [Identity.create(name).public for name in "abc"]
     for number in (1, 2, 9):
-        other.keep(other.begin(PLAN, 30).of_exactly(people, 100))
-        other.rotate(number=number).save(workspace.epoch)
+        keep(other, other.begin(PLAN, 30).of_exactly(people, 100))
+        rotate(other, number=number).save(workspace.epoch)
         with pytest.raises(KeysError):
             started(settings)
     workspace.epoch.unlink()

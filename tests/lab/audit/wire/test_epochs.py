@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changed_keys import keep, rotate
 from made_federation import Workspace
 
 from fedrec.config.loading import load_settings
@@ -59,8 +60,8 @@ def rotated(tmp_path_factory: pytest.TempPathFactory) -> Rotated:
     first = folder.newest
     assert first is not None
     left = Identity.load(workspace.client_states[2]).client_id
-    folder.keep(folder.membership.without_member(left, 5))
-    return Rotated(workspace, first, folder.rotate(), left)
+    keep(folder, folder.membership.without_member(left, 5))
+    return Rotated(workspace, first, rotate(folder), left)
 
 
 Start = Callable[..., Recording]
@@ -263,7 +264,7 @@ class TestGiven:
 
     def test_two_rosters_of_one_number(self, rotated: Rotated, tmp_path: Path) -> None:
         """An authority that was restored from an old backup may use a number twice."""
-        authority, _ = AuthorityFolder(rotated.workspace.folder / "keys").load_or_create()
+        authority = AuthorityFolder(rotated.workspace.folder / "keys").authority
         plan, n_items = rotated.workspace.plan, len(rotated.workspace.data.catalogue)
         again = make_epoch(authority, plan, n_items, rotated.first.roster.members, number=2)
         path = tmp_path / "00000002.json"

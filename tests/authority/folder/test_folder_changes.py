@@ -1,0 +1,273 @@
+"""What several processes do to one authority's folder at once, and one that is killed in it.
+
+Who waits for the folder is held at a gate: a thread that finds it taken says so, and goes on when
+the test lets it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, ids, invited
+from changed_keys import change, keep, rotate
+from fake_clock import FakeClock
+
+from fedrec import folder_lock
+from fedrec.config.schema import Plan
+from fedrec.errors import FolderInUse, KeysError
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec_authority.cli import roster, running
+from fedrec_authority.delivery import AuthorityEvent, Delivery
+from fedrec_authority.folder import folder_changes
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.backup import back_up, restore
+from fedrec_authority.folder.folder_changes import FolderChanges, changing
+from fedrec_authority.membership.invitations import InvitationChanges
+
+FAR_SECONDS = 60.0
+KILLED = """
+import sys
+from pathlib import Path
+from fedrec_authority.folder import folder_changes
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+
+def stop(*values):
+    print("the roster is written, the bundle not yet", flush=True)
+    sys.stdin.read()
+
+folder_changes.write_authority_key = stop
+with folder_changes.changing(AuthorityFolder(Path(sys.argv[1]))) as keys:
+    keys.rotate()
+"""
+
+
+class Gate:
+    """Runs what has to wait for the folder, until `open`."""
+
+    def __init__(self) -> None:
+        self._is_open = threading.Event()
+        self._waits = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+
+    def monotonic(self) -> float:
+        """Stand in for the clock, which stands still."""
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Stand in for waiting until another look at the lock."""
+        if not self._is_open.is_set():
+            self._waits.release()
+            assert self._is_open.wait(FAR_SECONDS)
+
+    def waiting(self, *actions: Callable[[], object]) -> None:
+        """Begin them side by side; return when each has found the folder taken."""
+
+        def run(action: Callable[[], object]) -> None:
+            try:
+                action()
+            except BaseException as error:
+                self._errors.append(error)
+
+        begun = [threading.Thread(target=run, args=(action,), daemon=True) for action in actions]
+        self._threads += begun
+        for thread in begun:
+            thread.start()
+        for _ in begun:
+            assert self._waits.acquire(timeout=FAR_SECONDS), "it did not wait for the folder"
+
+    def open(self) -> None:
+        """Let all go on, and return when they are done."""
+        self._is_open.set()
+        for thread in self._threads:
+            thread.join(FAR_SECONDS)
+            assert not thread.is_alive()
+        assert not self._errors
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate()
+    monkeypatch.setattr(folder_lock, "time", made)
+    yield made
+    made.open()
+
+
+def removal(folder: AuthorityFolder, who: Identity) -> Callable[[], None]:
+    return lambda: roster.remove(who.client_id, into=folder.path)
+
+
+def rosters(folder: AuthorityFolder) -> list[Roster]:
+    """Return the roster of every epoch that was made, in their order."""
+    files = sorted((folder.private / "rosters").iterdir())
+    return [Roster.from_json(file.read_bytes()) for file in files]
+
+
+def is_one_chain(folder: AuthorityFolder, epochs: int) -> bool:
+    """Tell whether every epoch was made once, and each from the one before."""
+    found = rosters(folder)
+    followed = [one.previous for one in found[1:]]
+    return [one.epoch for one in found] == list(range(1, epochs + 1)) and followed == [
+        one.digest() for one in found[:-1]
+    ]
+
+
+def test_two_removals_at_once_both_hold(
+    folder: AuthorityFolder, people: list[Identity], gate: Gate
+) -> None:
+    a, b, c, d = people
+    with changing(folder) as keys:
+        gate.waiting(removal(folder, a), removal(folder, b))
+        # They read who is a member after this, though they were called before.
+        keys.keep(keys.membership.with_member(d.public, NOW))
+    gate.open()
+    assert ids(folder.newest) == {c.client_id, d.client_id}
+    assert is_one_chain(folder, 3)
+
+
+def test_a_removal_beside_an_admission_is_not_lost(
+    folder: AuthorityFolder, people: list[Identity], gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c, d = people
+    link, take = FakeCoordinator(), InvitationChanges.take
+    link.waiting = [invited(folder, d, "d")]
+
+    def taken(self: InvitationChanges, *values: object) -> object:
+        # The delivery has read who is a member, and has not kept that d is one.
+        gate.waiting(removal(folder, a))
+        return take(self, *values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(InvitationChanges, "take", taken)
+    Delivery(folder, link, lambda event: None, clock=FakeClock(NOW)).look()
+    gate.open()
+    assert [{who.client_id for who in one.members} for one in rosters(folder)[1:]] == [
+        {one.client_id for one in (a, b, c, d)},
+        {one.client_id for one in (b, c, d)},
+    ]
+    assert ids(folder.newest) == {one.client_id for one in (b, c, d)}
+
+
+def test_two_epochs_at_once_have_two_numbers(folder: AuthorityFolder, gate: Gate) -> None:
+    with changing(folder):
+        gate.waiting(*[lambda: roster.rotate(into=folder.path)] * 2)
+    gate.open()
+    assert is_one_chain(folder, 3)
+
+
+@pytest.mark.slow
+def test_two_processes_remove_two_members(folder: AuthorityFolder, people: list[Identity]) -> None:
+    run = "from fedrec.cli.main import main; main()"
+    command = [sys.executable, "-c", run, "keys", "roster", "remove"]
+    begun = [
+        subprocess.Popen([*command, who.client_id, "--into", folder.path]) for who in people[:2]
+    ]
+    assert [process.wait(FAR_SECONDS) for process in begun] == [0, 0]
+    assert ids(folder.newest) == {people[2].client_id}
+    assert is_one_chain(folder, 3)
+
+
+def test_who_is_killed_in_a_change_leaves_the_folder_free_and_whole(
+    folder: AuthorityFolder, people: list[Identity], tmp_path: Path
+) -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", KILLED, folder.path]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None and b"roster" in process.stdout.readline()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(folder_changes, "WAIT_SECONDS", 0.0)
+            with pytest.raises(FolderInUse, match=f"in use by process {process.pid} on"):
+                rotate(folder)
+        process.kill()
+    assert folder.newest is not None and folder.newest.roster.epoch == 1
+    assert back_up(folder, tmp_path / "copy", PASSPHRASE) == 2
+    keep(folder, folder.membership.without_member(people[0].client_id, NOW))
+    assert rotate(folder).roster.epoch == 3
+    assert is_one_chain(folder, 3)
+
+
+@pytest.mark.parametrize("protection", ["none", "masks", "bfv"])
+def test_a_second_authority_is_refused_before_it_looks(
+    people: list[Identity], tmp_path: Path, protection: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan.model_validate(
+        {
+            "federation": {"name": "films"},
+            "protection": {"name": protection},
+            "algorithm": {"dim": 4},
+        }
+    )
+    folder = AuthorityFolder(tmp_path / "keys")
+    keep(folder, folder.begin(plan, 12).of_exactly([who.public for who in people], 100))
+    rotate(folder)
+    change(folder, FolderChanges.make_operator)
+    words = f"--into: the folder '{folder.path}' is in use by process {os.getpid()} on "
+    with folder_changes.running(folder), pytest.raises(FolderInUse, match=re.escape(words)) as told:
+        # Nobody listens there; it does not come to that.
+        running.run("127.0.0.1:9", into=folder.path)
+    assert "Stop that process first" in told.value.remedy
+    assert capsys.readouterr().out == ""
+    # Commands work beside it.
+    with folder_changes.running(folder):
+        roster.remove(people[3].client_id, into=folder.path)
+
+
+def test_the_authority_waits_for_its_folder_and_says_so_once(
+    folder: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_changes, "WAIT_SECONDS", 0.0)
+    events = list[AuthorityEvent]()
+    delivery = Delivery(folder, FakeCoordinator(), events.append)
+    with changing(folder):
+        assert delivery.look() and delivery.look()
+    assert [event.name for event in events] == ["coordinator found", "folder in use"]
+    assert f"process {os.getpid()} on" in events[-1].detail
+    assert delivery.look() and events[-1].name == "epoch began"
+
+
+def test_nothing_is_told_while_the_folder_is_held(
+    folder: AuthorityFolder, people: list[Identity]
+) -> None:
+    link = FakeCoordinator()
+    link.waiting = [invited(folder, people[3], "d")]
+    names = []
+
+    def tell(event: AuthorityEvent) -> None:
+        # Who listens is free to change the folder.
+        rotate(folder)
+        names.append(event.name)
+
+    Delivery(folder, link, tell, clock=FakeClock(NOW)).look()
+    assert names == ["coordinator found", "member admitted", "epoch delivered"]
+
+
+def test_what_is_no_authority_is_left_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeysError, match="does not exist"), changing(AuthorityFolder(tmp_path)):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_backup_is_restored_once(folder: AuthorityFolder, tmp_path: Path, gate: Gate) -> None:
+    back_up(folder, tmp_path / "copy", PASSPHRASE)
+    fresh = AuthorityFolder(tmp_path / "fresh")
+    refused = []
+
+    def late() -> None:
+        try:
+            restore(tmp_path / "copy", fresh, PASSPHRASE)
+        except KeysError as error:
+            refused.append(error.message)
+
+    with changing(fresh, new=True) as keys:
+        gate.waiting(late)
+        keys.load_or_create()
+        keys.keep(folder.membership)
+    gate.open()
+    assert refused == [f"{fresh.path} holds an authority already."]
