@@ -12,12 +12,21 @@ from pathlib import Path
 
 from fedrec.errors import StorageError, VersionMismatch
 
-__all__ = ["ENVIRONMENT_NAME", "RUN_FORMAT", "check_format", "check_run_folder", "format_number"]
+__all__ = [
+    "CHECKPOINT_FILE",
+    "ENVIRONMENT_NAME",
+    "RUN_FORMAT",
+    "check_format",
+    "check_run_folder",
+    "format_number",
+]
 
 RUN_FORMAT = 2
 """Of run folders; before 2 they had no number."""
 ENVIRONMENT_NAME = "environment.json"
 """The file of a run folder that has its number."""
+CHECKPOINT_FILE = "checkpoint/checkpoint.json"
+"""Of a simulation that was stopped, in its run folder."""
 
 
 def format_number(found: object) -> int | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedrec.config.algorithm import algorithm_of
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
-from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
+from fedrec.formats import CHECKPOINT_FILE, ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
 from fedrec.recommender.exclusion import allowed_items, without_excluded
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
@@ -393,7 +393,7 @@ def _check_folder(folder: Path) -> None:
         )
     if (folder / MODEL_NAME).exists():
         return
-    if (folder / "checkpoint").exists():
+    if (folder / CHECKPOINT_FILE).exists():
         raise DataError(
             f"{folder} has no model yet: its simulation was interrupted.",
             remedy=f"Finish it with `fedrec simulate SETTINGS --resume {folder}`.",

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
+from fedrec.formats import CHECKPOINT_FILE
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult
@@ -86,7 +87,7 @@ def train(task: Task, settings: Settings, seed: int) -> SimulationResult:
         catalogue=task.catalogue,
         also=task.protocols,
         folder=folder,
-        resume=folder is not None and (folder / "checkpoint" / "checkpoint.json").is_file(),
+        resume=folder is not None and (folder / CHECKPOINT_FILE).is_file(),
         accept_other_arithmetic=task.accept_other_arithmetic,
         on_round=told,
         stop=task.stop,

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from fedrec.errors import DataError, FedrecError
 from fedrec.evaluation.metrics import Rates
+from fedrec.formats import CHECKPOINT_FILE
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import (
     CONTENT_NAME,
@@ -27,7 +28,6 @@ __all__ = ["RunState", "RunSummary", "all_runs", "summary_of"]
 
 RunState: TypeAlias = Literal["finished", "ended early", "stopped", "under way", "unreadable"]
 
-_CHECKPOINT = "checkpoint"
 _STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")
 
 
@@ -105,7 +105,7 @@ def summary_of(path: Path) -> RunSummary:
     reported = (path / "report.html").exists() or (path / "results.json").exists()
     planned = settings["rounds"]["total"] + 2 if (path / ROUNDS_NAME).exists() else 0
     state: RunState = "under way"
-    if (path / _CHECKPOINT).exists():
+    if (path / CHECKPOINT_FILE).exists():
         state = "stopped"
     elif reported:
         state = "ended early" if len(rounds) < planned else "finished"

@@ -19,7 +19,8 @@ from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
-from fedrec.formats import check_format, format_number
+from fedrec.folder_lock import FolderLock
+from fedrec.formats import CHECKPOINT_FILE, check_format, format_number
 from fedrec.ids import RoundId, digest
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
@@ -78,8 +79,10 @@ class CheckpointFolder:
 
     def __init__(self, run_folder: Path) -> None:
         self._blocks = BlockFolder.at(run_folder / BLOCKS)
-        self.path = self._folder = run_folder / "checkpoint"
-        self._index = self._folder / "checkpoint.json"
+        self._run_folder = run_folder
+        self._lock: FolderLock | None = None
+        self._index = run_folder / CHECKPOINT_FILE
+        self.path = self._folder = self._index.parent
 
     def __str__(self) -> str:
         return f"The checkpoint {self._index}"
@@ -90,12 +93,23 @@ class CheckpointFolder:
         return self._index.is_file()
 
     def open(self) -> None:
-        """Delete private tables of versions that no checkpoint names.
+        """Keep other processes from the run; delete tables of versions that no checkpoint names.
 
         Raises:
-            StorageError: another process uses them.
+            FolderInUse: another process trains in the run folder.
+            StorageError: it cannot be written.
         """
+        self._make()
+        self._lock = FolderLock(self._run_folder, "--resume", name=f"{self._folder.name}/lock")
         self._keep_blocks()
+
+    def close(self) -> None:
+        """Let other processes go on with the run; without a checkpoint nothing is left."""
+        if self._lock is not None:
+            if not self.exists:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._lock.release()
+            self._lock = None
 
     def save(self, checkpoint: Checkpoint, initial: SharedState) -> None:
         """Replace the checkpoint in one step.
@@ -106,12 +120,7 @@ class CheckpointFolder:
         Raises:
             StorageError: it cannot be written; the old one is intact.
         """
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"{self._folder} cannot be made: {error}.", remedy="Name a writable run folder."
-            ) from error
+        self._make()
         record: dict[str, object] = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -180,6 +189,14 @@ class CheckpointFolder:
         """Delete the checkpoint of a simulation whose result is stored."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._blocks.keep(())
+
+    def _make(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{self._folder} cannot be made: {error}.", remedy="Name a writable run folder."
+            ) from error
 
     def _store(self, version: Version, initial: SharedState) -> dict[str, object]:
         return {

@@ -8,6 +8,7 @@ after a round when it is asked to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from fedrec.clock import Clock, SystemClock
@@ -83,6 +84,7 @@ def simulate(
         SettingsError: settings that cannot be used, also for resuming.
         DataError: data that cannot be used, or too little of it.
         TrainingError: training diverged; the folder's checkpoint is the version before.
+        FolderInUse: another process trains in the run folder.
         StorageError: there is nothing to resume, or the disk is full.
         VersionMismatch: what should be resumed has another format.
         RefusedError: it was trained under other arithmetic, which nobody accepted.
@@ -95,24 +97,26 @@ def simulate(
     if resume and checkpoints is not None:
         # Before anything is made in the folder.
         checkpoints.check_format()
-    if checkpoints is not None:
-        checkpoints.open()
-    federation = Federation(
-        settings,
-        catalogue,
-        users,
-        n_clients=n_clients,
-        protect=protect,
-        clock=timer,
-        also=also,
-        scratch=folder,
-    )
-    try:
+    with ExitStack() as stack:
+        if checkpoints is not None:
+            stack.enter_context(closing(checkpoints)).open()
+        federation = stack.enter_context(
+            closing(
+                Federation(
+                    settings,
+                    catalogue,
+                    users,
+                    n_clients=n_clients,
+                    protect=protect,
+                    clock=timer,
+                    also=also,
+                    scratch=folder,
+                )
+            )
+        )
         if resume and checkpoints is not None:
             federation.restore(checkpoints, accept_other_arithmetic=accept_other_arithmetic)
         return _run(federation, checkpoints, on_round, stop, timer)
-    finally:
-        federation.close()
 
 
 def _run(

@@ -11,7 +11,14 @@ import torch
 from fake_clock import FakeClock
 
 from fedrec.algorithms import FedMF
-from fedrec.errors import DataError, RefusedError, SettingsError, StorageError, TrainingError
+from fedrec.errors import (
+    DataError,
+    FolderInUse,
+    RefusedError,
+    SettingsError,
+    StorageError,
+    TrainingError,
+)
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom
 from fedrec.training.starting import check_data
@@ -209,6 +216,28 @@ def test_a_checkpoint_keeps_private_vectors_to_its_owner(settings_of, data, tmp_
     assert len(list(folder.glob("*.safetensors"))) <= 4
     CheckpointFolder(tmp_path).remove()
     assert not folder.exists()
+
+
+def test_one_process_trains_in_a_run_folder(settings_of, data, tmp_path):
+    run(settings_of(), data, folder=tmp_path, stop=lambda: True)
+    refused = []
+
+    def again(report):
+        # Whether it goes on with the run or begins it anew.
+        for resume in (True, False):
+            with pytest.raises(FolderInUse, match=f"'{tmp_path}' is in use by process") as told:
+                run(settings_of(), data, folder=tmp_path, resume=resume)
+            refused.append(told.value.code)
+
+    run(settings_of(), data, folder=tmp_path, resume=True, on_round=again, stop=lambda: True)
+    assert refused == ["folder_in_use"] * 2
+    run(settings_of(), data, folder=tmp_path, resume=True, stop=lambda: True)
+
+
+def test_a_simulation_that_does_not_begin_leaves_nothing(settings_of, data, tmp_path):
+    with pytest.raises(StorageError, match="no checkpoint"):
+        run(settings_of(), data, folder=tmp_path, resume=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_resuming_something_else_is_refused(settings_of, data, tmp_path):
