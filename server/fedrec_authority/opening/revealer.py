@@ -94,7 +94,7 @@ class Revealer:
         # The delivery of epochs tells that the coordinator is away.
         self._link = patient_link(link, meter, self._stop, self._backoff, lambda error: None)
         self._journal = RoundJournal(self._state, self._clock, meter, self._on_event)
-        self._epoch = 0
+        self._epoch, self._tries, self._joined = 0, 0, ""
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="revealer", daemon=True)
 
@@ -123,12 +123,12 @@ class Revealer:
     def _run(self) -> None:
         try:
             with PrivateStore(self._state, setting="--into") as store:
-                full, told = 0, ""
+                told = ""
                 while True:
                     try:
                         self._journal.write()
                         self._work(store)
-                        full, told = 0, ""
+                        self._tries, told = 0, ""
                     except (DiskFull, FolderInUse) as error:
                         # What was said is on disk; from there it goes on.
                         if error.message != told:
@@ -138,8 +138,8 @@ class Revealer:
                             passed = "there is some" if is_full else "it is free"
                             again = f"{error} Tried again until {passed}."
                             self._tell(AuthorityEvent(name=name, detail=again))
-                        self._backoff.pause(full)
-                        full += 1
+                        self._backoff.pause(self._tries)
+                        self._tries += 1
         except Stopped:
             pass
         except BaseException as error:
@@ -228,6 +228,11 @@ class Revealer:
         name = _TOLD.get(event.name)
         if name is None:
             return
+        if event.name == "joined":
+            # On a full disk it joins at every try.
+            if self._tries and event.detail == self._joined:
+                return
+            self._joined = event.detail
         seconds = f"{event.seconds:.2f} s" if event.seconds else ""
         self._tell(
             AuthorityEvent(

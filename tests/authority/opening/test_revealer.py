@@ -115,6 +115,7 @@ def test_a_full_disk_is_waited_for(
     assert len(key.opened) == 1 and len(world.link.reveals) == 1
     told = [event for event in world.events if event.name == "disk full"]
     assert len(told) == 1 and "Tried again until there is some." in told[0].detail
+    assert [event.name for event in world.events].count("revealer joined") == 1
     assert world.refusals() == ""
 
 
