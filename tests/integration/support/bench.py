@@ -63,8 +63,8 @@ UPDATES = {
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ease": {},
-    # Two layers are as good as three, and a third of the values.
-    "fedrecgel": {"dim": 4, "hidden_layers": 2},
+    # Two layers are as good as three and have a third of the values.
+    "fedrecgel": {"dim": 2, "hidden_layers": 2},
     "plgc": {"base": {"name": "fedmf", "dim": 4, "local_epochs": 2}},
 }
 """Settings of those that take others than a length of vectors."""
