@@ -20,6 +20,7 @@ from fedrec_client.state.stored_state import RunPin, StoredState
 __all__ = ["HeldModel", "ModelName", "Which", "name_of_held_model", "read_held_model"]
 
 Which = Literal["best", "latest"]
+_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +75,24 @@ def name_of_held_model(settings: Settings, which: Which) -> ModelName:
 def read_held_model(settings: Settings, which: Which) -> HeldModel:
     """Return the model that measured best on validation, or the latest one.
 
+    A client that runs meanwhile takes the files of a version away with the next one, which is
+    returned then.
+
     Raises:
-        StorageError: the state folder holds no model.
+        StorageError: the state folder holds no model, or it is damaged.
         CatalogueMismatch: the local catalogue is not the one that it was trained with.
     """
+    for left in reversed(range(_TRIES)):
+        name = name_of_held_model(settings, which)
+        try:
+            return _read(settings, which)
+        except StorageError:
+            if not left or name_of_held_model(settings, which) == name:
+                raise
+    raise StorageError("No version was tried.")
+
+
+def _read(settings: Settings, which: Which) -> HeldModel:
     store = PrivateStore(Path(settings.client.state), read_only=True)
     state = store.state
     local = settings.data.catalogue
