@@ -7,7 +7,6 @@ all others go when the next process opens the folder.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -21,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedrec.errors import StorageError
+from fedrec.folder_lock import FolderLock
 from fedrec.model.blocked_table import BlockedTable, reported
 from fedrec.model.own_folder import OwnFolder
 
@@ -42,7 +42,7 @@ class BlockFolder:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._own: OwnFolder | None = None
-        self._unlock: weakref.finalize[[int], BlockFolder] | None = None
+        self._unlock: weakref.finalize[[], BlockFolder] | None = None
         self._owner = os.getpid()
         # Tables end whenever the collector says so, also while the lock is held.
         self._lock = threading.RLock()
@@ -75,7 +75,8 @@ class BlockFolder:
         """Make the folder where it is missing, lock others out, and return where it is.
 
         Raises:
-            StorageError: it cannot be made, or another process writes there.
+            FolderInUse: another process writes there.
+            StorageError: it cannot be made.
         """
         with self._lock:
             if self._path is None:
@@ -90,17 +91,7 @@ class BlockFolder:
     def _take_lock(self, path: Path) -> None:
         with reported(path, "written"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
-        unlock = weakref.finalize(self, os.close, handle)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            unlock()
-            raise StorageError(
-                f"Another process keeps private tables in {path}.",
-                remedy="Wait until it has ended, or name another folder.",
-            ) from None
-        self._unlock = unlock
+        self._unlock = weakref.finalize(self, FolderLock(path, "Private tables").release)
         # What a killed process was making.
         for file in path.glob(".*.new"):
             file.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrec.errors import StorageError
+from fedrec.errors import FolderInUse, StorageError
 from fedrec.model import block_folder
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.new_table import BlockWriter, NewBlocks
@@ -186,7 +186,7 @@ def test_what_only_begins_like_a_version_is_refused(tmp_path, change):
 def test_one_process_writes_at_a_time(tmp_path):
     table = made(BlockFolder.at(tmp_path), values_of(4))
     # A second object has a lock of its own, as another process has.
-    with pytest.raises(StorageError, match="Another process keeps private tables"):
+    with pytest.raises(FolderInUse, match=r"Private tables: the folder .* is in use by process"):
         BlockFolder(tmp_path).keep(table.names)
     assert np.array_equal(table[:], values_of(4))
 
