@@ -13,7 +13,7 @@ from docs.pages import ROOT, blocks
 TEXT = (ROOT / "docs" / "how-to" / "add-a-protection.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     """As a reader does, but in a copy of the library: two files, and the lines that name them."""

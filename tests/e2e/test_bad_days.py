@@ -15,7 +15,7 @@ import pytest
 from e2e.commands import Command, commands
 from e2e.kits import Kits, events_of, wait_for_event
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 Start = Callable[..., Command]
 OLDER = "import fedrec.wire.messages as messages; messages.PROTOCOL_VERSION = '7.0'"
@@ -51,7 +51,6 @@ def counted(coordinator: Command) -> list[int]:
     return [int(line.partition("counted=")[2].split()[0]) for line in lines]
 
 
-@pytest.mark.long
 def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path: Path, start: Start) -> None:
     """Who applied need not do so again, before the epoch that admits it and after."""
     kits = Kits(tmp_path, start)
@@ -105,7 +104,6 @@ def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path: Path, sta
     assert kits.models("abc") == {kits.undisturbed()}
 
 
-@pytest.mark.long
 def test_a_folder_that_was_copied_after_it_enrolled(tmp_path: Path, start: Start) -> None:
     """The copy ends once the first one was heard, and the operator reads whose copy it is."""
     kits = Kits(tmp_path, start, total=8)
@@ -137,7 +135,6 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path: Path, start: Start
     assert lines and all("client=c " in line for line in lines)
 
 
-@pytest.mark.long
 def test_a_client_of_an_older_release(tmp_path: Path, start: Start) -> None:
     """It is told which versions do not go together; once it is updated it is a member."""
     kits = Kits(tmp_path, start)
