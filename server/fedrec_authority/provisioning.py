@@ -16,6 +16,7 @@ a client's kit is of use to a thief once the client has applied.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from fedrec.disk import require_writable
 from fedrec.durable import replacing_text
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret, write_public
+from fedrec.listening import is_own_address
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.membership.cell_placement import cell_size_of
@@ -43,6 +45,7 @@ __all__ = [
     "presence_words",
     "provision",
     "remove_operator",
+    "stays_here",
 ]
 
 AUTHORITY_KIT, COORDINATOR_KIT, CLIENTS = "authority", "coordinator", "clients"
@@ -52,7 +55,6 @@ INTERACTIONS_FILE, CATALOGUE_FILE, INVITATION_FILE = (
     "interactions.csv", "catalogue.csv", "invitation.pem",
 )  # fmt: skip
 _COORDINATORS_DATABASE = "coordinator.sqlite"
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,8 @@ class Kit:
 
     Attributes:
         party: "coordinator", or the client's name.
-        command: what its owner types where the folder was carried.
+        command: what its owner types where the folder was carried, or, where the coordinator's
+            address is this machine's own, where `provision` was typed.
     """
 
     party: str
@@ -305,7 +308,7 @@ def _coordinator_kit(
         "data": {"catalogue": CATALOGUE_FILE},
         "coordinator": {
             **settings.coordinator.model_dump(exclude_defaults=True),
-            "host": host if host in _LOOPBACK else "0.0.0.0",
+            "host": host if stays_here(settings) else "0.0.0.0",
             "port": port,
             "state": "state",
             "epoch": folder.epoch_path.name,
@@ -314,7 +317,8 @@ def _coordinator_kit(
         },
     }
     _write_settings(path / COORDINATOR_FILE, settings, local, "The coordinator's settings")
-    command = f"fedrec coordinator run {COORDINATOR_KIT}/{COORDINATOR_FILE}"
+    file = _seen_by_owner(settings, path) / COORDINATOR_FILE
+    command = f"fedrec coordinator run {shlex.quote(str(file))}"
     return Kit(party=COORDINATOR_KIT, folder=path, command=command)
 
 
@@ -346,7 +350,17 @@ def _client_kit(
         },
     }
     _write_settings(path / CLIENT_FILE, settings, local, f"The settings of {name}")
-    return Kit(party=name, folder=path, command=f"fedrec client run {name}/{CLIENT_FILE}")
+    file = _seen_by_owner(settings, path) / CLIENT_FILE
+    return Kit(party=name, folder=path, command=f"fedrec client run {shlex.quote(str(file))}")
+
+
+def stays_here(settings: Settings) -> bool:
+    """Tell whether only this machine reaches the coordinator, so that kits are not carried."""
+    return is_own_address(settings.parties.address.rpartition(":")[0].strip("[]"))
+
+
+def _seen_by_owner(settings: Settings, kit: Path) -> Path:
+    return kit if stays_here(settings) else Path(kit.name)
 
 
 def _own_reading(settings: Settings, interactions: Interactions | None) -> dict[str, object]:

@@ -133,9 +133,13 @@ def test_clients_with_data_of_their_own(here: Path, data: Path) -> None:
 
 def test_one_more_client(here: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--add", "east") == 2
-    assert "federation.toml" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "federation.toml --add east --into kits" in refused
+    assert "fedrec init" not in refused, "another plan than the others'"
     assert trial(data) == 0
+    capsys.readouterr()
     assert call("--add", "east") == 0
+    assert "  fedrec client run kits/clients/east/client.toml\n" in capsys.readouterr().out
     assert files(here / "kits" / "clients" / "east") == {
         "client.toml", "authority.pub.json", "invitation.pem",
     }  # fmt: skip
@@ -248,6 +252,19 @@ def test_the_first_members_begin_together(here: Path, data: Path, rotated: bool)
     assert all(isinstance(member, PublicIdentity) for member in folder.membership.present)
 
 
+def test_on_one_machine_nothing_is_carried(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is printed can be typed where one stands."""
+    assert trial(data, "--into", "my kits") == 0
+    told = capsys.readouterr().out
+    assert "carry" not in told
+    commands = [shlex.split(line) for line in re.findall(r"^  (fedrec .*)$", told, re.MULTILINE)]
+    started = [command[-1] for command in commands if command[2] == "run"]
+    assert len(started) == 4
+    assert all((here / file).is_file() for file in started)
+
+
 def test_six_commands_for_three_clients(
     here: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,6 +278,9 @@ def test_six_commands_for_three_clients(
     separate = [command for command in commands if not command.startswith("fedrec up")]
     assert len(separate) + 1 == 6
     assert all(shlex.split(command)[0] == "fedrec" for command in separate)
+    assert "kits/coordinator: carry it to fedrec.example:7447, and run there" in told
+    assert "  fedrec coordinator run coordinator/coordinator.toml\n" in told
+    assert "  fedrec client run north/client.toml\n" in told
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:

@@ -94,9 +94,8 @@ def init(
         accept_exposure=accept_exposure,
     )
     n_users = starter.n_users
-    following = _next_commands(path, data, starter.catalogue, reading)
-    if accept_exposure:
-        following[-2:] = [f"{command} {FLAG}" for command in following[-2:]]
+    accepted = f" {FLAG}" if accept_exposure else ""
+    following = _next_commands(path, data, starter, accepted)
     if as_json:
         found = {"path": str(path), "n_users": n_users, "n_items": n_items, "next": following}
         print_json(found)
@@ -205,17 +204,25 @@ def _count(data: Path, reading: DataFlags) -> tuple[int, int]:
     return kept.n_users, len(items)
 
 
-def _next_commands(path: Path, data: Path | None, catalogue: str, reading: DataFlags) -> list[str]:
-    """Return what to type next, in order."""
+def _next_commands(path: Path, data: Path | None, starter: Starter, accepted: str) -> list[str]:
+    """Return what to type next, in order.
+
+    Args:
+        accepted: the flag, behind a blank, where users may be exposed.
+    """
     shown = shlex.quote(str(path))
     commands = []
     if data is None:
         commands.append("fedrec data fetch ml-100k --into data   # or your own: set data.path")
-    elif not catalogue:
+    elif not starter.catalogue:
         beside = shlex.quote(str(data.parent / CATALOGUE_FILE))
-        flags = flags_of(reading)
+        flags = flags_of(starter.reading)
         commands.append(f"fedrec data catalogue {shlex.quote(str(data))} --out {beside}{flags}")
-    return [*commands, f"fedrec check {shown}", f"fedrec simulate {shown}"]
+    commands += [f"fedrec check {shown}{accepted}", f"fedrec simulate {shown}{accepted}"]
+    if starter.clients:
+        address = "" if starter.address else " --address HOST:PORT"
+        commands.append(f"fedrec provision {shown}{address}   # a kit for each party")
+    return commands
 
 
 def _checked_name(name: str) -> str:

@@ -11,6 +11,7 @@ from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.config.explain import all_settings, as_toml, section_sentences
 from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings
 from fedrec.errors import SettingsError
+from fedrec.listening import is_own_address, split_address
 from fedrec.protection import PROTECTIONS
 
 __all__ = ["TUNED", "Starter", "users_with_room"]
@@ -46,6 +47,12 @@ _INTRODUCTION = """\
 #
 # Relative paths start at this file's folder. FEDREC_SECTION__FIELD in the environment wins over
 # this file, a flag wins over both.
+"""
+
+
+_KITS_HAVE = """\
+# `fedrec provision` writes [coordinator] and [client], with addresses and keys, into each kit.
+# What is set in them here goes into every such kit.
 """
 
 
@@ -118,7 +125,23 @@ class Starter:
             for key in keys:
                 lines += self._setting(key, values[key])
             lines.append("")
-        return "\n".join(lines)
+        return "\n".join([*lines, _KITS_HAVE] if self.clients else lines)
+
+    def _by_hand(self) -> dict[str, object]:
+        """Return what the coordinator and a client need where nobody makes kits."""
+        address = self.address or "127.0.0.1:7447"
+        host, port = split_address(address, "parties.address")
+        return {
+            "coordinator.host": host if is_own_address(host) else "0.0.0.0",
+            "coordinator.port": port,
+            "coordinator.epoch": "keys/epoch.json",
+            "coordinator.certificate": "keys/coordinator.pem",
+            "coordinator.operators": "keys/operator.crt",
+            "client.coordinator": address,
+            "client.authority_key": "keys/authority.pub.json",
+            "client.certificate": None,
+            "client.invitation": None,
+        }
 
     def _setting(self, key: str, value: object) -> list[str]:
         setting = all_settings(self.algorithm, self.protection)[key]
@@ -175,15 +198,7 @@ class Starter:
             "data.path": self.data or None,
             "data.catalogue": self.catalogue or None,
             **{f"data.{name}": value for name, value in self.reading.items()},
-            "coordinator.host": "127.0.0.1",
-            "coordinator.port": 7447,
-            "coordinator.epoch": "keys/epoch.json",
-            "coordinator.certificate": "keys/coordinator.pem",
-            "coordinator.operators": "keys/operator.crt",
-            "client.coordinator": "127.0.0.1:7447",
-            "client.authority_key": "keys/authority.pub.json",
-            "client.certificate": None,
-            "client.invitation": None,
+            **({} if self.clients else self._by_hand()),
             "output.runs": "runs",
             "parties.address": self.address or None,
             "parties.clients": list(self.clients) or None,

@@ -14,6 +14,7 @@ from fedrec.cli.terminal import AsJson, count_of, print_json
 if TYPE_CHECKING:
     from fedrec.config.schema import Settings
     from fedrec.data import Catalogue, Interactions
+    from fedrec.errors import FedrecError
     from fedrec_authority.provisioning import Kit
 
 __all__ = ["EPILOG", "provision"]
@@ -99,9 +100,12 @@ def provision(
         _change_operators(into, operator, remove_operator, as_json)
         return
     if add:
+        if not settings_file.exists():
+            raise _no_settings_to_add(settings_file, add)
         is_again = (into / CLIENTS / add).is_dir()
-        kit = add_client(load_settings(settings_file), into, add, confirm=confirm)
-        _show((kit,), into, "", as_json, extra={})
+        settings = load_settings(settings_file)
+        kit = add_client(settings, into, add, confirm=confirm)
+        _show((kit,), into, settings, as_json, extra={}, is_added=True)
         if is_again and not as_json:
             typer.echo("Its invitation.pem is new; the earlier invitation is good no more.")
         return
@@ -116,7 +120,7 @@ def provision(
     kits = make_kits(settings, into, items, interactions=interactions)
     presence = presence_words(settings)
     shown = {"settings": str(settings_file), "n_items": len(items), "presence": presence}
-    _show(kits, into, settings.parties.address, as_json, extra=shown)
+    _show(kits, into, settings, as_json, extra=shown)
     if presence and not as_json:
         typer.echo(f"\n{presence}")
 
@@ -199,11 +203,28 @@ def _items(
     return items, kept
 
 
-def _show(
-    kits: tuple[Kit, ...], into: Path, address: str, as_json: bool, extra: dict[str, object]
-) -> None:
-    from fedrec_authority.provisioning import AUTHORITY_KIT, COORDINATOR_KIT
+def _no_settings_to_add(path: Path, name: str) -> FedrecError:
+    from fedrec.errors import SettingsError
 
+    return SettingsError(
+        f"{path} does not exist: a kit is made with the settings that the others were made with.",
+        remedy="Name the federation's settings and the folder of its kits: `fedrec provision "
+        f"federation.toml --add {shlex.quote(name)} --into kits`.",
+    )
+
+
+def _show(
+    kits: tuple[Kit, ...],
+    into: Path,
+    settings: Settings,
+    as_json: bool,
+    extra: dict[str, object],
+    *,
+    is_added: bool = False,
+) -> None:
+    from fedrec_authority.provisioning import AUTHORITY_KIT, COORDINATOR_KIT, stays_here
+
+    address = "" if is_added else settings.parties.address
     authority = shlex.quote(str(into / AUTHORITY_KIT))
     runs = f"fedrec keys authority run {address} --into {authority}"
     if as_json:
@@ -212,7 +233,10 @@ def _show(
         return
     for kit in kits:
         at = f"to {address}" if kit.party == COORDINATOR_KIT else f"to {kit.party}, by hand"
-        typer.echo(f"{kit.folder}: carry it {at}, and run there\n  {kit.command}")
+        told = f"carry it {at}, and run there"
+        if stays_here(settings):
+            told = "stays here, too; run"
+        typer.echo(f"{kit.folder}: {told}\n  {kit.command}")
     if not address:
         return
     typer.echo(f"{authority} stays here: this machine is the key authority. Run\n  {runs}")

@@ -38,7 +38,9 @@ def test_data_sets_paths_and_leaves_room(
     path = tmp_path / "settings" / "run.toml"
     found = fedrec("init", path, "--data", interactions_file, "--clients", 3, "--json").json
     assert found["n_users"] == 24
-    assert found["next"] == [f"fedrec check {path}", f"fedrec simulate {path}"]
+    check, simulate, kits = found["next"]
+    assert (check, simulate) == (f"fedrec check {path}", f"fedrec simulate {path}")
+    assert kits.startswith(f"fedrec provision {path} --address HOST:PORT ")
     settings = load_settings(path, environ={})
     assert settings.federation.maximum_users == 64
     assert settings.federation.name == "settings"
@@ -53,6 +55,21 @@ def test_without_a_catalogue_it_says_how_to_make_one(
     (interactions_file.parent / "catalogue.csv").unlink()
     out = fedrec("init", tmp_path / "run.toml", "--data", interactions_file).out
     assert f"fedrec data catalogue {interactions_file} --out" in out
+
+
+def test_an_address_stands_in_one_place(fedrec: Fedrec, tmp_path: Path) -> None:
+    """Kits have everybody's own sections; by hand they follow the address."""
+    kits, by_hand = tmp_path / "kits.toml", tmp_path / "by-hand.toml"
+    address = "fedrec.example:27447"
+    out = fedrec("init", kits, "--clients", "a,b,c", "--address", address).out
+    assert f"  fedrec provision {kits}   #" in out and "HOST:PORT" not in out
+    text = kits.read_text()
+    assert text.count("7447") == 1
+    assert "keys/" not in text and "\n[coordinator]" not in text and "\n[client]" not in text
+    assert "provision" not in fedrec("init", by_hand, "--address", address).out
+    settings = load_settings(by_hand, environ={})
+    assert settings.client.coordinator == settings.parties.address == address
+    assert (settings.coordinator.host, settings.coordinator.port) == ("0.0.0.0", 27447)
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "masks", "none"])
