@@ -196,7 +196,8 @@ class Delivery:
             self._once("epoch", "epoch missing", number, detail)
         elif number == found.epoch:
             members = len(newest.roster.members)
-            self._once("epoch", "epoch began", number, f"{members} members")
+            noun = "member" if members == 1 else "members"
+            self._once("epoch", "epoch began", number, f"{members} {noun}")
         elif number > at:
             self._install(newest.to_json(), number)
 

@@ -59,7 +59,7 @@ def serve(place: Place, holder: ModelHolder, on_start: Callable[[str], None]) ->
     """Serve until SIGINT or SIGTERM comes.
 
     Args:
-        on_start: told the address, before there need be a model.
+        on_start: told the address once the folder was looked at; there need be no model yet.
 
     Returns:
         Whether it was SIGINT.
@@ -95,6 +95,9 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
+    # Questions that come meanwhile wait in the socket's queue, in place of an answer that there is
+    # no model yet.
+    await asyncio.to_thread(holder.look)
     besides = [
         asyncio.ensure_future(holder.follow(LOOK_SECONDS)),
         asyncio.ensure_future(close_slow_ones(server.server_state.connections)),

@@ -331,7 +331,7 @@ def _with_paths(settings: Settings, origins: Mapping[str, Origin], folder: Path)
         origin = origins.get(key)
         resolved = Path(value)
         if origin is None or origin.kind == "file":
-            resolved = folder / resolved.expanduser()
+            resolved = _shortened(folder / resolved.expanduser())
         if key == "data.path" and value in PUBLIC and not resolved.exists():
             resolved = cached_path(value)
         if str(resolved) != value:
@@ -342,6 +342,12 @@ def _with_paths(settings: Settings, origins: Mapping[str, Origin], folder: Path)
             for section, values in changed.items()
         }
     )
+
+
+def _shortened(path: Path) -> Path:
+    """Return a path without `..` where that names the same file, whatever is a link."""
+    shorter = Path(os.path.normpath(path))
+    return shorter if shorter.resolve() == path.resolve() else path
 
 
 def _refusal(path: Path | None, problems: Iterable[str]) -> SettingsError:

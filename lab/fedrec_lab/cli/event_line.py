@@ -21,8 +21,19 @@ def event_line(event: RunEvent) -> str:
     what = f"{about}: {event.kind}" if event.round else event.kind
     if event.round and event.kind.startswith("round "):
         what = about + event.kind.removeprefix("round")
-    said = _published(event) if event.kind == "round published" else _fields(event.fields)
+    if event.kind == "round published":
+        said = _published(event)
+    elif event.kind == "run finished":
+        said = _ending(event.fields)
+    else:
+        said = _fields(event.fields)
     return str(printable(f"{time}  {what}" + (f"  {said}" if said else "")))
+
+
+def _ending(fields: Any) -> str:
+    """Return why a run is over."""
+    reason = str(fields.get("reason", ""))
+    return f"failed: {reason}" if fields.get("failed") else reason
 
 
 def _published(event: RunEvent) -> str:
@@ -54,7 +65,11 @@ def _rates(values: list[int]) -> list[str]:
 def _fields(fields: Any) -> str:
     # The metrics are a long list of sums; they are in the output of --json.
     shown = {name: value for name, value in fields.items() if name != "metrics"}
-    return ", ".join(f"{name} {_value(name, value)}" for name, value in shown.items())
+    return ", ".join(
+        # A size has its unit, which says what it is.
+        _value(name, value) if name == "bytes" else f"{name} {_value(name, value)}"
+        for name, value in shown.items()
+    )
 
 
 def _value(name: str, value: object) -> str:

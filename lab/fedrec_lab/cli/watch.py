@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ from fedrec_lab.cli.event_line import event_line
 from fedrec_lab.cli.live_view import SHOWN_EVENTS, watch_live
 
 if TYPE_CHECKING:
-    from fedrec.wire.admin_link import PageLink, RunEvent, RunStatus
+    from fedrec.wire.admin_link import AdminLink, PageLink, RunEvent, RunStatus
 
 __all__ = ["EPILOG", "watch"]
 
@@ -78,23 +78,31 @@ def watch(
             starts_late = live and record is None
             after = max(0, link.status().last_event - SHOWN_EVENTS) if starts_late else 0
         events = _until_finished(link.events(after=after, follow=follow))
-        if record is not None:
-            # Of the run, not of what --after asks for.
-            first = next(link.events(follow=False), None)
-            events = _recorded(events, record, None if first is None else first.unix_seconds)
-        if as_json:
-            for event in events:
-                print_json(asdict(event))
-                sys.stdout.flush()
-        elif live:
-            watch_live(link, events)
-        else:
-            told = _print_protocol(link.status())
-            for event in events:
-                typer.echo(event_line(event))
-            # The last round says whether the protocol flatters; the coordinator may be gone by now.
-            with suppress(Unreachable):
-                _print_protocol(link.status(), told)
+        if record is None:
+            _show(link, events, as_json=as_json, live=live)
+            return
+        # Of the run, not of what --after asks for.
+        first = next(link.events(follow=False), None)
+        began = None if first is None else first.unix_seconds
+        with _recorded(events, record, began, as_json=as_json) as recorded:
+            _show(link, recorded, as_json=as_json, live=live)
+
+
+def _show(link: AdminLink, events: Iterator[RunEvent], *, as_json: bool, live: bool) -> None:
+    if as_json:
+        for event in events:
+            print_json(asdict(event))
+            sys.stdout.flush()
+        return
+    if live:
+        watch_live(link, events)
+        return
+    told = _print_protocol(link.status())
+    for event in events:
+        typer.echo(event_line(event))
+    # The last round says whether the protocol flatters; the coordinator may be gone by now.
+    with suppress(Unreachable):
+        _print_protocol(link.status(), told)
 
 
 def _print_protocol(found: RunStatus, told: str = "") -> str:
@@ -133,13 +141,15 @@ def _until_finished(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
             return
 
 
+@contextmanager
 def _recorded(
-    events: Iterator[RunEvent], settings_file: Path, began: float | None
-) -> Iterator[RunEvent]:
-    """Pass events on, and leave a run folder when they end.
+    events: Iterator[RunEvent], settings_file: Path, began: float | None, *, as_json: bool = False
+) -> Iterator[Iterator[RunEvent]]:
+    """Pass events on, and leave a run folder in the end; its path is the last line on stdout.
 
     Args:
         began: when the run began, in unix seconds; None where it has not.
+        as_json: whether stdout is for the events alone, so that the path goes to stderr.
     """
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.config.loading import load_settings
@@ -154,12 +164,16 @@ def _recorded(
     folder.write_settings(settings)
     folder.write_environment()
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
-    try:
+
+    def noted() -> Iterator[RunEvent]:
         for event in events:
             report = view.take(event)
             if report is not None:
                 folder.append_round(report)
             yield event
+
+    try:
+        yield noted()
     finally:
         record_federation(
             folder,
@@ -169,4 +183,4 @@ def _recorded(
             title=f"{plan.federation.name}: {plan.algorithm.name}",
             subtitle=f"{len(view.rounds)} rounds under {plan.protection.name}",
         )
-        typer.echo(str(folder.path), err=True)
+        typer.echo(str(folder.path), err=as_json)

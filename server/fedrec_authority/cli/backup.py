@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.terminal import AsJson, print_json
+from fedrec.cli.terminal import AsJson, count_of, print_json
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
 __all__ = ["backup", "export_recovery", "restore"]
@@ -56,7 +56,7 @@ def restore(
     if as_json:
         print_json({"folder": str(into), "epoch": epoch, "members": members})
         return
-    typer.echo(f"Restored {into}: epoch {epoch}, {members} members.")
+    typer.echo(f"Restored {into}: epoch {epoch}, {count_of(members, 'member')}.")
     typer.echo("Compare `fedrec keys roster list` with who is a member now: a client that was")
     typer.echo("removed after the backup is in it. Then run `fedrec keys rotate`.")
 

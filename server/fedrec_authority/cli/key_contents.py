@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedrec.cli.terminal import count_of
 from fedrec.errors import KeysError
 from fedrec.identity.authority import AUTHORITY_FILE, Authority
 from fedrec.identity.authority_key import read_authority_key
@@ -68,7 +69,8 @@ def _describe(path: Path) -> Content:
         epoch = KeyEpoch.load(path)
         content |= {"what": "the public bundle of a key epoch, for the coordinator"}
         content |= describe_roster(epoch.roster)
-        content["wrapped_secrets"] = f"for {len(epoch.wrapped_keys)} members, readable by them only"
+        holders = count_of(len(epoch.wrapped_keys), "member")
+        content["wrapped_secrets"] = f"for {holders} alone to read"
     elif kind == "fedrec roster":
         content |= {"what": "a signed roster"} | describe_roster(
             Roster.from_json(path.read_bytes())

@@ -235,7 +235,7 @@ def _show(
         at = f"to {address}" if kit.party == COORDINATOR_KIT else f"to {kit.party}, by hand"
         told = f"carry it {at}, and run there"
         if stays_here(settings):
-            told = "stays here, too; run"
+            told = f"for {kit.party}, on this machine; run"
         typer.echo(f"{kit.folder}: {told}\n  {kit.command}")
     if not address:
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.terminal import AsJson, print_json
+from fedrec.cli.terminal import AsJson, count_of, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -250,7 +250,7 @@ def tell(
             }
         )
         return
-    typer.echo(f"{what}; {members} members")
+    typer.echo(f"{what}; {count_of(members, 'member')}")
     if made is None:
         typer.echo("No epoch was made; `fedrec keys rotate` makes it.")
     else:

@@ -128,6 +128,12 @@ def test_its_log_is_for_machines_where_the_settings_say_so(
     assert last["run"] and last["timestamp"]
 
 
+def test_whoever_read_the_address_is_answered(silo: Silo) -> None:
+    silo.publish(3)
+    with serving(silo) as server:
+        assert server.ask(f"/v1/recommend?user={silo.user}")[0] == 200
+
+
 def test_from_an_empty_folder_to_the_second_version(silo: Silo) -> None:
     # The coordinator named in the settings answers nobody.
     with serving(silo) as server:

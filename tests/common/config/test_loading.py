@@ -185,6 +185,17 @@ def test_paths_start_at_the_settings_file_but_those_of_flags_at_the_working_fold
     assert settings.client.certificate is None
 
 
+def test_a_path_is_written_as_short_as_it_can_be(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "runs" / "one")
+    text = "[data]\npath = '../../a.csv'\n"
+    found = load_settings(write(tmp_path / "runs" / "one", text), environ={}).data.path
+    assert found == str(tmp_path / "a.csv")
+    behind_a_link = load_settings(tmp_path / "link" / "run.toml", environ={}).data.path
+    assert behind_a_link == str(tmp_path / "link" / "../../a.csv"), "two folders up from its target"
+
+
 def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not() -> None:
     others = {
         "data.layout",

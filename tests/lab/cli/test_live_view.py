@@ -97,6 +97,16 @@ def test_a_coordinator_that_falls_silent_is_told() -> None:
         live_view.watch_live(cast(AdminLink, Run(0)), broken())
 
 
+def test_an_event_is_told_without_the_names_of_its_fields() -> None:
+    for kind, fields, told in (
+        ("run finished", {"failed": False, "reason": "all is published"}, "all is published"),
+        ("run finished", {"failed": True, "reason": "nobody came"}, "failed: nobody came"),
+        ("update counted", {"bytes": 110_592}, "108 KiB"),
+    ):
+        _, _, said = event_line(event(3, kind, **fields)).rpartition("  ")
+        assert said == told
+
+
 def test_it_fits_80_columns() -> None:
     published = event(
         1051, "round published", kind="train", metrics=measured(), counted=40,
