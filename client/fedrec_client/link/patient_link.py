@@ -63,7 +63,7 @@ def patient_link(
     """
 
     def call(method: Callable[..., Any], /, *sent: Any, **named: Any) -> Any:
-        attempt, told = 0, ""
+        attempt, corrupt, told = 0, 0, ""
         while True:
             meter.sent += _payload_bytes(*sent)
             try:
@@ -73,7 +73,9 @@ def patient_link(
                     raise
                 problem: FedrecError = error
             except CorruptUpload as error:
-                if attempt + 1 >= CORRUPT_TRIES:
+                # Counted alone: a line that was down for an hour cuts streams as it comes back.
+                corrupt += 1
+                if corrupt == CORRUPT_TRIES:
                     raise
                 problem = error
             else:

@@ -20,7 +20,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # GrpcLink retries by itself, and a restarted coordinator should be found soon.
+    # Whoever calls has the patience, and a restarted coordinator should be found soon.
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
     # Despite its name the time that one attempt has, handshakes included: with 200 ms, lines and

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -88,6 +89,8 @@ class Draft:
         self._path = path
         with _writing("open"):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Who hung up while it was opened never hears of it, and closes nothing.
+        self._closed = weakref.finalize(self, os.close, self._file)
         self.size = os.fstat(self._file).st_size
         self._synced = False
 
@@ -149,9 +152,8 @@ class Draft:
 
     def close(self) -> None:
         """Close the file and leave it, so that an upload can go on later."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._closed()
+        self._file = -1
 
 
 class Spool:

@@ -96,6 +96,19 @@ def test_what_does_not_pass_is_raised(
     assert len(world.link.calls) == tries
 
 
+def test_an_upload_that_was_cut_goes_on_after_a_long_outage(world: World) -> None:
+    """Nine calls that nobody answers, and four of whose bytes some are missing."""
+    left: list[FedrecError] = [Unreachable("nobody")] * 9 + [CorruptUpload("cut")] * 4
+
+    def fail(name: str) -> None:
+        if left:
+            raise left.pop(0)
+
+    world.link.before = fail
+    patient(world, []).federation(world.identity.client_id)
+    assert len(world.link.calls) == 14
+
+
 def test_a_coordinator_with_a_full_disk_is_waited_for(world: World) -> None:
     left = [3]
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server.support.driving import gather, pieces, running
 from server.support.federations import Bench
 
+from fedrec_server.store import durable_files
+from fedrec_server.store.durable_files import Draft
 from fedrec_server.uploads.updates import IncomingUpdate
 
 
@@ -50,5 +54,39 @@ def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) ->
             assert counted == (0 if place == "draft.write" else 1)
             left = [path.stat().st_size for path in tmp_path.rglob("partial/*")]
             assert left == ([] if counted else [len(payload)])
+
+    asyncio.run(scenario())
+
+
+def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench.of(3)
+    reached, go_on = threading.Event(), threading.Event()
+    opened = list[str]()
+
+    class Slow(Draft):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            opened.append(f"/proc/self/fd/{self._file}")
+            reached.set()
+            assert go_on.wait(60)
+
+    monkeypatch.setattr(durable_files, "Draft", Slow)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            await gather(engine, range(3))
+            payload = bench.payload(0, 1, 0)
+            header = bench.header(0, 1, payload, engine.run.name)
+            calling = asyncio.ensure_future(engine.updates.receive(header, pieces(payload)))
+            await asyncio.to_thread(reached.wait, 60)
+            path = os.readlink(opened[0])
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            go_on.set()
+        # The engine's threads have ended; another file may have the number.
+        assert os.path.realpath(opened[0]) != path
 
     asyncio.run(scenario())
