@@ -28,7 +28,7 @@ __all__ = ["MOST_CONNECTIONS", "Page"]
 
 MOST_CONNECTIONS = 128
 REQUEST_SECONDS = 10.0
-"""A connection that has asked for nothing by then is closed."""
+"""A connection that has asked for nothing since the last look, and is answered, is closed."""
 _BACKLOG = 64
 _KEEP_ALIVE_SECONDS = 15
 _STOPPING_SECONDS = 2
@@ -110,17 +110,25 @@ class Page:
 class _Connection(H11Protocol):
     """uvicorn's connection, which by itself there may be any number of, and which may be silent."""
 
+    _seen: Any = None
+
     def connection_made(self, transport: Any) -> None:
         """Take a connection, unless there are too many."""
         super().connection_made(transport)
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
         else:
-            self.loop.call_later(REQUEST_SECONDS, self._close_if_silent)
+            self.loop.call_later(REQUEST_SECONDS, self._look)
 
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+    def _look(self) -> None:
+        # uvicorn waits for ever for the rest of a request, once its first byte is here.
+        if self.transport.is_closing():
+            return
+        if self.cycle is self._seen and (self.cycle is None or self.cycle.response_complete):
             self.transport.close()
+            return
+        self._seen = self.cycle
+        self.loop.call_later(REQUEST_SECONDS, self._look)
 
 
 def _hosts_of(certificate: Path) -> tuple[str, ...]:

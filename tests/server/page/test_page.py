@@ -23,6 +23,7 @@ from fedrec.errors import SettingsError
 from fedrec.wire.admin_link import AdminLink
 from fedrec_server.app import Coordinator
 from fedrec_server.page import application as pages
+from fedrec_server.page import serving as page_serving
 from fedrec_server.page.access import LINK_SECONDS
 from fedrec_server.page.application import COOKIE, MOST_LINK_BYTES, MOST_STREAMS
 from fedrec_server.rounds.backoff import STALLED_AFTER, pause_seconds
@@ -329,6 +330,26 @@ class TestLink:
         body = "x" * (MOST_LINK_BYTES + 1)
         found = ask(url(guarded), "/session", method="POST", body=body, authority=CA)
         assert found[0] == 413
+
+    @pytest.mark.parametrize(
+        "asked",
+        [b"", b"GET /session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"],
+        ids=["the first", "one after another"],
+    )
+    @pytest.mark.parametrize("more", [b"", b"G"], ids=["nothing", "a byte"])
+    def test_a_request_that_never_comes_keeps_no_place(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: bytes, more: bytes
+    ) -> None:
+        monkeypatch.setattr(page_serving, "REQUEST_SECONDS", 0.1)
+        with serving(Bench.of(3), tmp_path, prepare=with_page()) as found:
+            port = int(url(found).rstrip("/").rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
+                line.sendall(asked)
+                if asked:
+                    assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
+                line.sendall(more)
+                while line.recv(1 << 16):
+                    pass
 
     def test_a_body_that_never_comes_keeps_no_place(
         self, guarded: Serving, monkeypatch: pytest.MonkeyPatch
