@@ -154,7 +154,8 @@ class _Total:
         """Yield the sum in pieces, each with the file's next values, which stay until the next.
 
         Raises:
-            MalformedUpdate: the file ends before.
+            EOFError: the file ends before, though its length was checked; the sum may be half
+                changed.
         """
         at_once = _PIECE_BYTES // self.values.itemsize
         buffer = np.empty(min(at_once, len(self.values)), dtype=self.values.dtype)
@@ -162,7 +163,7 @@ class _Total:
             own = self.values[begin : begin + at_once]
             values = buffer[: len(own)]
             if file.readinto(values.data) != own.nbytes:  # type: ignore[attr-defined]  # typeshed
-                raise MalformedUpdate("The message ends before its last value.")
+                raise EOFError("The stored message ends before its last value.")
             yield own, values
 
     def bounds_with(self, pieces: Iterable[tuple[Packed, Packed]]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from server.support.federations import Bench
 
 from fedrec.errors import RoundClosed, StorageError
 from fedrec.ids import RoundId
-from fedrec_server.store.durable_files import DurabilityLost
+from fedrec.protection import none
+from fedrec.protection.envelope import HEADER_BYTES
+from fedrec_server.store.durable_files import Draft, DurabilityLost
 
 
 class TestTrouble:
@@ -124,5 +127,36 @@ class TestTrouble:
                 )
                 assert status.offset == 0
                 await play(engine, bench, range(3))
+
+        asyncio.run(scenario())
+
+    def test_a_file_that_shrinks_while_it_is_added_leaves_nothing_in_the_sum(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All of it was checked, its first values are in the sum, and its last ones are gone."""
+        bench = Bench.of(3)
+        payload = bench.payload(1, 1)
+
+        class Shrinking(io.FileIO):
+            def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+                if offset == HEADER_BYTES:
+                    os.ftruncate(self.fileno(), len(payload) - 1)
+                return super().seek(offset, whence)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                await gather(engine, range(3))
+                await upload(engine, bench, 0)
+                header = bench.header(1, 1, payload, engine.run.name)
+                with monkeypatch.context() as patch:
+                    patch.setattr(none, "_PIECE_BYTES", 8)
+                    patch.setattr(Draft, "opened", lambda self: Shrinking(os.dup(self._file)))
+                    with pytest.raises(EOFError):
+                        await engine.updates.receive(header, pieces(payload))
+                await play(engine, bench, range(3))
+                record = engine.run.store.next_published(RoundId(0))
+                assert record is not None
+                data = engine.run.store.spool.read(record.name, record.blob)
+                assert data == bench.sum_of({0, 1, 2}, 1)
 
         asyncio.run(scenario())
