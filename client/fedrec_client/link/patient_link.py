@@ -69,7 +69,7 @@ def patient_link(
             try:
                 answer = stop.aside(partial(method, *sent, **named))
             except PASSING as error:
-                if attempt + 1 == maximum_attempts:
+                if 0 < maximum_attempts <= attempt + 1:
                     raise
                 problem: FedrecError = error
             except CorruptUpload as error:

@@ -83,6 +83,19 @@ def test_it_gives_up_when_told_to(world: World) -> None:
     assert len(pauses) == 2
 
 
+def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world: World) -> None:
+    said: list[FedrecError] = [Unreachable("nobody"), CorruptUpload("cut"), Unreachable("nobody")]
+
+    def fail(name: str) -> None:
+        if said:
+            raise said.pop(0)
+
+    world.link.before = fail
+    with pytest.raises(Unreachable):
+        patient(world, [], maximum_attempts=2).federation(world.identity.client_id)
+    assert len(world.link.calls) == 3
+
+
 @pytest.mark.parametrize(("error", "tries"), [(CorruptUpload, 5), (RoundClosed, 1)])
 def test_what_does_not_pass_is_raised(
     world: World, error: type[CorruptUpload] | type[RoundClosed], tries: int
