@@ -155,7 +155,7 @@ def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_p
     first = start(tmp_path / "first.log", *call)
     first.first_line()
     second = start(tmp_path / "second.log", *call)
-    assert second.ended() == 2
+    assert second.ended() == 1
     assert "coordinator.state" in second.told
 
 

@@ -25,7 +25,7 @@ from server.support.serving import serving, settings_of
 from fedrec.cli.main import main
 from fedrec.config.schema import Plan
 from fedrec.data import generate
-from fedrec.errors import KeysError, SettingsError, StorageError
+from fedrec.errors import FolderInUse, KeysError, SettingsError, StorageError
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.issuer import Issuer
 from fedrec.identity.key_files import write_secret
@@ -147,7 +147,7 @@ def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path: Pat
 def test_state_folder_in_use_is_named(tmp_path: Path) -> None:
     with serving(Bench.of(3), tmp_path) as found:
         other = Coordinator(settings_of(tmp_path), found.bench.federation)
-        with pytest.raises(SettingsError, match=r"coordinator\.state.*process"):
+        with pytest.raises(FolderInUse, match=r"coordinator\.state.*process"):
             asyncio.run(other.start())
 
 

@@ -207,12 +207,14 @@ def test_who_asks_for_a_look_during_one_gets_another(silo: Silo) -> None:
         return users
 
     silo.publish(3)
-    served: list[str] = []
-    holder = ModelHolder(silo.settings, read_users=read_users, on_change=served.append)
+    served: list[int | None] = []
+    holder = ModelHolder(
+        silo.settings, read_users=read_users, on_change=lambda change: served.append(change.version)
+    )
 
     async def follow() -> None:
         following = asyncio.ensure_future(holder.follow(3600.0))
-        while "version 4 is served" not in served:
+        while 4 not in served:
             await asyncio.sleep(0.01)
         following.cancel()
 

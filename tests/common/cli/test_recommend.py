@@ -103,6 +103,7 @@ def test_without_a_folder_or_a_model_it_names_the_way(fedrec: Fedrec, tmp_path: 
     assert "fedrec client recommend SETTINGS --user ID" in without.err
     assert f"fedrec client export-model SETTINGS --to {empty}" in without.err
     (empty / "checkpoint").mkdir()
+    (empty / "checkpoint" / "checkpoint.json").touch()
     assert "simulate SETTINGS --resume" in fedrec("recommend", empty, "--user", "1").err
 
 
