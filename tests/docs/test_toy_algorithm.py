@@ -27,6 +27,7 @@ def test_the_algorithm_is_one_file_of_at_most_40_lines(text):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_command_of_the_page_works(text, tmp_path: Path):
     """The contract's tests run among them: the page calls the conformance suite."""

@@ -15,7 +15,7 @@ from e2e.kits import Kits, fedrec, wait_for_event
 from e2e.test_bad_days import WAITING, counted, finished, refused
 from e2e.wrong_clock import wrong_clock
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 Start = Callable[..., Command]
 NOT_OURS = "Refused before a word was said: the certificate is not of this federation"
@@ -80,7 +80,6 @@ def test_files_of_another_authority(tmp_path: Path, start: Start) -> None:
     assert coordinator.process.poll() is None
 
 
-@pytest.mark.long
 def test_clocks_that_are_off_by_an_hour(tmp_path: Path, start: Start) -> None:
     """Kits that were just made on a clock that is ahead, and two hours between two parties."""
     kits = Kits(tmp_path, start, total=1, under=wrong_clock("+1h")["under"])
@@ -93,7 +92,6 @@ def test_clocks_that_are_off_by_an_hour(tmp_path: Path, start: Start) -> None:
     assert kits.models("abc") == {kits.undisturbed()}
 
 
-@pytest.mark.long
 def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path: Path, start: Start) -> None:
     """What it dated is good for nobody as yet; once its clock is right, another epoch mends it."""
     kits = Kits(tmp_path, start)
