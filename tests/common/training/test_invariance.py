@@ -99,8 +99,8 @@ def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "value", "cases"),
     [
-        # What is compiled, groups on two threads and each user alone on one; in the long tests every
-        # library with everything, groups on one thread too.
+        # What is compiled, groups on two threads and each user alone on one; in the long tests
+        # every library with everything, groups on one thread too.
         ("NUMBA_CPU_NAME", "generic", [*ON_TWO, *COMPILED]),
         pytest.param("ATEN_CPU_CAPABILITY", "default", LARGE, marks=pytest.mark.long),
         pytest.param("NUMBA_CPU_NAME", "generic", LARGE, marks=pytest.mark.long),
