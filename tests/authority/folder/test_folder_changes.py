@@ -174,6 +174,7 @@ def test_two_processes_remove_two_members(folder: AuthorityFolder, people: list[
     assert is_one_chain(folder, 3)
 
 
+@pytest.mark.slow
 def test_who_is_killed_in_a_change_leaves_the_folder_free_and_whole(
     folder: AuthorityFolder, people: list[Identity], tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_what_is_no_authority_is_left_as_it_is(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_backup_is_restored_once(folder: AuthorityFolder, tmp_path: Path, gate: Gate) -> None:
     back_up(folder, tmp_path / "copy", PASSPHRASE)
     fresh = AuthorityFolder(tmp_path / "fresh")

@@ -254,6 +254,7 @@ def test_each_radius_touches_its_own_half_alone(users):
 # Moments.
 
 
+@pytest.mark.slow
 def test_the_servers_adam_is_torchs_over_the_whole_table():
     """Twenty steps, rows without a gradient among them: they go on by their moments."""
     rng = np.random.default_rng(0)

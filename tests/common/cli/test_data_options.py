@@ -133,6 +133,7 @@ def test_a_settings_file_is_corrected_by_set(
         ("", "data.columns=user,item,rating,timestamp"),
     ],
 )
+@pytest.mark.slow
 def test_commands_of_a_settings_file_name_settings_and_unset_them(
     fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     verb: str, setting: str, option: str,

@@ -118,6 +118,7 @@ def test_nobody_is_taken_to_be_honest_without_exception() -> None:
 
 
 @pytest.mark.parametrize("minimum", [3, 10])
+@pytest.mark.slow
 def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum: int) -> None:
     """Shares of variance (2 C)^2 / (n - 1): n of them deviate by 2 C sqrt(n / (n - 1))."""
     sections = {"rounds": {"minimum_clients": minimum}}

@@ -251,6 +251,7 @@ def random_history(rng: random.Random, size: int) -> int:
 
 
 @pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.slow
 def test_no_history_of_placed_cells_isolates_fewer_than_a_cell(size: int) -> None:
     rng = random.Random(size)
     assert min(random_history(rng, size) for _ in range(250)) >= size

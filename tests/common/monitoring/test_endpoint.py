@@ -133,6 +133,7 @@ def test_readers_beyond_the_places_are_hung_up_on() -> None:
                 one.close()
 
 
+@pytest.mark.slow
 def test_readers_that_ask_a_byte_at_a_time_keep_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "READER_SECONDS", 0.5)
     with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:

@@ -34,6 +34,7 @@ def test_the_published_table_without_amplification(
     ("noise", "rounds", "delta"),
     [(1.0, 1, 1e-5), (3.0, 10, 1e-5), (8.0, 100, 1e-5), (4.0, 5, 1e-8)],
 )
+@pytest.mark.slow
 def test_gaussian_epsilon_is_that_of_privacy_loss_distributions(
     noise: float, rounds: int, delta: float
 ) -> None:

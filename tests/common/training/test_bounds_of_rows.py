@@ -91,6 +91,7 @@ def test_pairs_of_items(first: int) -> None:
         pairs[place] = most
 
 
+@pytest.mark.slow
 def test_pairs_of_many_items() -> None:
     """Numbers of pairs are found for all places, far behind where float32 would err."""
     n_items = 16_384

@@ -29,6 +29,7 @@ def test_equal_ranks_leave_no_doubt():
     assert not found.difference.excludes(0.0)
 
 
+@pytest.mark.slow
 def test_the_interval_is_that_of_the_normal_approximation():
     """Where ranks are 0 or a miss, gains are 0 and 1 and the spread is known."""
     random = np.random.default_rng(5)
