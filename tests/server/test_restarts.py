@@ -19,9 +19,7 @@ from server.support.driving import (
 )
 from server.support.federations import Bench, identity
 
-from fedrec.errors import (
-    StorageError,
-)
+from fedrec.errors import StorageError
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished, Train, Wait
 

@@ -11,6 +11,7 @@ from server.support.made_messages import (
     blob,
     client,
     header,
+    mistaken,
     report,
     rules,
     statement,
@@ -87,14 +88,7 @@ class Chaos:
             content = choose.choice(["update", "other"]) if troubled else "update"
             terms = told(self.world.state)
             if troubled:
-                wrong = {
-                    "kind": "evaluate",
-                    "base_round": round_.base_round + 1,
-                    "base_state": b"x" * 32,
-                    "key_list": b"x" * 32,
-                }
-                name = choose.choice(sorted(wrong))
-                terms[name] = choose.choice([terms[name], wrong[name]])
+                mistaken(terms, round_.base_round, choose)
             found = header(number, someone, content, **terms)
             return Uploaded(now=now, header=found)
         if round_.phase == "summing":

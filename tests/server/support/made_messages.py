@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from typing import Any
 
 from blake3 import blake3
@@ -76,6 +77,18 @@ def told(state: State) -> dict[str, Any]:
         "base_state": state.base_state or bytes(32),
         "key_list": bytes(32) if state.rules.steps.are_several else b"",
     }
+
+
+def mistaken(terms: dict[str, Any], base_round: int, choose: random.Random) -> None:
+    """Take one of a header's terms, and make it wrong every other time."""
+    wrong = {
+        "kind": "evaluate",
+        "base_round": base_round + 1,
+        "base_state": b"x" * 32,
+        "key_list": b"x" * 32,
+    }
+    name = choose.choice(sorted(wrong))
+    terms[name] = choose.choice([terms[name], wrong[name]])
 
 
 def statement(

@@ -5,7 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from server.support.made_messages import AUTHORITY, blob, client, header, report, statement, told
+from server.support.made_messages import (
+    AUTHORITY,
+    blob,
+    client,
+    header,
+    mistaken,
+    report,
+    statement,
+    told,
+)
 from server.support.steps import STEP_OF, stepwise
 from server.support.world import World
 
@@ -169,14 +178,7 @@ class Traffic:
         if troubled:
             number = RoundId(number + choose.choice([-1, 0, 1]))
             content = choose.choice([content, "another"])
-            wrong = {
-                "kind": "evaluate",
-                "base_round": round_.base_round + 1,
-                "base_state": b"x" * 32,
-                "key_list": b"x" * 32,
-            }
-            name = choose.choice(sorted(wrong))
-            terms[name] = choose.choice([terms[name], wrong[name]])
+            mistaken(terms, round_.base_round, choose)
         found = header(number, someone, content, **terms)
         return Uploaded(now=self.world.now, header=replace(found, epoch=round_.epoch))
 

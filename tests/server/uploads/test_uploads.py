@@ -16,12 +16,7 @@ from server.support.driving import (
 )
 from server.support.federations import Bench
 
-from fedrec.errors import (
-    ConflictingUpload,
-    CorruptUpload,
-    MalformedUpdate,
-    RoundClosed,
-)
+from fedrec.errors import ConflictingUpload, CorruptUpload, MalformedUpdate, RoundClosed
 from fedrec.ids import RoundId
 
 
