@@ -14,7 +14,7 @@ from fedrec.algorithms.declarations import HOLDER_PAIRS
 from fedrec.config.algorithm import divides_by_count
 from fedrec.config.noise import mechanism_of
 from fedrec.config.plan import plan_fingerprint, plan_to_json
-from fedrec.config.rows import ActiveRows, no_active_rows
+from fedrec.config.rows import ActiveRows, fewest_cells, no_active_rows
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.cell_rules import check
@@ -211,6 +211,7 @@ class Federation:
             n_items=self.vectors.n_items,
             entries=self.protection.chosen if self.protection.chosen.entries else None,
             partition=self.keys.roster.partition,
+            fewest_cells=fewest_cells(self.plan, self.keys.roster.partition),
         )
         fewest = self.protection.fewest_clients(
             self.plan.protection, rules.needed, len(self.keys.roster.members)

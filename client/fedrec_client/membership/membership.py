@@ -7,7 +7,7 @@ import hmac
 from dataclasses import dataclass, field, replace
 
 from fedrec.config.layout import Layout
-from fedrec.config.rows import ActiveRows
+from fedrec.config.rows import ActiveRows, fewest_cells
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
 from fedrec.errors import (
@@ -323,6 +323,7 @@ class Membership:
             self.roster.partition,
             [header.client_id for header in contributions],
             least=self.minimum_summands,
+            least_cells=fewest_cells(self.plan, self.roster.partition),
             what=f"The sum of round {terms.round}",
         )
 

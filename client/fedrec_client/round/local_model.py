@@ -64,6 +64,11 @@ class SharedModel:
             )
         return self._shared
 
+    @property
+    def n_items(self) -> int:
+        """Items in the catalogue."""
+        return self._half.n_items
+
     def read(self, raw: bytes) -> SharedState:
         """Return a version of the model from the bytes that `stored` makes of it.
 
@@ -121,7 +126,21 @@ class SharedModel:
             SumOutOfBounds: the contributors' users cannot add up to it.
         """
         self.check_sum(kind, aggregate, contributions)
+        return self.applied(kind, aggregate)
+
+    def applied(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> SharedState:
+        """Return the shared model that a checked aggregate leads to; changes nothing here."""
         return self._half.apply(kind, self.shared.number, self.shared, aggregate)
+
+    def counts(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what an aggregate counts for each item that it covers."""
+        return self._half.travelling.counts(kind, self.shared, aggregate)
+
+    def with_rows(
+        self, kind: RoundKind, aggregate: NDArray[np.int64], kept: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return an aggregate in which other items' rows are zero; see `Travelling.with_rows`."""
+        return self._half.travelling.with_rows(kind, self.shared, aggregate, kept)
 
     def check_sum(
         self,

@@ -139,10 +139,12 @@ class OpenedCell(_Record):
 
     Attributes:
         sum_digest: BLAKE3 of that sum.
+        core: whether the cell's guests are left out of it.
     """
 
     cell: int
     sum_digest: bytes
+    core: bool = False
 
 
 class RevealedRound(_Record):
@@ -152,7 +154,8 @@ class RevealedRound(_Record):
         manifest_digest: of which contributions.
         sum_digest: BLAKE3 of the sum for which the key was used; empty where they do not add up.
         refused: whether the answer was a refusal, which it then stays.
-        cells: whose sums were opened, or were about to be, because the whole was unfit.
+        cells: whose sums were opened, or were about to be: to count their holders, or because the
+            whole was unfit.
         kept: digest of the contributions without those of cells that were found unfit; empty where
             none was.
     """
@@ -219,6 +222,8 @@ class StoredState(_Record):
         revealed: rounds above `version` that this client opened.
         refused_sums: sums in this epoch whose refusal told about the key.
         paused: cells that this client paused in this epoch, by number.
+        cell_counts: holders of each item by the cells that this key authority counted in the run;
+            see `fedrec_authority.opening.cell_counts`.
         masking: the round under masks in progress, or the last one until it is given up.
         spent: what sums that go beyond this client have cost each user, of all runs; see
             `fedrec_client.state.privacy_ledger`. None where no noise was ever asked for.
@@ -247,6 +252,7 @@ class StoredState(_Record):
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
     paused: tuple[PausedCell, ...] = ()
+    cell_counts: FileRef | None = None
     spent: FileRef | None = None
     counted: FileRef | None = None
     left_runs: tuple[str, ...] = ()
@@ -258,7 +264,7 @@ class StoredState(_Record):
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
-        refs = [self.shared, self.private, self.spent, self.counted]
+        refs = [self.shared, self.private, self.spent, self.counted, self.cell_counts]
         if self.staged is not None:
             refs += [self.staged.update, self.staged.private]
         if self.masking is not None:

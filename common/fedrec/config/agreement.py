@@ -88,6 +88,8 @@ _WITH_ENCRYPTION = ("protection.preset", "protection.key_holder")
 _ORDERS: Mapping[str, _Order] = {
     # With few holders an item's row is about these users.
     "federation.minimum_item_users": _AT_LEAST,
+    # More cells whose counts are not believed.
+    "federation.corrupt_cells": _AT_LEAST,
     # Two counts differ by the users that differ.
     "federation.minimum_new_users": _AT_LEAST,
     # Sums that claim more users than this are refused; overflow is excluded up to here.

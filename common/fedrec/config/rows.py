@@ -16,11 +16,19 @@ from numpy.typing import NDArray
 
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
+from fedrec.identity.cells import Partition
 from fedrec.ids import canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.wire.stated_rows import StatedRows
 
-__all__ = ["ROW_STEP", "ActiveRows", "no_active_rows", "padded_rows"]
+__all__ = [
+    "ROW_STEP",
+    "ActiveRows",
+    "fewest_cells",
+    "held_widely",
+    "no_active_rows",
+    "padded_rows",
+]
 
 Number = TypeVar("Number", np.int64, np.float64)
 
@@ -32,6 +40,34 @@ as nearly as that."""
 def padded_rows(n_active: int) -> int:
     """Return how many rows travel for so many active items."""
     return -(-n_active // ROW_STEP) * ROW_STEP
+
+
+def fewest_cells(plan: Plan, partition: Partition) -> int:
+    """Return how many whole cells every sum of a roster needs.
+
+    Without more cells than may be corrupt, no item would be held widely enough.
+    """
+    is_by_cell = plan.counts_by_cell and len(partition.in_use) > 1
+    return plan.federation.corrupt_cells + 1 if is_by_cell else 1
+
+
+def held_widely(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
+    """Tell which items enough users hold, whichever cells report users they don't have.
+
+    A corrupt cell may report any number for an item. Leaving out the `corrupt_cells` largest
+    counts leaves at most what the honest cells report: if C are the corrupt cells and L the
+    largest, then sum(all but L) <= sum(all but C), since both leave out as many cells.
+
+    Args:
+        counts: each cell's holders of each item, (n_items,) each; one cell at least.
+
+    Returns:
+        bool (n_items,).
+    """
+    n_trusted = max(0, len(counts) - plan.federation.corrupt_cells)
+    smallest = np.sort(np.stack(counts), axis=0)[:n_trusted]
+    least = plan.federation.minimum_item_users
+    return np.asarray(smallest.sum(axis=0, dtype=np.int64) >= least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -75,6 +75,15 @@ class FederationSettings(Section):
         description="Items held by fewer users are never updated, and their rows do not travel: "
         "with one holder an item's row is that user's data.",
     )
+    corrupt_cells: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Where the key authority opens sums over several cells: an item is trained "
+        "if minimum_item_users users hold it outside the cells with the most holders, this many "
+        "of them. So members of this many cells can't make others train rare items by counting "
+        "users they don't have. Every round needs more cells than this.",
+    )
     minimum_new_users: int = Field(
         default=10,
         ge=1,
@@ -257,6 +266,12 @@ class Plan(Section):
     def has_cells(self) -> bool:
         """Whether sums are over whole cells of the roster: nobody who reads sums reads updates."""
         return self.authority_opens or PROTECTIONS[self.protection.name].shows_sums_alone()
+
+    @property
+    def counts_by_cell(self) -> bool:
+        """Whether the key authority counts an item's holders in each cell by itself."""
+        is_exact = self.privacy.mechanism == "none"
+        return self.authority_opens and is_exact and self.federation.minimum_item_users > 1
 
     @property
     def most_in_cells(self) -> int:

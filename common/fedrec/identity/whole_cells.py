@@ -48,13 +48,19 @@ def missing_from(partition: Partition, clients: Collection[ClientId]) -> frozens
 
 
 def check_whole(
-    partition: Partition, clients: Collection[ClientId], *, least: int, what: str
+    partition: Partition,
+    clients: Collection[ClientId],
+    *,
+    least: int,
+    least_cells: int = 1,
+    what: str,
 ) -> None:
     """Refuse a sum that, with another one, would be that of fewer clients than a cell has.
 
     Args:
         clients: whose updates are in the sum.
         least: how many it must have that are no guests.
+        least_cells: how many cells it must have.
         what: the sum, for the error.
 
     Raises:
@@ -72,4 +78,10 @@ def check_whole(
         raise PartialCell(
             f"{what} is over {len(astray)} clients without the {missing} others with whom they "
             "are always summed: with another sum it would tell about fewer than the roster allows.",
+        )
+    found = sum(1 for _ in whole_cells(partition, here))
+    if partition.cell_size and found < least_cells:
+        raise PartialCell(
+            f"{what} is over {found} cells, expected at least {least_cells}: more than may be "
+            "corrupt (federation.corrupt_cells)."
         )

@@ -38,7 +38,7 @@ from fedrec.ids import ClientId
 from fedrec.protection.vector import Packed
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["SumTerms", "check_sum", "most_users"]
+__all__ = ["SumTerms", "check_sum", "most_users", "pairs_of"]
 
 Integers = NDArray[np.int64]
 
@@ -192,13 +192,7 @@ class _Check:
     def _check_pairs(self, tensor: UpdateTensor, own: Packed) -> None:
         """Compare each pair's users with those of the rarer one of its items."""
         first = self._terms.begun.get(tensor.name, 0)
-        for part in _blocks(own):
-            pair = np.arange(first + part.start, first + min(part.stop, len(own)))
-            upper = np.floor((1.0 + np.sqrt(8.0 * pair + 1.0)) / 2.0).astype(np.int64)
-            # Square roots of large numbers are off by less than one.
-            upper -= upper * (upper - 1) // 2 > pair
-            upper += upper * (upper + 1) // 2 <= pair
-            lower = pair - upper * (upper - 1) // 2
+        for part, lower, upper in pairs_of(first, len(own)):
             known = upper < len(self._holders)
             most = np.minimum(self._holders[upper * known], self._holders[lower * known]) * known
             self._within(tensor, own[part], most[:, None], tensor.bound, part.start)
@@ -259,6 +253,22 @@ class _Check:
             f"allowed is {low} to {high}.",
             remedy=_REMEDY,
         )
+
+
+def pairs_of(first: int, n_pairs: int) -> Iterator[tuple[slice, Integers, Integers]]:
+    """Yield parts of a tensor of item pairs, each with the rows of its pairs' two items.
+
+    Args:
+        first: pairs that earlier rounds summed; see `HOLDER_PAIRS`.
+    """
+    for begin in range(0, n_pairs, _VALUES_AT_ONCE):
+        part = slice(begin, min(begin + _VALUES_AT_ONCE, n_pairs))
+        pair = np.arange(first + part.start, first + part.stop)
+        upper = np.floor((1.0 + np.sqrt(8.0 * pair + 1.0)) / 2.0).astype(np.int64)
+        # Square roots of large numbers are off by less than one.
+        upper -= upper * (upper - 1) // 2 > pair
+        upper += upper * (upper + 1) // 2 <= pair
+        yield part, pair - upper * (upper - 1) // 2, upper
 
 
 def _blocks(own: Packed) -> Iterator[slice]:

@@ -13,7 +13,7 @@ from fedrec.config.layout import METRICS_SLICE, Layout
 from fedrec.config.rows import ActiveRows
 from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
-from fedrec.training.bounds import SumTerms, check_sum
+from fedrec.training.bounds import SumTerms, check_sum, pairs_of
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Sums", "Travelling"]
@@ -141,6 +141,34 @@ class Travelling:
         """Return the counts of a sum for the active items, int64 (n_active,)."""
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
         return vector[layout.count_slice][: len(rows.index)]
+
+    def with_rows(
+        self,
+        kind: RoundKind,
+        shared: SharedState,
+        vector: NDArray[np.int64],
+        kept: NDArray[np.bool_],
+    ) -> NDArray[np.int64]:
+        """Return a sum in which other items' rows are zero, and what divides them.
+
+        Args:
+            kept: which items of the catalogue keep their rows, bool (n_items,).
+        """
+        rows, layout, found = self.rows(kind, shared), self.layout(kind, shared), vector.copy()
+        lost = np.ones(rows.n_rows, dtype=np.bool_)
+        lost[: len(rows.index)] = ~kept[rows.index]
+        found[layout.count_slice][lost] = 0
+        changes = layout.changes_of(found)
+        for tensor in layout.tensors:
+            values = changes[tensor.name]
+            if tensor.per_item:
+                values[lost] = 0
+            elif tensor.counted_by == HOLDER_PAIRS:
+                for part, lower, upper in pairs_of(len(shared.kept[tensor.name]), len(values)):
+                    # Pairs behind the last item's are zero.
+                    known = upper < len(lost)
+                    values[part][lost[lower * known] | lost[upper * known]] = 0
+        return found
 
     def change(
         self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]

@@ -50,7 +50,7 @@ OPERATOR = ("operator.pem", "operator.crt")
 """Whose certificate the coordinator knows."""
 RUN = f"{AUTHORITY_FOLDER}/{REVEALER_FOLDER}/{STATE_FOLDER}/"
 """What the revealer knows of the run that it opens sums of."""
-_SHARED = re.compile(r"shared-[0-9a-f]{32}\.bin")
+_STORED = re.compile(r"(shared|cell-counts)-[0-9a-f]{32}\.bin")
 _TRIES = 20
 INVITED = f"{AUTHORITY_FOLDER}/{INVITATIONS_FILE}"
 
@@ -171,10 +171,12 @@ def _of_run(folder: AuthorityFolder) -> list[JsonValue]:
             statement=state.statement,
             head=state.head,
             paused=state.paused,
+            cell_counts=state.cell_counts,
             left_runs=state.left_runs,
         )
         try:
-            files = [] if state.shared is None else [(state.shared.name, store.read(state.shared))]
+            named = [ref for ref in (state.shared, state.cell_counts) if ref is not None]
+            files = [(ref.name, store.read(ref)) for ref in named]
         except StorageError:
             # A running revealer went on to the next round.
             if not left:
@@ -222,7 +224,7 @@ def _is_ours(name: str) -> bool:
         return True
     if name.startswith(RUN):
         file = name.removeprefix(RUN)
-        return file == STATE_FILE or _SHARED.fullmatch(file) is not None
+        return file == STATE_FILE or _STORED.fullmatch(file) is not None
     folder, _, file = name.rpartition("/")
     number, _, ending = file.partition(".")
     return (

@@ -20,24 +20,20 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.rows import fewest_cells
 from fedrec.errors import FedrecError, ProtocolError, RefusedError
-from fedrec.identity.whole_cells import core_among
+from fedrec.identity.whole_cells import core_among, whole_cells
 from fedrec.ids import ClientId
-from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED
-from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, UploadHeader
-from fedrec_authority.opening.opened_sums import OpenedSums
-from fedrec_client.membership.membership import Membership
+from fedrec_authority.opening.cell_counts import CellCounts, Contributions, open_cell
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 
-__all__ = ["Attribution", "CellFindings", "fetch"]
+__all__ = ["Attribution", "CellFindings"]
 
 MOST_CELLS = 64
 """A sum of more cells is not taken apart."""
-
-Contributions = tuple[UploadHeader, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,28 +56,13 @@ class CellFindings:
         return reduce(np.add, self.vectors)
 
 
-def fetch(link: Link, member: Membership, task: Reveal, header: UploadHeader) -> bytes:
-    """Return a contribution as its author signed it.
-
-    Raises:
-        RefusedError: the coordinator sent something else.
-    """
-    payload = link.contribution(member.client_id, member.run, task.round, header.client_id)
-    if not header.blob.describes(payload):
-        raise RefusedError(
-            f"The contribution of {header.client_id[:16]} has {len(payload)} bytes that "
-            "are not the signed ones."
-        )
-    return payload
-
-
 class Attribution:
     """Finds the cells that make a round's sum unfit."""
 
-    def __init__(self, context: RoundContext[SharedModel]) -> None:
+    def __init__(self, context: RoundContext[SharedModel], counts: CellCounts) -> None:
+        self._context = context
+        self._counts = counts
         self._membership = context.membership
-        self._link = context.link
-        self._model = context.model
         self._store = context.store
 
     @property
@@ -112,8 +93,11 @@ class Attribution:
         return self.is_enough(tuple(rest))
 
     def is_enough(self, contributions: Contributions) -> bool:
-        """Tell whether a sum of these contributions hides one among enough clients."""
-        return self._core(contributions) >= self._membership.minimum_summands
+        """Tell whether a sum of these contributions is over enough clients and cells."""
+        member = self._membership
+        cells = whole_cells(member.roster.partition, [one.client_id for one in contributions])
+        enough = len(list(cells)) >= fewest_cells(member.plan, member.roster.partition)
+        return enough and self._core(contributions) >= member.minimum_summands
 
     def may_pause(self, task: Reveal, cells: Mapping[int, FedrecError]) -> bool:
         """Tell whether so many may be paused in one epoch: each tells a little about the key."""
@@ -128,30 +112,14 @@ class Attribution:
         good: list[UploadHeader] = []
         vectors, unfit = [], {}
         for cell, contributions in sorted(self._by_cell(task).items()):
-            payloads = [fetch(self._link, self._membership, task, one) for one in contributions]
             try:
-                vectors.append(self._opened(task, cell, contributions, payloads))
+                vectors.append(open_cell(self._context, task, cell, contributions))
+                self._counts.count(task, contributions)
                 good += contributions
             except (ProtocolError, RefusedError) as error:
                 unfit[cell] = error
         ordered = tuple(sorted(good, key=lambda header: header.client_id))
         return CellFindings(good=ordered, vectors=tuple(vectors), unfit=unfit)
-
-    def _opened(
-        self, task: Reveal, cell: int, contributions: Contributions, payloads: list[bytes]
-    ) -> NDArray[np.int64]:
-        member = self._membership
-        vector = self._model.vector(task.kind)
-        total = vector.accumulator()
-        for payload in payloads:
-            total.add(payload)
-        added = total.finish()
-        if not OpenedSums(self._store).record_cell(task.round, cell, Blob.of(added).digest):
-            raise RefusedError(f"Another sum of cell {cell} was opened for round {task.round}.")
-        names = member.tag_names(task.round, contributions) if member.is_tagged else None
-        opened = vector.member.reveal(added, len(contributions), names)
-        self._model.check_sum(task.kind, opened, contributions)
-        return opened
 
     def _by_cell(self, task: Reveal) -> dict[int, Contributions]:
         partition = self._membership.roster.partition

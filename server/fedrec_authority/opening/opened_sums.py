@@ -47,8 +47,13 @@ class OpenedSums:
             refused_sums=self._store.state.refused_sums + tagged,
         )
 
-    def record_cell(self, round_id: RoundId, cell: int, sum_digest: bytes) -> bool:
+    def record_cell(
+        self, round_id: RoundId, cell: int, sum_digest: bytes, *, core: bool = False
+    ) -> bool:
         """Keep for good, before the key is used, which sum of a cell is about to be opened.
+
+        Args:
+            core: whether it is the sum without the cell's guests.
 
         Returns:
             Whether it may be: no other sum of this cell was opened for the round.
@@ -56,9 +61,10 @@ class OpenedSums:
         known = self._store.state.revealed_as(round_id)
         if known is None:
             return False
-        before = next((one for one in known.cells if one.cell == cell), None)
+        alike = (one for one in known.cells if (one.cell, one.core) == (cell, core))
+        before = next(alike, None)
         if before is None:
-            opened = OpenedCell(cell=cell, sum_digest=sum_digest)
+            opened = OpenedCell(cell=cell, core=core, sum_digest=sum_digest)
             cells = (*known.cells, opened)
             self._store.change(revealed=self._revealed_with(round_id, cells=cells))
         return before is None or before.sum_digest == sum_digest

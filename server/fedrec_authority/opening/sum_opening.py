@@ -34,12 +34,12 @@ from fedrec.errors import (
     SumOutOfBounds,
     WrongTags,
 )
-from fedrec.model.state import SharedState
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
 from fedrec.wire.recovery import pack_headers
-from fedrec_authority.opening.attribution import Attribution, CellFindings, fetch
+from fedrec_authority.opening.attribution import Attribution, CellFindings
+from fedrec_authority.opening.cell_counts import CellCounts, Contributions, fetch
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
@@ -56,11 +56,10 @@ _REMEDY = "Nothing was revealed; see audit.jsonl, and tell the data owners if it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A sum that may be published, and what follows from it."""
+    """A sum that may be published, and whose contributions add up to it."""
 
-    contributions: tuple[UploadHeader, ...]
+    contributions: Contributions
     aggregate: NDArray[np.int64]
-    shared: SharedState
 
 
 class SumOpening:
@@ -74,7 +73,8 @@ class SumOpening:
         self._store = context.store
         self._opened = OpenedSums(context.store)
         self._journal = context.journal
-        self._attribution = Attribution(context)
+        self._counts = CellCounts(context)
+        self._attribution = Attribution(context, self._counts)
 
     def reveal(self, task: Reveal) -> None:
         """Open a round's sum and send the signed result, or say that it is refused.
@@ -208,26 +208,24 @@ class SumOpening:
                 raise problem
             vector = self._model.vector(task.kind)
             aggregate = vector.member.reveal(total, len(task.contributions), names)
-            found = self._followed(task, task.contributions, aggregate)
+            self._counts.count(task, task.contributions)
+            found = self._checked(task, task.contributions, aggregate)
         except (ProtocolError, RefusedError) as error:
             found = self._without_unfit(task, error)
         if fetched:
             self._opened.forgive_sum()
         self._send(task, found)
 
-    def _followed(
-        self,
-        task: Reveal,
-        contributions: tuple[UploadHeader, ...],
-        aggregate: NDArray[np.int64],
+    def _checked(
+        self, task: Reveal, contributions: Contributions, aggregate: NDArray[np.int64]
     ) -> _Opened:
-        """Return what follows from an opened sum.
+        """Return an opened sum that may be published.
 
         Raises:
             SumOutOfBounds: no honest clients add up to it.
         """
-        shared = self._model.after(task.kind, aggregate, contributions)
-        return _Opened(contributions=contributions, aggregate=aggregate, shared=shared)
+        self._model.check_sum(task.kind, aggregate, contributions)
+        return _Opened(contributions=contributions, aggregate=aggregate)
 
     def _without_unfit(self, task: Reveal, error: FedrecError) -> _Opened:
         """Return the sum of the cells that are fit, and pause the others.
@@ -251,7 +249,7 @@ class SumOpening:
         if not (fits.is_enough(parts.good) and fits.may_pause(task, parts.unfit)):
             raise self._unfit(task, error)
         try:
-            found = self._followed(task, parts.good, parts.total)
+            found = self._checked(task, parts.good, parts.total)
         except RefusedError as problem:
             raise self._unfit(task, problem) from problem
         self._pause(task, parts)
@@ -286,14 +284,19 @@ class SumOpening:
         return self._refusal(task, error, told)
 
     def _send(self, task: Reveal, found: _Opened) -> None:
-        """Send the signed result."""
-        member, shared, aggregate = self._membership, found.shared, found.aggregate
+        """Send the signed result, over the rows that enough cells vouch for."""
+        member, contributions = self._membership, found.contributions
+        try:
+            aggregate = self._counts.left_in(task.kind, found.aggregate, contributions)
+        except RefusedError as error:
+            raise self._unfit(task, error, error.message, tells=False) from error
+        shared = self._model.applied(task.kind, aggregate)
         seal = member.seal_of(task.round)
         sealed = seal.seal_aggregate(self._model.vector(task.kind).pack(aggregate))
         rows = self._model.rows_after(shared)
         statement = self._statement(
             task,
-            contributions=found.contributions,
+            contributions=contributions,
             state_tag=seal.state_tag(shared.canonical_bytes()),
             published_digest=Blob.of(sealed).digest,
             metrics=aggregate[METRICS_SLICE].astype("<i8").tobytes(),
@@ -304,7 +307,7 @@ class SumOpening:
         # On disk before anybody hears of it: a coordinator that loses its folder begins with it.
         self._opened.record_opened(
             statement,
-            pack_headers(found.contributions),
+            pack_headers(contributions),
             sealed,
             seal.seal_snapshot(self._model.stored(shared)),
         )

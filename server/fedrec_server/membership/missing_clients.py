@@ -134,6 +134,13 @@ def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> 
 def _more(state: State) -> str:
     """Say that more have to join, where all are here without whom no round opens."""
     rules, everybody = state.rules, state.rules.summable(state.roster)
+    n_cells = rules.n_cells(everybody)
+    if n_cells < rules.fewest_cells:
+        return (
+            f"more cells: {n_cells} can be summed, {rules.fewest_cells} are needed "
+            "(federation.corrupt_cells); `fedrec keys roster list` names paused cells, `fedrec "
+            "keys roster resume CELL` takes one in again"
+        )
     here, wanted = len(core_among(rules.partition, everybody)), rules.needed
     if here >= wanted:
         return NOT_ENOUGH

@@ -173,9 +173,11 @@ def close(state: State, round_: Round, now: float) -> Step:
 
 
 def _too_few(rules: Rules, round_: Round, agreeing: Collection[ClientId]) -> str:
-    missing = missing_from(rules.partition, agreeing)
+    missing, n_cells = missing_from(rules.partition, agreeing), rules.n_cells(agreeing)
     reason = f"{len(agreeing)} of the needed {rules.needed} updates arrived in time"
     if missing:
         reason = f"{len(missing)} without whom the others are not summed did not answer in time"
+    elif n_cells < rules.fewest_cells:
+        reason = f"{n_cells} of the needed {rules.fewest_cells} cells answered in time"
     astray = len(round_.accepted) - len(agreeing)
     return f"{reason}; {astray} more start from another model" if astray else reason

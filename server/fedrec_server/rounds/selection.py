@@ -38,7 +38,7 @@ def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
         return False
     if rules.rounds.cells_per_round:
         # Any cells will do; more than are wanted were asked in case that some fail.
-        return _n_cells(rules, counted) >= _n_cells(rules, wanted)
+        return rules.n_cells(counted) >= rules.n_cells(wanted)
     return len(counted) >= len(wanted)
 
 
@@ -58,7 +58,7 @@ def has_more(
     found = _chosen(rules, here, number, over=1.0)
     if not rules.rounds.cells_per_round:
         return len(found) > len(before)
-    if _n_cells(rules, found) > _n_cells(rules, before):
+    if rules.n_cells(found) > rules.n_cells(before):
         return True
     # Any cells will do, but those that were counted may have more guests by now.
     same = whole_cells(rules.partition, before)
@@ -118,10 +118,6 @@ def _room(rules: Rules, over: float) -> float:
     """Return how many clients a round takes at most, when so many times as many are asked."""
     most = rules.most_counted
     return math.inf if most is None else math.ceil(most * over)
-
-
-def _n_cells(rules: Rules, clients: Collection[ClientId]) -> int:
-    return len(list(whole_cells(rules.partition, clients)))
 
 
 def _place(rules: Rules, number: RoundId, what: ClientId | int) -> bytes:

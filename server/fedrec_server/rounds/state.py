@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from fedrec.config.schema import RoundSettings
 from fedrec.identity.cells import Partition
-from fedrec.identity.whole_cells import core_among, whole_among
+from fedrec.identity.whole_cells import core_among, whole_among, whole_cells
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
 from fedrec.protection.opening import opening_seconds
@@ -68,6 +68,7 @@ class Rules:
             over exactly the clients that it counted.
         partition: who is always summed together.
         fewest_clients: with fewer no client would take part, where their sum needs no more.
+        fewest_cells: with fewer whole cells no sum is opened.
     """
 
     run: str
@@ -89,6 +90,7 @@ class Rules:
     entries: ProtectionPlan | None = None
     partition: Partition = field(default_factory=Partition)
     fewest_clients: int = 0
+    fewest_cells: int = 1
 
     def summable(self, clients: Collection[ClientId]) -> frozenset[ClientId]:
         """Return those of some clients whose updates may be added up; see `whole_cells`."""
@@ -96,7 +98,13 @@ class Rules:
 
     def suffices(self, clients: Collection[ClientId]) -> bool:
         """Tell whether a sum over these clients hides one among enough of them."""
-        return len(core_among(self.partition, clients)) >= self.needed
+        if len(core_among(self.partition, clients)) < self.needed:
+            return False
+        return self.n_cells(clients) >= self.fewest_cells
+
+    def n_cells(self, clients: Collection[ClientId]) -> int:
+        """Return how many whole cells these clients are; 1 where sums need none."""
+        return len(list(whole_cells(self.partition, clients))) if self.partition.cell_size else 1
 
     def may_begin(self, clients: Collection[ClientId]) -> bool:
         """Tell whether a round of these clients is one that they would take part in."""

@@ -1,0 +1,154 @@
+"""Each item's holders cell by cell, so that no cell alone can have rare items trained.
+
+An opened sum bounds counts from above only: one member with changed software can add holders that
+it does not have. So the authority opens the counts of each cell's core once a run, and leaves the
+rows out of every later sum that too few users hold outside the sum's largest cells
+(`held_widely`). Which rows these are follows from the cells in the sum, nothing else.
+
+Guests are in a sum's total and not in its cells' counts: they come and go, and a count that they
+left would promise holders who are not there. A cell that joined after the count has none either,
+until a round counts it. A core that changed is another one and is counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from fedrec.config.rows import held_widely
+from fedrec.errors import RefusedError
+from fedrec.identity.cells import Cell
+from fedrec.identity.whole_cells import whole_cells
+from fedrec.ids import digest
+from fedrec.wire.chunks import Blob
+from fedrec.wire.link import Link
+from fedrec.wire.messages import Reveal, RoundKind, UploadHeader
+from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_client.membership.membership import Membership
+from fedrec_client.round.context import RoundContext
+from fedrec_client.round.local_model import SharedModel
+
+__all__ = ["CellCounts", "Contributions", "fetch", "open_cell"]
+
+Contributions = tuple[UploadHeader, ...]
+Counts = Mapping[str, NDArray[np.int32]]
+
+
+def fetch(link: Link, member: Membership, task: Reveal, header: UploadHeader) -> bytes:
+    """Return a contribution as its author signed it.
+
+    Raises:
+        RefusedError: the coordinator sent something else.
+    """
+    payload = link.contribution(member.client_id, member.run, task.round, header.client_id)
+    if not header.blob.describes(payload):
+        raise RefusedError(
+            f"The contribution of {header.client_id[:16]} has {len(payload)} bytes that "
+            "are not the signed ones."
+        )
+    return payload
+
+
+def open_cell(
+    context: RoundContext[SharedModel],
+    task: Reveal,
+    cell: int,
+    contributions: Contributions,
+    *,
+    core: bool = False,
+) -> NDArray[np.int64]:
+    """Open the sum of one cell's contributions, noted on disk before the key is used.
+
+    Args:
+        core: whether it is the sum without the cell's guests.
+
+    Raises:
+        ProtocolError: its members' messages have no sum.
+        RefusedError: its members' users cannot add up to it, or it is another than before.
+    """
+    member = context.membership
+    vector = context.model.vector(task.kind)
+    total = vector.accumulator()
+    for payload in [fetch(context.link, member, task, one) for one in contributions]:
+        total.add(payload)
+    added = total.finish()
+    sums = OpenedSums(context.store)
+    if not sums.record_cell(task.round, cell, Blob.of(added).digest, core=core):
+        raise RefusedError(f"Another sum of cell {cell} was opened for round {task.round}.")
+    names = member.tag_names(task.round, contributions) if member.is_tagged else None
+    opened = vector.member.reveal(added, len(contributions), names)
+    context.model.check_sum(task.kind, opened, contributions)
+    return opened
+
+
+class CellCounts:
+    """Knows what each cell's core counted in this run, and which rows a sum may have."""
+
+    def __init__(self, context: RoundContext[SharedModel]) -> None:
+        self._context = context
+        self._roster = context.membership.roster
+        self._counts: Counts = {}
+        if context.store.state.cell_counts is not None:
+            self._counts = load(context.store.read(context.store.state.cell_counts))
+
+    @property
+    def is_on(self) -> bool:
+        """Whether rows depend on cells: there are several, or were when the run was counted."""
+        several = len(self._roster.partition.in_use) > 1
+        return self._context.membership.plan.counts_by_cell and (several or bool(self._counts))
+
+    def count(self, task: Reveal, contributions: Contributions) -> None:
+        """Open the counts of the cores that this run has not counted, and keep them for good.
+
+        Raises:
+            ProtocolError: a cell's messages have no sum.
+            RefusedError: a cell's users cannot add up to what it counts.
+        """
+        if task.kind != "count" or not self.is_on:
+            return
+        context, found = self._context, dict(self._counts)
+        for cell in self._cells(contributions):
+            core = tuple(one for one in contributions if one.client_id in cell.core)
+            if _name(cell) not in found:
+                opened = open_cell(context, task, cell.id, core, core=True)
+                counts = context.model.counts(task.kind, opened)
+                found[_name(cell)] = counts.astype(np.int32)
+        if len(found) > len(self._counts):
+            kept = context.store.keep_file("cell-counts", save(found))
+            context.store.change(cell_counts=kept)
+            self._counts = found
+
+    def left_in(
+        self, kind: RoundKind, aggregate: NDArray[np.int64], contributions: Contributions
+    ) -> NDArray[np.int64]:
+        """Return a sum without the rows that too few users hold outside its largest cells.
+
+        Raises:
+            RefusedError: nothing would be left to train with.
+        """
+        if kind == "evaluate" or not self.is_on:
+            return aggregate
+        plan, cells = self._context.membership.plan, self._cells(contributions)
+        counts = [self._counts[_name(cell)] for cell in cells if _name(cell) in self._counts]
+        nothing = np.zeros(self._context.model.n_items, dtype=np.int32)
+        widely = held_widely(plan, [*counts, nothing])
+        if kind == "train" and not widely.any():
+            raise RefusedError(
+                f"{len(counts)} of the {len(cells)} cells in the sum were counted in this run: "
+                f"outside {plan.federation.corrupt_cells} of them (federation.corrupt_cells) no "
+                f"item has {plan.federation.minimum_item_users} holders.",
+                remedy="Wait for the cells that were counted, or begin a new run.",
+            )
+        return self._context.model.with_rows(kind, aggregate, widely)
+
+    def _cells(self, contributions: Contributions) -> list[Cell]:
+        here = [one.client_id for one in contributions]
+        return list(whole_cells(self._roster.partition, here))
+
+
+def _name(cell: Cell) -> str:
+    """Name a cell as it was counted: with another core its counts are others."""
+    return f"{cell.id}-{digest('fedrec counted core v1', *cell.core).hex()}"
