@@ -25,11 +25,12 @@ T = TypeVar("T")
 class Work:
     """One thread for the store and the sum, a few for bytes that nobody counts yet.
 
-    `lost` is set when the store can no longer be believed: the process has to end.
+    `lost` is set when the store can no longer be believed, as `why_lost` says: the process has to
+    end.
     """
 
     def __init__(self) -> None:
-        self.lost = asyncio.Event()
+        self.lost, self.why_lost = asyncio.Event(), ""
         self._store = ThreadPoolExecutor(1, thread_name_prefix="fedrec-store")
         self._incoming = ThreadPoolExecutor(INCOMING_THREADS, thread_name_prefix="fedrec-incoming")
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -49,6 +50,7 @@ class Work:
         except DurabilityLost as error:
             if not self.lost.is_set():
                 structlog.get_logger().critical("durability lost", why=str(error))
+                self.why_lost = str(error)
             self.lost.set()
             raise
 

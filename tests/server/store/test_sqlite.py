@@ -11,7 +11,7 @@ import pytest
 from conformance.store_suite import IDENTITY, StoreSuite, entry
 from server.support.chaos import random_rules
 
-from fedrec.errors import SettingsError, StorageError
+from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import ClientId
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
@@ -106,10 +106,10 @@ def test_no_database_and_torn_pages_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "coordinator.sqlite"
     whole = path.read_bytes()
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(StorageError, match="cannot be used"):
+    with pytest.raises(DamagedFile, match=f"{path} is damaged: file is not a database"):
         SqliteStore(tmp_path, IDENTITY)
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StorageError, match="cannot be used"):
+    with pytest.raises(DamagedFile, match=f"{path} is damaged"):
         SqliteStore(tmp_path, IDENTITY)
     path.write_bytes(whole)
     SqliteStore(tmp_path, IDENTITY).close()
