@@ -64,6 +64,6 @@ def test_what_is_left_is_not_made_into_another_federation(
 
 def test_a_lost_record_names_the_way_back(folder: AuthorityFolder) -> None:
     (folder.path / RECORD).unlink()
-    with pytest.raises(KeysError, match="membership.json") as refused:
+    with pytest.raises(KeysError, match=r"membership\.json") as refused:
         rotate(folder)
     assert "fedrec keys restore" in refused.value.remedy
