@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, StorageError
 from fedrec_server.store.durable_files import DurabilityLost
 
 __all__ = ["Work"]
@@ -26,10 +26,11 @@ class Work:
     """One thread for the store and the sum, a few for bytes that nobody counts yet.
 
     `lost` is set when the store can no longer be believed, as `why_lost` says: the process has to
-    end.
+    end. `on_refused` hears of everything that the disk refused.
     """
 
     def __init__(self) -> None:
+        self.on_refused: Callable[[StorageError], None] = lambda error: None
         self.lost, self.why_lost = asyncio.Event(), ""
         self._store = ThreadPoolExecutor(1, thread_name_prefix="fedrec-store")
         self._incoming = ThreadPoolExecutor(INCOMING_THREADS, thread_name_prefix="fedrec-incoming")
@@ -52,6 +53,9 @@ class Work:
                 structlog.get_logger().critical("durability lost", why=str(error))
                 self.why_lost = str(error)
             self.lost.set()
+            raise
+        except StorageError as error:
+            self.on_refused(error)
             raise
 
     async def uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:

@@ -151,7 +151,7 @@ def test_stopping_ends_the_waiting(world: World) -> None:
 
 
 def test_limits_of_the_coordinator_are_waited_for(tmp_path: Path) -> None:
-    """An upload beside as many that broke off as a client may have, or above a limit set too low."""
+    """An upload beside as many broken ones as a client may have, or above a limit set too low."""
     bench, left = Bench.of(3), threading.Event()
 
     def silent() -> Iterator[bytes]:
