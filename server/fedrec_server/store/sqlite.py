@@ -310,7 +310,9 @@ class SqliteStore(Store):
             if (failed := lost(error, self._folder)) is not None:
                 raise failed from error
             message = f"The database did not take the change: {error}."
-            raise DiskFull(message, remedy=FREE_SPACE) from error
+            if code_of(error) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise DiskFull(message, remedy=FREE_SPACE) from error
+            raise StorageError(message, remedy="Check the disk.") from error
         except BaseException:
             _roll_back(rows)
             raise

@@ -124,3 +124,24 @@ def test_stale_coordinator_is_fenced_off(tmp_path: Path) -> None:
     with pytest.raises(DurabilityLost, match="took over"):
         store.commit([], [entry(1)])
     store.close()
+
+
+@pytest.mark.parametrize("kind", [sqlite3.ProgrammingError, sqlite3.IntegrityError])
+def test_what_is_not_for_want_of_space_is_no_full_disk(
+    tmp_path: Path, kind: type[sqlite3.Error]
+) -> None:
+    """Errors that Python makes have no code of SQLite's."""
+    broken: list[sqlite3.Error] = []
+
+    def failpoint(name: str) -> None:
+        if broken and name == "rows.commit":
+            raise broken.pop()
+
+    store = SqliteStore(tmp_path, IDENTITY, failpoint=failpoint)
+    broken.append(kind("out of order"))
+    with pytest.raises(StorageError, match="did not take the change") as refused:
+        store.commit([], [entry(1)])
+    assert type(refused.value) is StorageError
+    store.commit([], [entry(1)])
+    assert store.last_entry() == 1
+    store.close()
