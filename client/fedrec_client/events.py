@@ -35,6 +35,7 @@ EventName = Literal[
     "revealing",
     "revealed",
     "reveal_refused",
+    "split_view",
     "cell_paused",
     "round_refused",
     "snapshot_sent",

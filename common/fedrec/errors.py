@@ -22,7 +22,8 @@
     |  |- RosterBreaksCells          roster_breaks_cells    5    FAILED_PRECONDITION
     |  |- PartialCell                partial_cell           5    FAILED_PRECONDITION
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
-    |  |  `- WrongTags               wrong_tags             5    FAILED_PRECONDITION
+    |  |  |- WrongTags               wrong_tags             5    FAILED_PRECONDITION
+    |  |  `- SplitView               split_view             5    FAILED_PRECONDITION
     |  |- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
     |  |- FolderIsOld                folder_is_old_or_copied  5  PERMISSION_DENIED
     |  |  `- SecondCopy              second_copy            5    PERMISSION_DENIED
@@ -81,6 +82,7 @@ __all__ = [
     "RoundError",
     "SecondCopy",
     "SettingsError",
+    "SplitView",
     "StateWentBack",
     "StorageError",
     "SumOutOfBounds",
@@ -297,6 +299,13 @@ class WrongTags(RevealRefused):
     """A sum is not that of the messages whose tags it should have."""
 
     code = "wrong_tags"
+
+
+class SplitView(RevealRefused):
+    """The coordinator told clients of one round different things."""
+
+    code = "split_view"
+    public = "The coordinator told clients of a round different things."
 
 
 class SumOutOfBounds(RefusedError):

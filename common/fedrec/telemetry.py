@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from contextlib import suppress
 from typing import Any, TextIO, cast
@@ -44,12 +45,27 @@ def log_to_stderr(level: int = logging.DEBUG, *, as_json: bool = False) -> None:
     import structlog
 
     stream = cast(TextIO, SteadyStream(sys.stderr))
-    settings: dict[str, Any] = {"processors": _json_processors()} if as_json else {}
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(stream),
-        **settings,
+        processors=_json_processors() if as_json else _text_processors(),
     )
+
+
+def _text_processors() -> list[Any]:
+    """Return what makes a line of text; structlog's own traceback shows variables' values."""
+    import structlog
+
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.set_exc_info,
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
+            exception_formatter=structlog.dev.plain_traceback,
+        ),
+    ]
 
 
 def _json_processors() -> list[Any]:
@@ -74,4 +90,5 @@ def logger_of(name: str) -> Any:
 
     if structlog.is_configured():
         return structlog.get_logger(name)
-    return structlog.wrap_logger(structlog.PrintLogger(cast(TextIO, SteadyStream(sys.stderr))))
+    stream = cast(TextIO, SteadyStream(sys.stderr))
+    return structlog.wrap_logger(structlog.PrintLogger(stream), processors=_text_processors())

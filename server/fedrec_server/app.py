@@ -40,6 +40,7 @@ from fedrec_server.service.coordinator_service import CoordinatorService
 from fedrec_server.service.streams import StreamLimits
 from fedrec_server.service.tls_port import check_protocol, listen, options, own_credentials
 from fedrec_server.service.wire_recorder import WireRecorder
+from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.installed_epoch import installed_bundle
 from fedrec_server.store.sqlite import SqliteStore
@@ -214,6 +215,8 @@ class Coordinator:
                 remedy="The coordinator has ended, and nothing is lost. Free disk space, then "
                 "start it again.",
             ) from error
+        except DurabilityLost as error:
+            raise _failed(str(error)) from error
         on_start(address, self.engine.run.name)
         signals = _Signals()
         loop = asyncio.get_running_loop()
@@ -238,10 +241,7 @@ class Coordinator:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
         if lost:
-            raise StorageError(
-                "The store failed to make a change durable; nothing acknowledged is lost.",
-                remedy="Check the disk, then start the coordinator again.",
-            )
+            raise _failed(run.work.why_lost)
         if run.problem is not None:
             raise run.problem
         return signals.ending or run_end
@@ -355,6 +355,14 @@ class _Signals:
             os._exit(INTERRUPTED)
         self.ending = "interrupted" if number == signal.SIGINT else "terminated"
         self.came.set()
+
+
+def _failed(why: str) -> StorageError:
+    return StorageError(
+        f"The store failed. {why}",
+        remedy="Check the disk, then start the coordinator again: it looks whether the folder is "
+        "whole.",
+    )
 
 
 def _end_of(state: State) -> Ending:

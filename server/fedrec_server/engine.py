@@ -157,8 +157,10 @@ class Engine:
             try:
                 while await self._advance_once():
                     pass
-            except StorageError as error:
-                structlog.get_logger().warning("storage refused", run=run.name, why=error.message)
+            except StorageError:
+                # The run's log and status say so; tried again as time passes.
+                pass
+        run.look_at_disk()
         self._missing.notice(run.name, run.state, run.federation.keys.roster, run.presence)
 
     async def _advance_once(self) -> bool:

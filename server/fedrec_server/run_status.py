@@ -49,6 +49,7 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
         epsilon=run.federation.epsilon_after(state.charged),
         protocol=plan.evaluation.protocol,
         caution=measured_caution(plan, engine.quality.quality.untrained),
+        disk_full=run.disk_full,
     )
     round_ = state.current
     if round_ is not None:

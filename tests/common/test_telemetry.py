@@ -72,6 +72,26 @@ def test_a_logger_leaves_stdout_to_answers(capsys: pytest.CaptureFixture[str]) -
         structlog.configure(**before)
 
 
+@pytest.mark.parametrize("how", ["text", "json", "nobody said how"])
+def test_a_traceback_shows_no_variables(capsys: pytest.CaptureFixture[str], how: str) -> None:
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    try:
+        if how != "nobody said how":
+            log_to_stderr(logging.INFO, as_json=how == "json")
+        log = logger_of("fedrec.training")
+        try:
+            private = ["a history of films"]
+            raise ValueError(len(private))
+        except ValueError as error:
+            log.error("call failed", exc_info=error)
+    finally:
+        structlog.configure(**before)
+    err = capsys.readouterr().err
+    assert "ValueError: 1" in err and "Traceback" in err
+    assert "a history of films" not in err
+
+
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(logging.INFO, as_json=True)
     log = structlog.get_logger().bind(run="abc")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from e2e.commands import Command, commands, poll
-from e2e.kits import Kits, events_of, wait_for_event
+from e2e.kits import Kits, events_of, fedrec, wait_for_event
 from e2e.small_disk import SmallDisk
 from e2e.test_bad_days import counted, finished
 
@@ -91,6 +91,10 @@ def test_a_coordinator_that_is_killed_while_its_disk_is_full(tmp_path: Path, sta
         clients[0].wait_for("round 2  published")
         disk.fill(first)
         poll(lambda: "0 bytes are free" in first.told, "an upload that is refused")
+        assert first.told.count("disk full") == 1, "a warning, and not one for each try"
+        operator = str(kits.path / "authority" / "operator.pem")
+        shown = fedrec(tmp_path, "status", kits.address, "--operator", operator)
+        assert "\ndisk " in shown and "0 bytes are free" in shown
         first.kill()
         second = kits.coordinator("second", under=disk.under)
         poll(lambda: "0 bytes are free" in second.told, "an upload that is refused again")

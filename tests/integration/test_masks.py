@@ -28,7 +28,12 @@ from integration.support.masked import (
 from fedrec.errors import RoundClosed
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import KeyList
-from fedrec.protection.masks.bodies import key_list_from_bytes, key_list_to_bytes
+from fedrec.protection.masks.bodies import (
+    key_list_from_bytes,
+    key_list_to_bytes,
+    signatures_from_bytes,
+    signatures_to_bytes,
+)
 from fedrec.protection.masks.keys import RoundKeys
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
@@ -131,12 +136,19 @@ def one_less(raw: bytes) -> bytes:
     return bytes([raw[0] & (raw[0] - 1), *raw[1:]])
 
 
+def of_others(raw: bytes) -> bytes:
+    """Return signatures, one of them over what another client was shown."""
+    signatures = signatures_from_bytes(raw)
+    return signatures_to_bytes(signatures | {min(signatures): bytes(64)})
+
+
 @pytest.mark.parametrize(
     ("step", "change", "event"),
     [
         ("shares", swapped_keys, "mask_keys_refused"),
         ("signature", one_less, "partial_cell"),
         ("answer", lambda raw: b"", "shares_refused"),
+        ("answer", of_others, "split_view"),
         ("vector", lambda raw: raw[:-1], "mask_inbox_refused"),
     ],
 )

@@ -88,6 +88,33 @@ def until(clients: list[Client], round_id: int) -> None:
         client.wait_for("published", round_id)
 
 
+def test_coordinator_whose_index_is_gone(found: Found, revealing: Revealers) -> None:
+    """It refuses the folder with all its sums; made anew, the run goes on, same bits."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    revealing(federation)
+    gate = Gate(4)
+    clients = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
+    folder = state_of(federation)
+    try:
+        until(clients[1:], 3)
+        federation.stop_coordinator()
+        for path in [*folder.glob("coordinator.sqlite*"), folder / "highwater"]:
+            path.unlink()
+        before = content(folder)
+        assert sum(name.startswith("blobs/") for name in before) == 3
+        for _ in range(2):
+            with pytest.raises(StateWentBack, match="3 in blobs/") as refused:
+                federation.start_again()
+            assert "fedrec coordinator recover" in refused.value.remedy
+            assert content(folder) == before
+        made = recovered(federation)
+    finally:
+        gate.opened.set()
+    assert made.aside is not None
+    assert content(made.aside) == before, "set aside, not deleted"
+    check_everybody(federation)
+
+
 def test_coordinator_three_rounds_back(found: Found, revealing: Revealers) -> None:
     """An older folder is recognised; made anew, the run goes on with the next round, same bits."""
     federation = found(plan_of("bfv", key_holder="authority"))

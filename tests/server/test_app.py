@@ -36,7 +36,7 @@ from fedrec.wire.messages import Wait
 from fedrec_server.app import Coordinator
 from fedrec_server.rounds.endings import finish
 from fedrec_server.store import sqlite
-from fedrec_server.store.durable_files import DiskFull
+from fedrec_server.store.durable_files import DiskFull, DurabilityLost
 
 TESTS = Path(__file__).parents[1]
 
@@ -142,6 +142,19 @@ def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path: Pat
         asyncio.run(full.serve(lambda *_: None))
     with serving(bench, tmp_path) as found:
         assert found.address
+
+
+def test_damage_that_shows_at_the_start_is_no_defect(tmp_path: Path) -> None:
+    """Deeper than SQLite's quick check looks."""
+
+    def failpoint(name: str) -> None:
+        if name == "rows.begin":
+            raise DurabilityLost("coordinator.sqlite is damaged: malformed.")
+
+    bench = Bench.of(3)
+    broken = Coordinator(settings_of(tmp_path), bench.federation, failpoint=failpoint)
+    with pytest.raises(StorageError, match=r"coordinator\.sqlite is damaged.*Check the disk"):
+        asyncio.run(broken.serve(lambda *_: None))
 
 
 def test_state_folder_in_use_is_named(tmp_path: Path) -> None:

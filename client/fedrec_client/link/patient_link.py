@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from fedrec.errors import CorruptUpload, FedrecError, InternalError, StorageError, Unreachable
+from fedrec.errors import (
+    CorruptUpload,
+    FedrecError,
+    InternalError,
+    StorageError,
+    TooLarge,
+    Unreachable,
+)
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     FederationInfo,
@@ -25,8 +32,9 @@ from fedrec_client.link.stopping import StopSwitch
 
 __all__ = ["Meter", "patient_link"]
 
-PASSING = (Unreachable, StorageError, InternalError)
-"""Troubles of the coordinator that end without us: it is down, its disk is full, it failed."""
+PASSING = (Unreachable, StorageError, InternalError, TooLarge)
+"""Troubles of the coordinator that end without us: it is down, its disk is full, it failed, its
+limits are too low, or it still counts streams that broke off."""
 CORRUPT_TRIES = 5
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrec.errors import RefusedError
+from fedrec.errors import RefusedError, SplitView
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
@@ -58,7 +58,7 @@ class RoundTerms:
                 remedy=_REMEDY,
             )
         if header.key_list != self.key_list:
-            raise RefusedError(
+            raise SplitView(
                 f"{author} contributed to round {self.round} for another list of keys.",
                 remedy=_REMEDY,
             )

@@ -21,6 +21,7 @@ from fedrec.errors import (
     ProtocolError,
     RefusedError,
     RoundError,
+    SplitView,
     StorageError,
 )
 from fedrec.ids import RoundId
@@ -140,6 +141,7 @@ class CatchingUp:
         # Every round starts from the one published before it, which is the model's version here.
         terms = self._model.terms(found.round, found.kind)
         member.check_contributions(terms, found.contributions)
+        self._check_agreement(found)
         manifest = manifest_digest(member.run, found.round, found.contributions)
         opened = self._store.state.revealed_as(found.round)
         if opened is not None and (opened.kept or opened.manifest_digest) != manifest:
@@ -160,6 +162,22 @@ class CatchingUp:
         if found.statement is not None:
             self._compare(found, manifest, aggregate, shared)
         return aggregate, shared
+
+    def _check_agreement(self, found: PublishedRound) -> None:
+        """Refuse a round whose contributors agreed on something else than this client was shown.
+
+        Raises:
+            SplitView: naming the round.
+        """
+        staged = self._store.state.staged
+        if staged is None or not staged.acknowledged or staged.header.round != found.round:
+            return
+        if staged.header.key_list != found.contributions[0].key_list:
+            raise SplitView(
+                f"The clients in round {found.round} signed for another list of keys than the one "
+                "that this client was shown.",
+                remedy="The coordinator told clients different things; tell the data owners.",
+            )
 
     def _read(self, found: PublishedRound) -> NDArray[np.int64]:
         """Return the integers of a published sum."""

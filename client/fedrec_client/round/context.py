@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, SplitView
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec_client.membership.membership import Membership
@@ -40,5 +40,8 @@ class RoundContext(Generic[ModelT]):
     journal: RoundJournal
 
     def refused(self, event: str, round_id: RoundId, error: FedrecError) -> None:
-        """Note in the audit log what was refused, and why."""
+        """Note in the audit log what was refused, and why; a split view is named as such."""
+        if isinstance(error, SplitView):
+            event = "split_view"
+            self.journal.tell("split_view", round_id, detail=str(error))
         self.audit.refused(event, run=self.membership.run, round_id=round_id, error=error)

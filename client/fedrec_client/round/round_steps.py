@@ -29,6 +29,7 @@ from fedrec.errors import (
     RoundClosed,
     RoundError,
     SettingsError,
+    SplitView,
 )
 from fedrec.protection import RoundTerms
 from fedrec.protection.round_protocol import ClientSide, Step
@@ -191,10 +192,18 @@ class RoundSteps:
         is_vector = record.step == self._steps.vector.name
         try:
             return self._participation.send() if is_vector else self._submit(record)
-        except (BadSignature, ProtocolError) as error:
+        except (BadSignature, ProtocolError) as refused:
+            error: FedrecError = refused
             if record.step == self._steps.first.name:
                 raise
             # The coordinator told others something else than this client.
+            is_vector_refused = is_vector and type(error) is ProtocolError
+            if isinstance(error, BadSignature) or is_vector_refused:
+                error = SplitView(
+                    f"The coordinator refuses what this client made of what it was shown in step "
+                    f"{record.step}: {error.message}",
+                    remedy="It told clients different things; tell the data owners.",
+                )
             self._refuse(record, record.step, error)
             return False
 
@@ -231,7 +240,8 @@ class RoundSteps:
         )
         self._context.refused(event, record.round, error)
         self._store.keep_masking(record.model_copy(update={"refused": True}))
-        self._journal.tell("reveal_refused", record.round, detail=error.message)
+        if not isinstance(error, SplitView):
+            self._journal.tell("reveal_refused", record.round, detail=error.message)
 
     def _terms(self, record: SteppedRound) -> RoundTerms:
         member = self._membership

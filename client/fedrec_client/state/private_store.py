@@ -68,11 +68,16 @@ class PrivateStore:
             make_private_folder(folder)
             self._lock = FolderLock(folder, setting)
         try:
+            # Before the database is read: there are none until it says whose they are.
+            files = sorted(path.name for path in folder.glob("*.bin"))
             self._own = self._database.read("client")
             self._records = self._database.read("run")
             name = str(folder / STATE_FILE)
             self._state = StoredState.from_records(self._records, name) if self._records else None
+            if self._state is None and files:
+                raise _lost(folder, files)
             if not read_only:
+                self._check_lists()
                 self._collect_garbage()
         except BaseException:
             self.close()
@@ -386,6 +391,16 @@ class PrivateStore:
         self._records, self._state = records, state
         self._collect_garbage()
 
+    def _check_lists(self) -> None:
+        """Refuse a folder whose lists of private tables are damaged, before a table is deleted.
+
+        Raises:
+            StorageError: naming the list.
+        """
+        if self._state is not None and any((self.folder / BLOCKS).glob("*.bin")):
+            for ref in self._state.private_files():
+                checked_path(self.folder, ref)
+
     def _collect_garbage(self) -> None:
         needed = set() if self._state is None else self._state.files()
         blocks: set[str] = set()
@@ -396,6 +411,16 @@ class PrivateStore:
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
         self._blocks.keep(blocks)
+
+
+def _lost(folder: Path, files: list[str]) -> StorageError:
+    """Return the error of a folder whose files belong to a run that its database does not know."""
+    return StorageError(
+        f"{folder / STATE_FILE} is missing, or knows of no run, and {len(files)} files of one are "
+        f"there, as {files[0]}.",
+        remedy="Nothing was changed or deleted. Bring the whole folder back from a backup; or "
+        "start with a new state folder, which does not know what users' privacy has cost.",
+    )
 
 
 def _sent(header: UploadHeader) -> SentUpdate:

@@ -91,6 +91,7 @@ class RunStatus:
         epsilon: what the noisy sums released so far cost a user; None without noise.
         protocol: what held-out items are ranked among; empty where the coordinator is older.
         caution: what has to stand beside its figures; empty for nothing, None while nobody knows.
+        disk_full: what the coordinator's disk refused just now; empty while it takes all.
         quality: what the last measured round says; None before the first.
         current: the round in progress, or None between rounds.
     """
@@ -116,6 +117,7 @@ class RunStatus:
     epsilon: float | None = None
     protocol: str = ""
     caution: str | None = ""
+    disk_full: str = ""
     quality: Quality | None = None
     current: CurrentRound | None = None
 

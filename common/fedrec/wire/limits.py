@@ -108,9 +108,13 @@ def check_client_id(value: str, field: str) -> ClientId:
 
 
 def check_number(value: int, field: str, *, maximum: int = MAX_NUMBER) -> int:
-    """Return a number between 0 and `maximum`."""
+    """Return a number between 0 and `maximum`.
+
+    Raises:
+        ProtocolError: it is another; no honest peer's limits have to do with it.
+    """
     if not 0 <= value <= maximum:
-        raise TooLarge(f"{field} is {value}, expected 0 to {maximum}.")
+        raise ProtocolError(f"{field} is {value}, expected 0 to {maximum}.")
     return value
 
 

@@ -93,7 +93,7 @@ class CheckpointFolder:
         return self._index.is_file()
 
     def open(self) -> None:
-        """Keep other processes from the run; delete tables of versions that no checkpoint names.
+        """Keep other processes from the run; what is there stays until `load` or `save`.
 
         Raises:
             FolderInUse: another process trains in the run folder.
@@ -101,12 +101,13 @@ class CheckpointFolder:
         """
         self._make()
         self._lock = FolderLock(self._run_folder, "--resume", name=f"{self._folder.name}/lock")
-        self._keep_blocks()
+        self._blocks.keep(path.name for path in (self._run_folder / BLOCKS).glob("*.bin"))
 
     def close(self) -> None:
-        """Let other processes go on with the run; without a checkpoint nothing is left."""
+        """Let other processes go on with the run; an empty folder is removed."""
         if self._lock is not None:
-            if not self.exists:
+            # Without its index a checkpoint may still be restored, so that its files stay.
+            if not self.exists and not any(self._folder.glob("*.safetensors")):
                 shutil.rmtree(self._folder, ignore_errors=True)
             self._lock.release()
             self._lock = None
@@ -160,7 +161,7 @@ class CheckpointFolder:
             initial: returns the run's first version.
 
         Raises:
-            StorageError: there is none, or it is damaged.
+            StorageError: there is none, or it is damaged; nothing was deleted.
             SettingsError: it belongs to other settings or other data.
             VersionMismatch: it has another format.
         """
@@ -181,6 +182,7 @@ class CheckpointFolder:
             raise StorageError(
                 f"The checkpoint {self._index} cannot be read: {error}.", remedy=_DAMAGED
             ) from error
+        self._keep_blocks()
         return Checkpoint(
             identity=identity, provenance=provenance, last=last, best=best, rounds=rounds
         )

@@ -70,6 +70,7 @@ MEMBERSHIP_FILE = "membership.json"
 APPLICANTS_FILE = "applicants.json"
 MAX_BYTES = 64 << 20
 APPLICANTS = "fedrec applicants"
+_RESTORE = "Restore the folder from a copy (`fedrec keys restore`)."
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -121,7 +122,9 @@ class AuthorityFolder:
         raw = read_public(
             path,
             max_bytes=MAX_BYTES,
-            remedy="Check --into; `fedrec provision` makes a federation's keys.",
+            remedy=_RESTORE
+            if self._roster_numbers
+            else "Check --into; `fedrec provision` makes a federation's keys.",
         )
         return Membership.from_json(raw, str(path))
 
@@ -142,17 +145,15 @@ class AuthorityFolder:
 
     @property
     def last_roster(self) -> Roster | None:
-        """The roster of the last epoch that was made here; None before the first."""
-        rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
-        numbers = {int(path.stem): path for path in rosters if path.stem.isdecimal()}
-        if not numbers:
+        """The roster of the last epoch that was made here; None before the first.
+
+        Raises:
+            KeysError: it is missing or damaged; without it cells would be made that nobody accepts.
+        """
+        if not self.last_epoch:
             return None
-        raw = read_public(
-            numbers[max(numbers)],
-            max_bytes=MAX_BYTES,
-            remedy="Restore the folder from a copy (`fedrec keys restore`).",
-        )
-        return Roster.from_json(raw)
+        path = self.private / ROSTERS_FOLDER / f"{self.last_epoch:08d}.json"
+        return Roster.from_json(read_public(path, max_bytes=MAX_BYTES, remedy=_RESTORE))
 
     @property
     def paused(self) -> tuple[int, ...]:
@@ -169,12 +170,16 @@ class AuthorityFolder:
     def last_epoch(self) -> int:
         """The highest number that an epoch was made with; 0 before the first."""
         # A restored folder has rosters and no bundle; one that was killed may lack the record.
-        rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
-        known = [int(path.stem) for path in rosters if path.stem.isdecimal()]
+        known = self._roster_numbers
         known += [self.newest.roster.epoch] if self.newest is not None else []
         if (self.private / MEMBERSHIP_FILE).exists():
             known.append(self.membership.last_epoch)
         return max(known, default=0)
+
+    @property
+    def _roster_numbers(self) -> list[int]:
+        rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
+        return [int(path.stem) for path in rosters if path.stem.isdecimal()]
 
     def begin(self, plan: Plan, n_items: int) -> Membership:
         """Return the membership for a plan, with the members that are known already.

@@ -103,6 +103,12 @@ class FolderChanges(AuthorityFolder):
         """
         if (self.private / AUTHORITY_FILE).exists() or self.public_key_path.exists():
             return self.authority, False
+        if self.last_epoch:
+            raise KeysError(
+                f"{self.path} has epoch {self.last_epoch} of an authority whose keys are gone.",
+                remedy="Restore the folder from a copy (`fedrec keys restore`), or start anew with "
+                "another --into.",
+            )
         made = Authority.create()
         made.save(self.private)
         return made, True

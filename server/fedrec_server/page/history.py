@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -117,16 +118,18 @@ class RunHistory:
         fields = json.loads(entry.fields_json)
         metrics = fields.pop("metrics", None)
         if entry.kind == "round published":
-            self._rounds[entry.round] = RoundPoint(
-                sequence=entry.sequence,
-                round=entry.round,
-                kind=fields["kind"],
-                unix_seconds=entry.unix_seconds,
-                counted=fields["counted"],
-                bytes_received=fields["bytes_received"],
-                bytes_published=fields["bytes_published"],
-                seconds=fields["seconds"],
-            )
+            # In a damaged row the name of a field may be another.
+            with suppress(KeyError):
+                self._rounds[entry.round] = RoundPoint(
+                    sequence=entry.sequence,
+                    round=entry.round,
+                    kind=fields["kind"],
+                    unix_seconds=entry.unix_seconds,
+                    counted=fields["counted"],
+                    bytes_received=fields["bytes_received"],
+                    bytes_published=fields["bytes_published"],
+                    seconds=fields["seconds"],
+                )
         if metrics and entry.round in self._rounds:
             self._rounds[entry.round] = self._rounds[entry.round].measuring(self.last, metrics)
         self._events.append(

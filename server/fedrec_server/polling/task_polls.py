@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import structlog
-
 from fedrec.errors import StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import NOTHING, Remembered, Task, Wait
@@ -133,8 +131,9 @@ class TaskPolls:
             live = run.presence.live() if run.state.rules.partition.cell_size else frozenset()
             async with run.lock:
                 await run.apply(Polled(now=run.clock.now(), client_id=client_id, live=live))
-        except StorageError as error:
-            structlog.get_logger().warning("storage refused", run=run.name, why=error.message)
+        except StorageError:
+            # The run's log and status say so.
+            pass
 
     async def _miss_snapshot(self, client_id: ClientId, version: RoundId) -> None:
         """Ask somebody for a snapshot, where this late joiner is better off with one."""

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from fedrec.clock import Clock
+from fedrec.disk import DiskFull
 from fedrec.errors import FedrecError, StorageError
 from fedrec.ids import RoundId
 from fedrec.protection import Protection
@@ -29,6 +30,10 @@ from fedrec_server.store.store import Entry, Store
 
 __all__ = ["Listener", "LiveRun"]
 
+FULL_SECONDS = 30.0
+"""A disk that refused nothing for so long, while clients tried again, has space."""
+REFUSED_EVERY_SECONDS = 60.0
+"""At most one line of the log tells of it in so long."""
 Listener = Callable[[State, tuple[Change, ...]], None]
 """Hears of the state before, and of what was just committed."""
 
@@ -74,6 +79,9 @@ class LiveRun:
         self.watchers: Waiters[str] = Waiters()
         self.halted = asyncio.Event()
         self.problem: FedrecError | None = None
+        self.work.on_refused = self._note_refused
+        self._full: tuple[float, str] | None = None
+        self._refusal_told = float("-inf")
 
     @property
     def name(self) -> str:
@@ -92,6 +100,27 @@ class LiveRun:
         """
         name = update_name(header.round, header.client_id)
         return self.store.spool.read(name, header.blob)
+
+    @property
+    def disk_full(self) -> str:
+        """What the disk refused lately for want of space; empty while it takes all."""
+        return "" if self._full is None else self._full[1]
+
+    def look_at_disk(self) -> None:
+        """Forget a full disk once it refused nothing for a while."""
+        if self._full is not None and self.clock.now() >= self._full[0] + FULL_SECONDS:
+            self._full = None
+            structlog.get_logger().info("disk takes what is written", run=self.name)
+
+    def _note_refused(self, error: StorageError) -> None:
+        now, is_full = self.clock.now(), isinstance(error, DiskFull)
+        if is_full:
+            self._full = (now, error.message)
+        if now >= self._refusal_told + REFUSED_EVERY_SECONDS:
+            self._refusal_told = now
+            log = structlog.get_logger().bind(run=self.name)
+            event = "disk full" if is_full else "storage refused"
+            log.warning(event, why=error.message, remedy=error.remedy)
 
     def halt(self, problem: FedrecError) -> None:
         """Let nothing change any more."""

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, StorageError
 from fedrec_server.store.durable_files import DurabilityLost
 
 __all__ = ["Work"]
@@ -25,11 +25,13 @@ T = TypeVar("T")
 class Work:
     """One thread for the store and the sum, a few for bytes that nobody counts yet.
 
-    `lost` is set when the store can no longer be believed: the process has to end.
+    `lost` is set when the store can no longer be believed, as `why_lost` says: the process has to
+    end. `on_refused` hears of everything that the disk refused.
     """
 
     def __init__(self) -> None:
-        self.lost = asyncio.Event()
+        self.on_refused: Callable[[StorageError], None] = lambda error: None
+        self.lost, self.why_lost = asyncio.Event(), ""
         self._store = ThreadPoolExecutor(1, thread_name_prefix="fedrec-store")
         self._incoming = ThreadPoolExecutor(INCOMING_THREADS, thread_name_prefix="fedrec-incoming")
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -49,7 +51,11 @@ class Work:
         except DurabilityLost as error:
             if not self.lost.is_set():
                 structlog.get_logger().critical("durability lost", why=str(error))
+                self.why_lost = str(error)
             self.lost.set()
+            raise
+        except StorageError as error:
+            self.on_refused(error)
             raise
 
     async def uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:

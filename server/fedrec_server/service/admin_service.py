@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedrec.errors import SettingsError
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
+from fedrec.wire.limits import check_number
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
 from fedrec_server.engine import Engine
@@ -51,7 +52,7 @@ class AdminService(AdminServicer):
     async def WatchEvents(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the journal from where the operator's view ends, and go on if asked to."""
         run = self._engine.run
-        after = request.after_event
+        after = check_number(request.after_event, "request.after_event")
         with run.watchers.listening(next(self._names)) as news:
             while True:
                 news.forget()

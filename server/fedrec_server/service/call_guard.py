@@ -6,17 +6,18 @@ the incident id that the peer got too.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
-import structlog
 
-from fedrec.errors import FedrecError, ProtocolError, Unreachable
+from fedrec.errors import ProtocolError, Unreachable
 from fedrec.wire.chunk_parts import part_reader
 from fedrec.wire.chunks import Chunk
-from fedrec.wire.error_status import new_incident, to_details
+from fedrec.wire.error_status import to_details
 from fedrec_server.service.callers import REFLECTION, Caller, Callers
+from fedrec_server.service.refusal_log import RefusalLog
 from fedrec_server.service.streams import StreamLimits, heard_in_time
 from fedrec_server.store.durable_files import DurabilityLost
 
@@ -58,6 +59,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         self._callers = callers
         self._limits = limits
         self._stopping = stopping
+        self._refusals = RefusalLog(time.monotonic)
         self._guarded: dict[str, tuple[Message, Message]] = {}
 
     async def intercept_service(
@@ -129,7 +131,12 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
     async def _abort(self, error: Exception, method: str, context: Context) -> NoReturn:
         if self._on_refused is not None:
             self._on_refused(method, error)
-        await _abort(error, method, context, self._callers.name_of(context))
+        if isinstance(error, DurabilityLost):
+            error = Unreachable("The store failed; the coordinator stops.")
+        incident = self._refusals.tell(error, method, self._callers.name_of(context))
+        code, message, metadata = to_details(error, incident=incident)
+        await context.abort(code, message, metadata)
+        raise error
 
     def _check(self, method: str, context: Context, *, streams: bool) -> Caller:
         caller = self._callers.of(context)
@@ -165,18 +172,3 @@ async def _parts(parts: AsyncIterator[bytes], read: Read, caller: Caller) -> Asy
         yield _read(raw, read, caller)
         # Not to be held while the next one arrives.
         del raw
-
-
-async def _abort(error: Exception, method: str, context: Context, client: str) -> NoReturn:
-    if isinstance(error, DurabilityLost):
-        error = Unreachable("The store failed; the coordinator stops.")
-    incident = new_incident()
-    log = structlog.get_logger().bind(method=method.rpartition("/")[2], incident=incident)
-    log = log.bind(client=client) if client else log
-    if isinstance(error, FedrecError):
-        log.info("call refused", code=error.code, why=error.message)
-    else:
-        log.error("call failed", exc_info=error)
-    code, message, metadata = to_details(error, incident=incident)
-    await context.abort(code, message, metadata)
-    raise error

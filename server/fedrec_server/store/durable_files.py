@@ -7,6 +7,7 @@ database name them. A file without a row is an orphan and is swept at the next s
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import weakref
@@ -39,6 +40,9 @@ __all__ = [
 ]
 
 FOLDERS = ("partial", "updates", "blobs", "snapshots", "epochs")
+OF_ROUNDS = FOLDERS[:-1]
+OURS = re.compile(r"[0-9]{8}-[0-9a-z-]+|tmp-[0-9a-f]{16}")
+"""Names that the spool gives to files; others it did not write, and does not delete."""
 READ_BYTES = 1 << 20
 FREE_SPACE = "Free disk space; the coordinator goes on by itself."
 
@@ -286,12 +290,17 @@ class Spool:
             raise damaged(name)
 
     def last_round(self) -> RoundId:
-        """Return the latest round of which there is a finished file, 0 without any."""
-        names = (path.name for kind in ("updates", "blobs") for path in self._of(kind))
-        return RoundId(max((int(name[:8]) for name in names), default=0))
+        """Return the latest round of which there is a file, 0 without any."""
+        names = (path.name for kind in OF_ROUNDS for path in self._of(kind))
+        numbers = (int(name[:8]) for name in names if name[0].isdigit())
+        return RoundId(max(numbers, default=0))
+
+    def counts(self) -> dict[str, int]:
+        """Return by folder how many files are there."""
+        return {kind: sum(1 for _ in self._of(kind)) for kind in FOLDERS}
 
     def _of(self, kind: str) -> Iterator[Path]:
-        return (path for path in (self._folder / kind).iterdir() if path.name[:8].isdigit())
+        return (path for path in (self._folder / kind).iterdir() if OURS.fullmatch(path.name))
 
     def chunks(self, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
         """Yield a file piece by piece."""
@@ -316,7 +325,7 @@ class Spool:
         """Delete what no row names and uploads of other rounds; return how many files went."""
         swept = 0
         for folder in FOLDERS:
-            for path in (self._folder / folder).iterdir():
+            for path in self._of(folder):
                 name = f"{folder}/{path.name}"
                 upload = collecting is not None and path.name.startswith(f"{collecting:08d}-")
                 if name in named or (folder == "partial" and upload):

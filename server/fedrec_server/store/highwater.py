@@ -19,16 +19,17 @@ from pathlib import Path
 from fedrec.durable import sync
 from fedrec.errors import StateWentBack, StorageError
 
-__all__ = ["FILE", "REMEDY", "Highwater"]
+__all__ = ["FILE", "REMEDY", "WAY_BACK", "Highwater"]
 
 FILE = "highwater"
 _MAGIC = b"fedrec highwater 1 "
 _DIGITS = 20
-REMEDY = (
-    "Nothing was changed or deleted. Bring the whole folder back from a backup (`fedrec "
-    "coordinator backup` makes one), check the disk, and keep this folder: it shows what happened. "
-    "Where there is none and the key authority opens sums: `fedrec coordinator recover`."
+WAY_BACK = (
+    "Bring the whole folder back from a backup (`fedrec coordinator backup` makes one), check the "
+    "disk, and keep this folder: it shows what happened. Where there is none and the key authority "
+    "opens sums: `fedrec coordinator recover`. A new run needs an empty folder."
 )
+REMEDY = f"Nothing was changed or deleted. {WAY_BACK}"
 
 
 class Highwater:
@@ -52,7 +53,7 @@ class Highwater:
             StateWentBack: the database knows less than it once did, or one of the two is missing.
             StorageError: the mark cannot be read.
         """
-        found = self._read()
+        found = self._read(may_be_empty=not commits)
         if found is None and commits is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self.note(0)
@@ -95,12 +96,12 @@ class Highwater:
             os.close(self._file)
             self._file = -1
 
-    def _read(self) -> int | None:
+    def _read(self, *, may_be_empty: bool) -> int | None:
         try:
             raw = self._path.read_bytes()
         except FileNotFoundError:
             return None
-        if not raw:
+        if not raw and may_be_empty:
             # Killed before the first mark.
             return 0
         number = raw[len(_MAGIC) : len(_MAGIC) + _DIGITS]

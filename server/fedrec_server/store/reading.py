@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 
@@ -31,9 +32,13 @@ __all__ = [
     "load_state",
     "named_files",
     "next_published",
+    "number",
     "snapshot",
+    "sums_before",
 ]
 
+MOST = 2**63
+"""No sum of metrics is beyond it, either way."""
 IN_PROGRESS = "phase NOT IN ('published', 'abandoned')"
 
 
@@ -41,17 +46,17 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
     """Return the run as the last committed transaction left it."""
     meta = {row["name"]: row["value"] for row in rows.execute("SELECT name, value FROM meta")}
     ended = meta["ended"]
-    published = _number(rows, "SELECT max(round) FROM rounds WHERE phase = 'published'")
+    published = number(rows, "SELECT max(round) FROM rounds WHERE phase = 'published'")
     forgiven = max(published, int(meta["resumed_after"]))
     abandoned = "SELECT count(*) FROM rounds WHERE phase = 'abandoned' AND round > ?"
     in_row = f"{abandoned} AND reason != ?"
     before = read_recovered(rows)
     since = 0 if before is None else before.round
     kind = "SELECT count(*) FROM rounds WHERE phase = 'published' AND kind = ? AND round > ?"
-    trained = _number(rows, kind, "train", since)
-    counted = _number(rows, kind, "count", since) > 0
-    evaluated = _number(rows, kind, "evaluate", since) > 0
-    charged, last = _number(rows, "SELECT count(*) FROM ledger"), last_round(rows)
+    trained = number(rows, kind, "train", since)
+    counted = number(rows, kind, "count", since) > 0
+    evaluated = number(rows, kind, "evaluate", since) > 0
+    charged, last = number(rows, "SELECT count(*) FROM ledger"), last_round(rows)
     if before is not None:
         trained, charged = trained + before.trained, charged + before.charged
         counted, evaluated = counted or before.counted, evaluated or before.evaluated
@@ -75,8 +80,8 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         reporting=_reporting(rows, published, rules.epoch),
         rows=_stated_rows(rows, published),
         last_count=last_count,
-        abandoned=_number(rows, abandoned, 0),
-        abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),
+        abandoned=number(rows, abandoned, 0),
+        abandoned_in_row=number(rows, in_row, forgiven, EPOCH_CHANGED),
         gave_up=_gave_up(rows, forgiven),
         current=_current(rows),
         stop_asked=meta["stop_asked"] == "1",
@@ -172,18 +177,38 @@ def applicants(rows: sqlite3.Connection) -> list[Applicant]:
 
 
 def entries(rows: sqlite3.Connection, after: int, limit: int) -> list[Entry]:
-    """Return journal entries in order."""
+    """Return journal entries in order.
+
+    Raises:
+        ValueError: one holds something else than was written.
+    """
     query = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?"
     return [
         Entry(
             unix_seconds=row["unix_seconds"],
             kind=row["kind"],
             round=row["round"],
-            fields_json=row["fields_json"],
+            fields_json=_checked_fields(row),
             sequence=row["sequence"],
         )
         for row in rows.execute(query, (after, limit))
     ]
+
+
+def _checked_fields(row: sqlite3.Row) -> str:
+    """Return an entry's fields, if they are what readers of the journal rely on."""
+    text: str = row["fields_json"]
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = None
+    if isinstance(fields, dict):
+        metrics = fields.get("metrics", [])
+        if isinstance(metrics, list) and all(
+            type(one) is int and -MOST <= one < MOST for one in metrics
+        ):
+            return text
+    raise ValueError(f"line {row['sequence']} of its journal cannot be read")
 
 
 def commits(rows: sqlite3.Connection) -> int:
@@ -194,7 +219,7 @@ def commits(rows: sqlite3.Connection) -> int:
 
 def last_round(rows: sqlite3.Connection) -> RoundId:
     """Return the last number that a round was given."""
-    return RoundId(_number(rows, "SELECT max(round) FROM rounds"))
+    return RoundId(number(rows, "SELECT max(round) FROM rounds"))
 
 
 def kept_files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
@@ -210,6 +235,14 @@ def kept_files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
         yield snapshot_name(stored.round, stored.blob), stored.blob
     if installed is not None:
         yield epoch_name(installed.epoch, installed.blob), installed.blob
+
+
+def sums_before(rows: sqlite3.Connection, n_kept: int) -> tuple[RoundId, list[str]]:
+    """Return the last published round but so many, and the files of its sum and of earlier ones."""
+    query = "SELECT round FROM rounds WHERE phase = 'published' ORDER BY round DESC LIMIT ?, 1"
+    last = RoundId(number(rows, query, n_kept))
+    query = "SELECT blob_name FROM rounds WHERE blob_name IS NOT NULL AND round <= ?"
+    return last, [row["blob_name"] for row in rows.execute(query, (last,))]
 
 
 def files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
@@ -248,12 +281,12 @@ def _current(rows: sqlite3.Connection) -> Round | None:
     row = rows.execute(f"SELECT * FROM rounds WHERE {IN_PROGRESS}").fetchone()
     if row is None:
         return None
-    number = RoundId(row["round"])
-    asked = rows.execute("SELECT client_id FROM asked WHERE round = ?", (number,))
-    accepted = {header.client_id: header for header in _contributions(rows, number)}
-    messages = _messages(rows, number)
+    round_id = RoundId(row["round"])
+    asked = rows.execute("SELECT client_id FROM asked WHERE round = ?", (round_id,))
+    accepted = {header.client_id: header for header in _contributions(rows, round_id)}
+    messages = _messages(rows, round_id)
     return Round(
-        number=number,
+        number=round_id,
         kind=row["kind"],
         base_round=row["base_round"],
         epoch=row["epoch"],
@@ -327,7 +360,7 @@ def _last_count(
     query = (
         "SELECT max(round) FROM rounds WHERE phase = 'published' AND kind = 'count' AND round >= ?"
     )
-    found = _contributions(rows, RoundId(_number(rows, query, since)))
+    found = _contributions(rows, RoundId(number(rows, query, since)))
     if not found and before is not None:
         # Training rounds are over exactly those whom the count named.
         found = _contributions(rows, before.round)
@@ -335,6 +368,7 @@ def _last_count(
     return LastCount(clients=clients, trained=trained) if clients else None
 
 
-def _number(rows: sqlite3.Connection, query: str, *values: str | int) -> int:
-    row: Sequence[int | None] = rows.execute(query, values).fetchone()
-    return row[0] or 0
+def number(rows: sqlite3.Connection, query: str, *values: str | int) -> int:
+    """Return the one number that a query asks for; 0 for none."""
+    row: Sequence[int | None] | None = rows.execute(query, values).fetchone()
+    return (row and row[0]) or 0

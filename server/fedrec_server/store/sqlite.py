@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from fedrec.disk import FULL, DiskFull, require_writable
-from fedrec.errors import SettingsError, StateWentBack, StorageError
+from fedrec.errors import SettingsError, StorageError
 from fedrec.folder_lock import FolderLock
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
@@ -20,7 +21,8 @@ from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store import reading, recovered_run, writing
 from fedrec_server.store.durable_files import FREE_SPACE, DurabilityLost, Spool
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.highwater import REMEDY, Highwater
+from fedrec_server.store.highwater import Highwater
+from fedrec_server.store.intact import UNREADABLE, check_whole, code_of, damaged_database, lost
 from fedrec_server.store.store import (
     Applicant,
     Entry,
@@ -34,17 +36,12 @@ from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION, Row, in
 
 __all__ = ["SqliteStore"]
 
-FATAL_CODES = {
-    sqlite3.SQLITE_IOERR_FSYNC,
-    sqlite3.SQLITE_IOERR_DIR_FSYNC,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-}
-UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What comes of rows that hold something else than was written."""
 SHARED_BYTES = 64 << 10
 """What SQLite needs beside the log in its first step."""
 BUSY_MILLISECONDS = 5_000
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SqliteStore(Store):
@@ -70,14 +67,13 @@ class SqliteStore(Store):
     ) -> None:
         require_writable(folder, "coordinator.state", DATABASE)
         self._lock = FolderLock(folder, "coordinator.state")
-        self._name, self._failpoint = folder.name, failpoint
+        self._folder, self._failpoint = folder, failpoint
         self._rows: sqlite3.Connection | None = None
         self._highwater = Highwater(folder)
-        self._database = folder / DATABASE
         try:
             self.spool = Spool(folder, reserve_bytes=reserve_bytes, failpoint=failpoint)
-            self._check_whole(self._database)
-            self._rows = _connect(self._database)
+            check_whole(folder, self.spool, self._highwater)
+            self._rows = _connect(folder / DATABASE)
             self._fence = self._begin(identity)
             self.run = self._meta("run")
         except sqlite3.DatabaseError as error:
@@ -85,10 +81,10 @@ class SqliteStore(Store):
             if _is_for_want_of_space(error, folder):
                 message = f"There is no room for the database: {error}."
                 raise DiskFull(message, remedy=FREE_SPACE) from error
-            raise _unusable(folder.name, str(error)) from error
+            raise damaged_database(folder, error) from error
         except UNREADABLE as error:
             self.close()
-            raise _unreadable(folder.name, error) from error
+            raise damaged_database(folder, f"rows cannot be read, {error}") from error
         except OSError as error:
             self.close()
             if error.errno not in FULL:
@@ -103,12 +99,12 @@ class SqliteStore(Store):
         """Return the state after the last committed change.
 
         Raises:
-            StorageError: there are rows that say nothing.
+            DamagedFile: there are rows that say nothing.
         """
         try:
             return reading.load_state(self._connection, rules, roster)
         except (sqlite3.DatabaseError, *UNREADABLE) as error:
-            raise _unreadable(self._name, error) from error
+            raise damaged_database(self._folder, f"rows cannot be read, {error}") from error
 
     def commit(self, changes: Sequence[Change], entries: Sequence[Entry]) -> None:
         """Write the changes of one step in one transaction."""
@@ -127,25 +123,25 @@ class SqliteStore(Store):
         try:
             # A connection of its own: one that stops short of what is being written holds up
             # neither readers nor the writer, whose connection belongs to the store's thread.
-            with closing(sqlite3.connect(self._database, isolation_level=None)) as rows:
+            with closing(sqlite3.connect(self._folder / DATABASE, isolation_level=None)) as rows:
                 # A connection that has read nothing yet does not know of a log.
                 rows.execute("PRAGMA user_version").fetchone()
                 rows.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            if error.sqlite_errorcode in FATAL_CODES:
-                raise DurabilityLost(f"The database failed: {error}.") from error
+            if (failed := lost(error, self._folder)) is not None:
+                raise failed from error
 
     def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
         """Return the counted update of a client in a round that was not abandoned."""
-        return reading.counted(self._connection, round_id, client_id)
+        return self._read(reading.counted, round_id, client_id)
 
     def latest(self) -> dict[ClientId, tuple[RoundId, bytes]]:
         """Return the round and the digest of every client's last acknowledged update."""
-        return reading.latest(self._connection)
+        return self._read(reading.latest)
 
     def latest_header(self, client_id: ClientId) -> UploadHeader | None:
         """Return the header of a client's last acknowledged update, be it of an abandoned round."""
-        return reading.latest_header(self._connection, client_id)
+        return self._read(reading.latest_header, client_id)
 
     def keep_latest(self, header: UploadHeader) -> None:
         """Keep what a member showed of its last update, unless a later one is here."""
@@ -154,7 +150,7 @@ class SqliteStore(Store):
 
     def former_revealers(self) -> tuple[PublicIdentity, ...]:
         """Return the key authority's revealers before the present one."""
-        return recovered_run.former_revealers(self._connection)
+        return self._read(recovered_run.former_revealers)
 
     def note_former(self, revealer: PublicIdentity) -> None:
         """Remember for good that a revealer was replaced."""
@@ -170,29 +166,25 @@ class SqliteStore(Store):
 
     def next_published(self, after: RoundId) -> PublishedRecord | None:
         """Return the first round published after `after`."""
-        return reading.next_published(self._connection, after)
+        return self._read(reading.next_published, after)
 
     def published(self, round_id: RoundId) -> PublishedRecord | None:
         """Return a published round."""
-        record = reading.next_published(self._connection, RoundId(round_id - 1))
+        record = self.next_published(RoundId(round_id - 1))
         return record if record is not None and record.round == round_id else None
 
     def bytes_after(self, after: RoundId) -> int:
         """Return how many bytes of aggregates a client at `after` has to fetch."""
         query = "SELECT total(blob_length) FROM rounds WHERE phase = 'published' AND round > ?"
-        return int(self._connection.execute(query, (after,)).fetchone()[0])
+        return int(self._read(reading.number, query, after))
 
     def forget_sums(self, n_kept: int) -> list[str]:
         """Keep the sums of so many published rounds, and return the files of the others."""
-        query = "SELECT round FROM rounds WHERE phase = 'published' ORDER BY round DESC LIMIT ?, 1"
-        last = self._connection.execute(query, (n_kept,)).fetchone()
-        if last is None:
+        last, names = self._read(reading.sums_before, n_kept)
+        if not last:
             return []
-        query = "SELECT blob_name FROM rounds WHERE blob_name IS NOT NULL AND round <= ?"
-        names = [row["blob_name"] for row in self._connection.execute(query, (last["round"],))]
         with self._transaction() as rows:
-            query = "UPDATE rounds SET blob_name = NULL WHERE round <= ?"
-            rows.execute(query, (last["round"],))
+            rows.execute("UPDATE rounds SET blob_name = NULL WHERE round <= ?", (last,))
         return names
 
     def keep_snapshot(self, record: SnapshotRecord) -> SnapshotRecord | None:
@@ -210,7 +202,7 @@ class SqliteStore(Store):
 
     def snapshot(self) -> SnapshotRecord | None:
         """Return the snapshot, if there is one."""
-        return reading.snapshot(self._connection)
+        return self._read(reading.snapshot)
 
     def keep_epoch(self, record: EpochRecord, entries: Sequence[Entry]) -> EpochRecord | None:
         """Make this the newest epoch and return the one that it replaces."""
@@ -226,7 +218,7 @@ class SqliteStore(Store):
 
     def installed_epoch(self) -> EpochRecord | None:
         """Return the newest epoch that was kept, if there is one."""
-        return reading.installed_epoch(self._connection)
+        return self._read(reading.installed_epoch)
 
     def keep_applicant(self, applicant: Applicant) -> None:
         """Keep what somebody handed in with an invitation, in place of what it did before."""
@@ -236,16 +228,15 @@ class SqliteStore(Store):
 
     def applicants(self) -> list[Applicant]:
         """Return all applicants, in the order of their ids."""
-        return reading.applicants(self._connection)
+        return self._read(reading.applicants)
 
     def entries(self, after: int, limit: int) -> list[Entry]:
         """Return journal entries in order."""
-        return reading.entries(self._connection, after, limit)
+        return self._read(reading.entries, after, limit)
 
     def last_entry(self) -> int:
         """Return the sequence number of the last journal entry."""
-        query = "SELECT coalesce(max(sequence), 0) FROM journal"
-        return int(self._connection.execute(query).fetchone()[0])
+        return self._read(reading.number, "SELECT max(sequence) FROM journal")
 
     def sweep(self) -> int:
         """Delete files that no row names, once all that are kept are what their rows say.
@@ -253,9 +244,9 @@ class SqliteStore(Store):
         Raises:
             DamagedFile: one is not; nothing was deleted.
         """
-        for name, blob in reading.kept_files(self._connection):
+        for name, blob in self._read(lambda rows: list(reading.kept_files(rows))):
             self.spool.check(name, blob)
-        return self.spool.sweep(*reading.named_files(self._connection))
+        return self.spool.sweep(*self._read(reading.named_files))
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -270,6 +261,33 @@ class SqliteStore(Store):
         if self._rows is None:
             raise StorageError("The store is closed.")
         return self._rows
+
+    def _read(
+        self,
+        reader: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Read rows.
+
+        Raises:
+            DurabilityLost: the database is damaged; the next start says what the way back is.
+            DamagedFile: a row holds something else than was written.
+            StorageError: the database cannot be read now.
+        """
+        try:
+            return reader(self._connection, *args, **kwargs)
+        except ValueError as error:
+            raise damaged_database(self._folder, error) from error
+        except sqlite3.DatabaseError as error:
+            if (failed := lost(error, self._folder)) is not None:
+                raise failed from error
+            if not hasattr(error, "sqlite_errorcode"):
+                # Text that is no UTF-8 is Python's to find.
+                raise damaged_database(self._folder, error) from error
+            raise StorageError(
+                f"The database cannot be read: {error}.", remedy="Check the disk."
+            ) from error
 
     @contextmanager
     def _transaction(self, *, fenced: bool = True) -> Iterator[sqlite3.Connection]:
@@ -289,10 +307,12 @@ class SqliteStore(Store):
             self._mark()
         except sqlite3.Error as error:
             _roll_back(rows)
-            if error.sqlite_errorcode in FATAL_CODES:
-                raise DurabilityLost(f"The database failed: {error}.") from error
+            if (failed := lost(error, self._folder)) is not None:
+                raise failed from error
             message = f"The database did not take the change: {error}."
-            raise DiskFull(message, remedy=FREE_SPACE) from error
+            if code_of(error) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise DiskFull(message, remedy=FREE_SPACE) from error
+            raise StorageError(message, remedy="Check the disk.") from error
         except BaseException:
             _roll_back(rows)
             raise
@@ -303,32 +323,6 @@ class SqliteStore(Store):
             self._highwater.note(self._commits)
         except OSError as error:
             raise _unmarked(error) from error
-
-    def _check_whole(self, database: Path) -> None:
-        """Refuse a folder that lost something, before anything in it is changed.
-
-        Opened for writing, SQLite would throw away what it cannot read of its log.
-        """
-        if not database.exists() or not database.stat().st_size:
-            self._highwater.check(None)
-            return
-        uri = f"{database.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as rows:
-            rows.row_factory = sqlite3.Row
-            version = int(rows.execute("PRAGMA user_version").fetchone()[0])
-            if version not in (0, SCHEMA_VERSION):
-                # Said by the reader of versions.
-                return
-            self._highwater.check(reading.commits(rows) if version else 0)
-            if not version:
-                return
-            last, later = reading.last_round(rows), self.spool.last_round()
-            if later > last:
-                raise StateWentBack(
-                    f"coordinator.state has files of round {later}, and its database knows of none "
-                    f"after round {last}.",
-                    remedy=REMEDY,
-                )
 
     def _begin(self, identity: RunIdentity) -> int:
         """Make the tables or check them, and fence off an earlier coordinator."""
@@ -387,23 +381,12 @@ def _unmarked(error: OSError) -> DurabilityLost:
     return DurabilityLost(f"The high-water mark cannot be written: {error}.")
 
 
-def _unusable(name: str, why: str) -> StorageError:
-    return StorageError(
-        f"The database in {name!r} cannot be used: {why}.",
-        remedy="Restore the folder from a copy, or start anew in an empty one.",
-    )
-
-
 def _is_for_want_of_space(error: sqlite3.DatabaseError, folder: Path) -> bool:
     """Tell whether the disk was full: of the file beside its log SQLite calls it an I/O error."""
-    if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+    if code_of(error) == sqlite3.SQLITE_FULL:
         return True
-    failed = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR
+    failed = code_of(error) & 0xFF == sqlite3.SQLITE_IOERR
     return failed and shutil.disk_usage(folder).free < SHARED_BYTES
-
-
-def _unreadable(name: str, error: Exception) -> StorageError:
-    return _unusable(name, f"rows cannot be read, {error}")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -416,10 +399,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     rows.execute("PRAGMA synchronous = FULL")
     # Shares of seeds and keys must not outlive their round in free pages.
     rows.execute("PRAGMA secure_delete = ON")
-    found = rows.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        rows.close()
-        raise sqlite3.DatabaseError(f"quick_check: {found}")
     return rows
 
 

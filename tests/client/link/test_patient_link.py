@@ -1,10 +1,15 @@
 """Patience: full jitter, for ever, and only with what passes by itself."""
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from client.support.fake_federation import World
 from client.support.fake_link import down
+from server.support.driving import told_of
+from server.support.federations import Bench, identity
+from server.support.serving import serving
 
 from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
 from fedrec.wire.link import Link
@@ -143,3 +148,43 @@ def test_stopping_ends_the_waiting(world: World) -> None:
         patient_link(world.link, Meter(), stop, waiting, lambda error: None).federation(
             world.identity.client_id
         )
+
+
+def test_limits_of_the_coordinator_are_waited_for(tmp_path: Path) -> None:
+    """An upload beside as many broken ones as a client may have, or above a limit set too low."""
+    bench, left = Bench.of(3), threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        left.wait(20)
+        yield from ()
+
+    with serving(bench, tmp_path) as found, found.channel() as broken, found.link() as bare:
+        found.come(range(3))
+        engine = found.coordinator.engine
+        payload = bench.payload(0, 1)
+        header = bench.header(0, 1, payload, found.run, **told_of(engine.run.state))
+        method = broken.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
+        calls = [method.future(silent(), timeout=20) for _ in range(20)]
+        stop, told = StopSwitch(), list[str]()
+
+        def trouble(error: FedrecError) -> None:
+            told.append(error.message)
+            if "uploads open" not in error.message:
+                # The operator's limit, put right.
+                engine.admission._maximum_upload_bytes = 1 << 20
+                return
+            left.set()
+            engine.admission._maximum_upload_bytes = 1
+
+        try:
+            link = patient_link(bare, Meter(), stop, Backoff(stop), trouble)
+            while not told:
+                # Streams are counted once their calls have arrived.
+                assert link.submit_update(header, payload) in (True, False)
+        finally:
+            left.set()
+            for call in calls:
+                call.cancel()
+        assert "uploads open at once" in told[0]
+        assert all("are announced, 1 are allowed" in said for said in told[1:])
+        assert list(engine.run.state.current.accepted) == [identity(0).client_id]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -51,12 +51,23 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def run(folder: Path | None, *, resume: bool = False, **rounds: object) -> SimulationResult:
+def run(
+    folder: Path | None,
+    *,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    **rounds: object,
+) -> SimulationResult:
     """Run the federation, or go on with it."""
     data = generate(n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=9, seed=8)
     users = leave_one_out(data.interactions, data.catalogue)
     return simulate(
-        settings(**rounds), users=users, catalogue=data.catalogue, folder=folder, resume=resume
+        settings(**rounds),
+        users=users,
+        catalogue=data.catalogue,
+        folder=folder,
+        resume=resume,
+        stop=stop,
     )
 
 

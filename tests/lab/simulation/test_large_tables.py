@@ -95,6 +95,26 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_leaves_nothing(
     assert not (tmp_path / "blocks").exists()
 
 
+@pytest.mark.parametrize("lost", ["checkpoint.json", "private-*"])
+def test_a_checkpoint_that_lost_a_file_keeps_the_others(in_files, tmp_path, lost):
+    """Brought back, the run goes on: neither tables nor models were deleted meanwhile."""
+    in_files.run(tmp_path, stop=lambda: True)
+    gc.collect()
+    (path,) = list((tmp_path / "checkpoint").glob(lost))[:1]
+    raw = path.read_bytes()
+    path.unlink()
+    before = {path for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
+    assert any(path.parent.name == "blocks" for path in before)
+    with pytest.raises(StorageError, match=path.name):
+        in_files.run(tmp_path, resume=True)
+    gc.collect()
+    assert {
+        path for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"
+    } == before
+    path.write_bytes(raw)
+    assert in_files.run(tmp_path, resume=True).rounds
+
+
 def test_what_a_round_writes_and_a_run_keeps(in_files, tmp_path, monkeypatch):
     """At most 1.2 times the table written a round, and 3.2 times on disk, at any moment."""
     written, rounds, most = [0], [], [0]

@@ -11,7 +11,7 @@ import pytest
 from conformance.store_suite import IDENTITY, StoreSuite, entry
 from server.support.chaos import random_rules
 
-from fedrec.errors import SettingsError, StorageError
+from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import ClientId
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
@@ -106,10 +106,10 @@ def test_no_database_and_torn_pages_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "coordinator.sqlite"
     whole = path.read_bytes()
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(StorageError, match="cannot be used"):
+    with pytest.raises(DamagedFile, match=f"{path} is damaged: file is not a database"):
         SqliteStore(tmp_path, IDENTITY)
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StorageError, match="cannot be used"):
+    with pytest.raises(DamagedFile, match=f"{path} is damaged"):
         SqliteStore(tmp_path, IDENTITY)
     path.write_bytes(whole)
     SqliteStore(tmp_path, IDENTITY).close()
@@ -123,4 +123,25 @@ def test_stale_coordinator_is_fenced_off(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(DurabilityLost, match="took over"):
         store.commit([], [entry(1)])
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [sqlite3.ProgrammingError, sqlite3.IntegrityError])
+def test_what_is_not_for_want_of_space_is_no_full_disk(
+    tmp_path: Path, kind: type[sqlite3.Error]
+) -> None:
+    """Errors that Python makes have no code of SQLite's."""
+    broken: list[sqlite3.Error] = []
+
+    def failpoint(name: str) -> None:
+        if broken and name == "rows.commit":
+            raise broken.pop()
+
+    store = SqliteStore(tmp_path, IDENTITY, failpoint=failpoint)
+    broken.append(kind("out of order"))
+    with pytest.raises(StorageError, match="did not take the change") as refused:
+        store.commit([], [entry(1)])
+    assert type(refused.value) is StorageError
+    store.commit([], [entry(1)])
+    assert store.last_entry() == 1
     store.close()

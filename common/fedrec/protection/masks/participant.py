@@ -19,7 +19,14 @@ import contextlib
 import secrets
 from collections.abc import Iterable, Mapping
 
-from fedrec.errors import BadSignature, KeysError, MalformedUpdate, RevealRefused, RoundError
+from fedrec.errors import (
+    BadSignature,
+    KeysError,
+    MalformedUpdate,
+    RevealRefused,
+    RoundError,
+    SplitView,
+)
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
@@ -44,6 +51,8 @@ from fedrec.protection.masks.shamir import SECRET_BYTES, split
 from fedrec.protection.masks.terms import MaskTerms
 
 __all__ = ["Participant"]
+
+_SPLIT = "The coordinator told clients different things. Nothing was opened; tell the data owners."
 
 
 class Participant(Secret):
@@ -162,6 +171,7 @@ class Participant(Secret):
         Raises:
             MalformedUpdate: when the inbox makes no sense.
             RevealRefused: when too few neighbours remain.
+            SplitView: when all shares were made for another list of keys than this client's.
         """
         self._expect("shared")
         state, own = self._state, self._own
@@ -171,6 +181,12 @@ class Participant(Secret):
             raise MalformedUpdate("Shares came from somebody who did not share.")
         round_digest = self._round_digest
         held = self._open_all(inbox, round_digest)
+        if inbox.owners and not held:
+            raise SplitView(
+                f"None of the shares of {len(inbox.owners)} clients opens: they were made for "
+                "another list of keys than the one that this client was shown.",
+                remedy=_SPLIT,
+            )
         partners = (shared & set(state.holders)) | set(inbox.owners)
         masked = words.copy()
         add_mask(masked, self_mask_key(round_digest, state.self_seed, own=own), 1, n_wide=n_wide)
@@ -221,9 +237,8 @@ class Participant(Secret):
         self._expect("masked", "signed")
         state = self._state
         if state.phase == "signed" and survivors != state.survivors:
-            raise RevealRefused(
-                "This client signed another set of survivors for this round.",
-                remedy="The coordinator told clients different things; look at the audit log.",
+            raise SplitView(
+                "This client signed another set of survivors for this round.", remedy=_SPLIT
             )
         count = len(state.key_list.keys)
         found = positions.unpack(survivors, count)
@@ -239,11 +254,12 @@ class Participant(Secret):
         """Give one share for every owner: of the mask key if it dropped out, else of its seed.
 
         Args:
-            signatures: by position, of the set that this client signed; others do not count.
+            signatures: by position, of the set that this client signed.
 
         Raises:
             RevealRefused: when fewer neighbours than the threshold, or fewer clients than the
                 quorum, signed the same set.
+            SplitView: when somebody signed another set, or for another list of keys.
         """
         self._expect("signed")
         state, graph = self._state, self._graph
@@ -270,13 +286,21 @@ class Participant(Secret):
         state = self._state
         statement = survivors_statement(self._round_digest, state.shared, state.survivors)
         own = self._own
-        agreeing = {own}
         shared = positions.unpack(state.shared, len(state.key_list.keys))
-        for position in shared.intersection(signatures) - {own}:
+        signed = shared.intersection(signatures) - {own}
+        agreeing = {own}
+        for position in signed:
             member = roster.member(state.key_list.keys[position].client_id)
             with contextlib.suppress(BadSignature):
                 verify(member.signing_key, statement, signatures[position])
                 agreeing.add(position)
+        if others := len(signed - agreeing):
+            # An honest coordinator verifies a signature before it hands it on.
+            raise SplitView(
+                f"{others} of {len(signed)} clients signed something else than the survivors and "
+                "the list of keys that this client was shown.",
+                remedy=_SPLIT,
+            )
         return agreeing
 
     def _check_sharers(self, found: frozenset[int]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from common.protection.masks.cohort import Cohort, make_terms
 
-from fedrec.errors import KeysError, PartialCell, RefusedError, RevealRefused, RoundError
+from fedrec.errors import KeysError, PartialCell, RefusedError, RevealRefused, RoundError, SplitView
 from fedrec.protection.masks import Participant
 from fedrec.protection.masks.positions import pack
 
@@ -103,9 +103,13 @@ def test_shares_need_enough_equal_signatures() -> None:
     everybody = cohort.collector.signatures_for(cohort.id(0))
     some = {position: everybody[position] for position in sorted(everybody)[:3]}
     foreign = dict.fromkeys(everybody, everybody[3])
-    for signatures in ({}, some, foreign, {9: bytes(64)}):
+    for signatures in ({}, some, {9: bytes(64)}):
         with pytest.raises(RevealRefused, match="neighbours"):
             participant.give(signatures, cohort.roster)
+    # Enough are good, and still no honest coordinator would hand the others on.
+    for wrong, lied in ((foreign, "5 of 6"), (everybody | {1: bytes(64)}, "1 of 6")):
+        with pytest.raises(SplitView, match=f"{lied} clients signed something else"):
+            participant.give(wrong, cohort.roster)
     four = {position: everybody[position] for position in sorted(everybody)[:4]}
     given = participant.give(four, cohort.roster)
     assert given == participant.give(everybody, cohort.roster)

@@ -1,0 +1,109 @@
+"""Whether a state folder is whole, what is wrong with one that is not, and the way back."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from fedrec.errors import DamagedFile, StateWentBack
+from fedrec_server.store import reading
+from fedrec_server.store.durable_files import DurabilityLost, Spool
+from fedrec_server.store.highwater import REMEDY, WAY_BACK, Highwater
+from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION
+
+__all__ = ["UNREADABLE", "check_whole", "code_of", "damaged_database", "lost"]
+
+UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What comes of rows that hold something else than was written."""
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_UNSYNCED = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
+_LOG = f"{DATABASE}-wal"
+
+
+def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
+    """Refuse a folder that lost something, before anything in it is changed.
+
+    Opened for writing, SQLite would throw away what it cannot read of its log.
+
+    Raises:
+        StateWentBack: the database knows less than it once did, or is gone and its files are not.
+        DamagedFile: the database is damaged.
+        sqlite3.DatabaseError: it cannot be read.
+    """
+    database = folder / DATABASE
+    if not _has_bytes(database):
+        _check_nothing_left(folder, spool)
+        highwater.check(None)
+        return
+    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as rows:
+        rows.row_factory = sqlite3.Row
+        version = int(rows.execute("PRAGMA user_version").fetchone()[0])
+        if version not in (0, SCHEMA_VERSION):
+            # Said by the reader of versions.
+            return
+        if not version:
+            _check_nothing_left(folder, spool)
+            highwater.check(0)
+            return
+        highwater.check(reading.commits(rows))
+        found = rows.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found == "ok" and _columns(rows) != _columns_of_schema():
+            found = "it has other tables than were made"
+        if found != "ok":
+            raise damaged_database(folder, found)
+        last, later = reading.last_round(rows), spool.last_round()
+        if later > last:
+            raise StateWentBack(
+                f"coordinator.state has files of round {later}, and its database knows of none "
+                f"after round {last}.",
+                remedy=REMEDY,
+            )
+
+
+def damaged_database(folder: Path, why: object) -> DamagedFile:
+    """Return the error of a database that SQLite, or the reader of its rows, finds damaged."""
+    return DamagedFile(f"{folder / DATABASE} is damaged: {why}.", remedy=WAY_BACK)
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """Return SQLite's code of an error; errors of Python's own part of it have none."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+
+
+def lost(error: sqlite3.Error, folder: Path) -> DurabilityLost | None:
+    """Return what ends the process, where the database can no longer be believed."""
+    code = code_of(error)
+    if code & 0xFF in _CORRUPT:
+        return DurabilityLost(str(damaged_database(folder, error)))
+    return DurabilityLost(f"The database failed: {error}.") if code in _UNSYNCED else None
+
+
+def _check_nothing_left(folder: Path, spool: Spool) -> None:
+    """Refuse to begin a run among the files of another one, which would all be deleted."""
+    found = [f"{count} in {kind}/" for kind, count in spool.counts().items() if count]
+    found += [_LOG] if _has_bytes(folder / _LOG) else []
+    if found:
+        raise StateWentBack(
+            f"coordinator.state is {str(folder)!r}, and its database {DATABASE} is missing or "
+            f"empty. Files that it knew are still there: {', '.join(found)}.",
+            remedy=REMEDY,
+        )
+
+
+def _columns(rows: sqlite3.Connection) -> list[tuple[str | int, ...]]:
+    query = (
+        "SELECT s.name, i.name, i.type, i.pk FROM sqlite_schema s, pragma_table_info(s.name) i "
+        "ORDER BY s.name, i.cid"
+    )
+    return [tuple(row) for row in rows.execute(query)]
+
+
+def _columns_of_schema() -> list[tuple[str | int, ...]]:
+    with closing(sqlite3.connect(":memory:")) as rows:
+        rows.executescript(SCHEMA)
+        return _columns(rows)
+
+
+def _has_bytes(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0

@@ -1,0 +1,215 @@
+"""A folder whose database is gone or damaged is refused; its files stay; the way back works."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server.store.test_highwater import contents
+from server.support.driving import files, gather, play, running, upload
+from server.support.federations import Bench
+
+from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
+from fedrec_server.store.backup import back_up
+from fedrec_server.store.durable_files import DurabilityLost
+from fedrec_server.store.sqlite import SqliteStore
+
+DATABASE, WAL, SHM, MARK = (
+    "coordinator.sqlite",
+    "coordinator.sqlite-wal",
+    "coordinator.sqlite-shm",
+    "highwater",
+)
+INDEX = (DATABASE, WAL, SHM, MARK)
+BENCH = Bench.of(3)
+SUBSETS = [one for n in range(5) for one in itertools.combinations(INDEX, n)]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `kill -9` leaves it: published sums, a counted update and one under way."""
+    folder = tmp_path_factory.mktemp("killed")
+
+    async def scenario() -> None:
+        async with running(BENCH, folder / "running") as engine:
+            await gather(engine, range(3))
+            for _ in range(2):
+                for number in range(3):
+                    await upload(engine, BENCH, number)
+                await engine.run.work.settled()
+            await upload(engine, BENCH, 0)
+            await engine.run.work.settled()
+            shutil.copytree(folder / "running" / "state", folder / "state")
+        (folder / "state" / "partial" / "00000003-part").write_bytes(b"half")
+
+    asyncio.run(scenario())
+    return folder
+
+
+@pytest.fixture
+def copied(killed: Path, tmp_path: Path) -> Iterator[Path]:
+    shutil.copytree(killed / "state", tmp_path / "state")
+    back_up(tmp_path / "state", tmp_path / "backup")
+    yield tmp_path
+
+
+def plays_on(folder: Path) -> None:
+    """Start on a folder, to the run's end."""
+
+    async def scenario() -> None:
+        async with running(BENCH, folder) as engine:
+            assert engine.run.state.published == 2
+            await play(engine, BENCH, range(3))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["gone", "empty"])
+@pytest.mark.parametrize("lost", SUBSETS, ids="+".join)
+def test_every_part_of_the_index_missing(copied: Path, lost: tuple[str, ...], how: str) -> None:
+    """The folder opens with all that it knew, or is refused with all that it holds."""
+    state = copied / "state"
+    for name in lost:
+        (state / name).unlink() if how == "gone" else (state / name).write_bytes(b"")
+    kept, before = files(copied), contents(state)
+    if set(lost) <= {SHM}:
+        # SQLite makes its index of the log anew.
+        plays_on(copied)
+        return
+    with pytest.raises(StorageError, match="Nothing was changed or deleted") as refused:
+        SqliteStore(state, BENCH.federation.identity)
+    assert "coordinator recover" in refused.value.remedy and "empty folder" in refused.value.remedy
+    assert files(copied) == kept and contents(state) == before
+    if DATABASE in lost:
+        assert type(refused.value) is StateWentBack
+        assert "1 in partial/, 1 in updates/, 2 in blobs/" in refused.value.message
+        assert str(state) in refused.value.message
+    shutil.rmtree(state)
+    (copied / "backup").rename(state)
+    plays_on(copied)
+
+
+@pytest.mark.parametrize("kind", ["blobs", "updates", "snapshots", "epochs", "partial"])
+def test_files_of_one_kind_are_enough(tmp_path: Path, kind: str) -> None:
+    (tmp_path / kind).mkdir()
+    (tmp_path / kind / "00000001-sum").write_bytes(b"sum")
+    with pytest.raises(StateWentBack, match=f"1 in {kind}/"):
+        SqliteStore(tmp_path, BENCH.federation.identity)
+    assert (tmp_path / kind / "00000001-sum").exists()
+    assert not (tmp_path / DATABASE).exists() and not (tmp_path / MARK).exists()
+
+
+@pytest.mark.parametrize("kind", ["blobs", "updates", "snapshots", "partial"])
+def test_files_of_a_later_round(copied: Path, kind: str) -> None:
+    later = copied / "state" / kind / "00000007-sum"
+    later.write_bytes(b"later")
+    with pytest.raises(StateWentBack, match="files of round 7"):
+        SqliteStore(copied / "state", BENCH.federation.identity)
+    assert later.exists()
+
+
+def test_what_the_coordinator_did_not_write_is_left(copied: Path) -> None:
+    state = copied / "state"
+    strange = [state / "blobs" / "lost+found", state / "updates" / "notes.txt"]
+    strange[0].mkdir()
+    strange[1].write_bytes(b"an operator's")
+    orphan = state / "updates" / f"{3:08d}-{'ab' * 32}"
+    orphan.write_bytes(b"orphan")
+    plays_on(copied)
+    assert all(path.exists() for path in strange) and not orphan.exists()
+
+
+@pytest.mark.slow
+def test_bit_flips_all_over_the_database(copied: Path) -> None:
+    """Each is refused, with the file and the way back, or hits a value that nothing checks."""
+    state, draw = copied / "state", random.Random(0)
+    SqliteStore(state, BENCH.federation.identity).close()
+    assert not (state / WAL).exists(), "all is in the database now"
+    whole, kept = (state / DATABASE).read_bytes(), files(copied)
+    shutil.copytree(state, copied / "whole")
+    refused = 0
+
+    async def start() -> None:
+        async with running(BENCH, copied):
+            pass
+
+    for _ in range(200):
+        raw = bytearray(whole)
+        # Most of the pages of so young a database is zeros that are never read.
+        raw[draw.choice([at for at, byte in enumerate(whole) if byte])] ^= 1 << draw.randrange(8)
+        (state / DATABASE).write_bytes(raw)
+        try:
+            asyncio.run(start())
+        except SettingsError as error:
+            assert "belongs to another run" in error.message
+        except (StorageError, DurabilityLost) as error:
+            refused += 1
+            # A digest that was flipped looks like the damage of its file.
+            assert str(state / DATABASE) in str(error) or "blobs/0000000" in str(error)
+            assert "coordinator recover" in str(error)
+            assert files(copied) == kept
+        assert set(files(copied)) >= {name for name in kept if name.startswith("blobs/")}
+        shutil.rmtree(state)
+        shutil.copytree(copied / "whole", state)
+    assert refused > 30
+
+
+def test_what_quick_check_finds_names_the_file(copied: Path) -> None:
+    state = copied / "state"
+    SqliteStore(state, BENCH.federation.identity).close()
+    rows = sqlite3.connect(state / DATABASE)
+    root, size = (
+        rows.execute(f"SELECT {what}").fetchone()[0]
+        for what in (
+            "rootpage FROM sqlite_schema WHERE name = 'journal'",
+            "page_size FROM pragma_page_size",
+        )
+    )
+    rows.close()
+    with (state / DATABASE).open("r+b") as file:
+        # The number of cells in a page, and where they begin.
+        file.seek((root - 1) * size + 3)
+        file.write(b"\xff\xff")
+    before = contents(state)
+    with pytest.raises(DamagedFile, match=f"{state / DATABASE} is damaged") as refused:
+        SqliteStore(state, BENCH.federation.identity)
+    assert "coordinator recover" in refused.value.remedy
+    assert contents(state) == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ['{"metrics": [1, ', "[1]", '{"metrics": ["x"]}', '{"metrics": [99999999999999999999]}', "7"],
+)
+def test_a_damaged_journal_row_names_the_file(copied: Path, fields: str) -> None:
+    state = copied / "state"
+    rows = sqlite3.connect(state / DATABASE)
+    rows.execute("UPDATE journal SET fields_json = ? WHERE sequence = 2", (fields,))
+    rows.commit()
+    rows.close()
+    with pytest.raises(DamagedFile, match=f"{state / DATABASE} is damaged.*line 2") as refused:
+        plays_on(copied)
+    assert "coordinator recover" in refused.value.remedy
+
+
+def test_damage_that_shows_while_the_run_goes_on_ends_the_process(copied: Path) -> None:
+    async def scenario() -> None:
+        async with running(BENCH, copied) as engine:
+            run = engine.run
+            path = copied / "state" / DATABASE
+            rows = sqlite3.connect(path)
+            rows.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            rows.close()
+            raw = path.read_bytes()
+            path.write_bytes(raw[:4096] + b"\xee" * (len(raw) - 4096))
+            with pytest.raises(DurabilityLost, match=f"{path} is damaged"):
+                await run.work.in_thread(run.store.entries, 0, 500)
+            assert run.work.lost.is_set()
+
+    asyncio.run(scenario())
