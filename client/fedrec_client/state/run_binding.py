@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrec.errors import PlanMismatch
+from fedrec.errors import CoordinatorWentBack, PlanMismatch
 from fedrec.ids import RoundId
 from fedrec.provenance import Provenance
 from fedrec_client.state.stored_state import PausedCell, RunPin, StoredState
 
-__all__ = ["bound"]
+__all__ = ["bound", "epoch_went_back"]
 
 
 def bound(
@@ -36,6 +36,7 @@ def bound(
 
     Raises:
         PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+        CoordinatorWentBack: the epoch is lower than before.
     """
     if stored is None:
         return StoredState(pin=pin, epoch=epoch, provenance=provenance)
@@ -53,10 +54,7 @@ def bound(
             "state folder.",
         )
     if epoch < stored.epoch:
-        raise PlanMismatch(
-            f"The coordinator offers epoch {epoch}; this client is in {stored.epoch}.",
-            remedy="Ask the operator to install the newest epoch.",
-        )
+        raise epoch_went_back(stored.epoch, epoch)
     if epoch == stored.epoch:
         return stored
     # Tags under the old epoch's key mean nothing to the new one's members.
@@ -71,6 +69,14 @@ def bound(
             "refused_sums": 0,
             "paused": (),
         }
+    )
+
+
+def epoch_went_back(known: int, said: int) -> CoordinatorWentBack:
+    """Return the error of a coordinator whose key epoch is older than this client's."""
+    return CoordinatorWentBack(
+        f"The coordinator went back from key epoch {known} to {said}. This client waits and keeps "
+        "what it has."
     )
 
 

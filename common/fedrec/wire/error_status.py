@@ -15,6 +15,7 @@ from fedrec.errors import (
     FedrecError,
     InternalError,
     InvitationUsed,
+    NotInRoster,
     RefusedError,
     TooLarge,
     Unreachable,
@@ -33,6 +34,7 @@ __all__ = [
 
 CODE_KEY = "fedrec-code"
 INCIDENT_KEY = "fedrec-incident"
+EPOCH_KEY = "fedrec-epoch"
 NO_CONNECTION = "failed to connect to all addresses"
 """How gRPC begins where there was no answer to any handshake; a certificate that the other side
 refuses looks no different from a port where nobody listens."""
@@ -40,6 +42,7 @@ REFUSED_UNHEARD = (
     "Refused before a word was said: the certificate is not of this federation, a clock is wrong, "
     "or nobody listens."
 )
+_EPOCH_DIGITS = 9
 MAX_ERROR_BYTES = 2_000
 """HTTP/2 headers are limited to 8 KiB, and gRPC writes a byte outside ASCII as three."""
 
@@ -90,8 +93,10 @@ def to_details(
     status = STATUS[code]
     if isinstance(error, FedrecError) and error.safe:
         return status, _shortened(f"{kind.public} {error}"), ((CODE_KEY, code),)
-    metadata = ((CODE_KEY, code), (INCIDENT_KEY, incident or new_incident()))
-    return status, ERRORS[code].public, metadata
+    metadata = [(CODE_KEY, code), (INCIDENT_KEY, incident or new_incident())]
+    if isinstance(error, NotInRoster) and error.epoch:
+        metadata.append((EPOCH_KEY, str(error.epoch)))
+    return status, ERRORS[code].public, tuple(metadata)
 
 
 def from_rpc_error(error: grpc.RpcError) -> FedrecError:
@@ -116,6 +121,9 @@ def from_rpc_error(error: grpc.RpcError) -> FedrecError:
     remedy = REMEDIES.get(kind, "")
     found = kind(message.removesuffix(f" {remedy}"), remedy=remedy)
     found.incident = incident
+    if isinstance(found, NotInRoster):
+        epoch = metadata.get(EPOCH_KEY, "")[:_EPOCH_DIGITS]
+        found.epoch = int(epoch) if epoch.isdecimal() else 0
     return found
 
 
