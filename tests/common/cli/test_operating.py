@@ -206,12 +206,12 @@ def test_nobody_answers_or_somebody_of_another_federation(
     """gRPC has nothing to say on the terminal, and the remedy is about what an operator gave."""
     write_secret(tmp_path / "theirs.pem", credentials("operator", of="theirs").to_pem())
     for command, told in (
-        (("status", "127.0.0.1:1", *call[1:]), "Nobody listens at 127.0.0.1:1: connection refused"),
+        (("status", "127.0.0.1:1", *call[1:]), "127.0.0.1:1: Connection refused"),
         (
             ("stop", call[0], "--operator", tmp_path / "theirs.pem"),
-            f"Somebody listens at {call[0]}, but the handshake failed",
+            f"{call[0]}: The handshake failed: another authority issued the coordinator's",
         ),
-        (("watch", "nowhere.invalid:7", *call[1:]), "No machine by the name nowhere.invalid"),
+        (("watch", "nowhere.invalid:7", *call[1:]), "nowhere.invalid:7: No machine by that name"),
     ):
         failed = fedrec(*command)
         assert failed.code == 3
