@@ -43,6 +43,7 @@ class TaskPolls:
         self._rollbacks = rollbacks
         self._refusals = RefusalNotices()
         self._told_epochs: dict[ClientId, int] = {}
+        self._idle: set[ClientId] = set()
         self.waiters: Waiters[ClientId] = Waiters()
 
     async def next_task(
@@ -94,7 +95,12 @@ class TaskPolls:
                 task = await self._task_now(client_id, version)
                 if task is not None:
                     return task
-                if run.stopping or not await news.wait(until - loop.time()):
+                self._idle.add(client_id)
+                try:
+                    woken = not run.stopping and await news.wait(until - loop.time())
+                finally:
+                    self._idle.discard(client_id)
+                if not woken:
                     reason = "the coordinator stops" if run.stopping else ""
                     return self._wait(Wait(reason=reason))
 
@@ -103,6 +109,8 @@ class TaskPolls:
         state = self._run.state
         task = task_for(state, client_id, version, self._run.clock.now())
         if task is None:
+            if self._snapshots.wants(client_id, state.published):
+                await self._ask({client_id}, state.published)
             task = self._snapshots.task_for(client_id, state.published)
         elif version < state.published and self._snapshots.may_miss(client_id, version):
             await self._miss_snapshot(client_id, version)
@@ -140,9 +148,12 @@ class TaskPolls:
         """Ask somebody for a snapshot, where this late joiner is better off with one."""
         run = self._run
         if await run.work.in_thread(self._snapshots.worth_making, version):
-            waiting = (run.presence.waiters & run.state.roster) - {client_id}
-            published = run.state.published
-            self.waiters.wake(await run.work.in_thread(self._snapshots.ask, waiting, published))
+            self.waiters.wake(await self._ask(self._idle - {client_id}, run.state.published))
+
+    async def _ask(self, idle: set[ClientId], published: RoundId) -> frozenset[ClientId]:
+        run = self._run
+        members = run.state.roster.intersection(idle)
+        return await run.work.in_thread(self._snapshots.ask, members, published)
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Wake those whom changes are news for."""
