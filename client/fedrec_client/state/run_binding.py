@@ -67,7 +67,7 @@ def bound(
             "staged": None if staged is None else staged.model_copy(update={"closed": True}),
             "masking": None,
             "refused_sums": 0,
-            "paused": (),
+            "paused": _still_paused(stored, epoch),
         }
     )
 
@@ -107,15 +107,24 @@ def _left_for(
 ) -> StoredState:
     """Return the first state of another run: what was said about users stays said."""
     same = epoch == stored.epoch
-    # The new run has a round of each of these numbers, too.
-    paused = tuple(PausedCell(cell=one.cell, round=RoundId(0)) for one in stored.paused)
     return StoredState(
         pin=pin,
         epoch=epoch,
         provenance=provenance,
         left_runs=(*stored.left_runs, stored.pin.run),
         refused_sums=stored.refused_sums if same else 0,
-        paused=paused if same else (),
+        paused=_still_paused(stored, epoch),
         spent=stored.spent,
         counted=stored.counted,
+    )
+
+
+def _still_paused(stored: StoredState, epoch: int) -> tuple[PausedCell, ...]:
+    """Return the cells that are paused in an epoch whose roster cannot say so."""
+    same = epoch == stored.epoch
+    # A new run, too, has a round of each of these numbers.
+    return tuple(
+        one.model_copy(update={"round": RoundId(0)})
+        for one in stored.paused
+        if same or one.newest >= epoch
     )

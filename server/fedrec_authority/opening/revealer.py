@@ -273,7 +273,7 @@ class _Session(PullLoop):
         folder: AuthorityFolder,
     ) -> None:
         super().__init__(context, stop, backoff, clock)
-        self._revealing = SumOpening(context)
+        self._revealing = SumOpening(context, folder)
         self._folder = folder
         self._goes_on = False
 

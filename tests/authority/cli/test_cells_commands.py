@@ -116,7 +116,7 @@ def test_a_restored_authority_knows_which_cells_are_paused(
     with PrivateStore(world.folder.revealer.folder / STATE_FOLDER) as store:
         store.bind(pin, world.roster.epoch)
         OpenedSums(store).record_reveal(RoundId(3), b"list", b"sum")
-        OpenedSums(store).record_paused(RoundId(3), (2,), b"kept")
+        OpenedSums(store).record_paused(RoundId(3), (2,), b"kept", newest=1)
     assert world.folder.paused == (2,)
     back_up(world.folder, tmp_path / "copy", "a passphrase of words")
     fresh = AuthorityFolder(tmp_path / "fresh")
