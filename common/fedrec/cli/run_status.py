@@ -36,6 +36,8 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     current = found.current
     if current is None:
         return [*rows, ("now", _text(f"waits for {found.waits_for or 'clients'}"))]
+    if found.waits_for:
+        rows.append(("problem", _text(f"waits for {found.waits_for}")))
     if current.phase == "revealing":
         return [*rows, ("now", _of_the_authority(current, found.authority_heard))]
     rows.append(("now", _text(f"round {current.round} ({current.kind}), {current.phase}")))

@@ -24,6 +24,11 @@ _FORMS = (
     "those that were not started yet"
 )
 _COMPILES = "a first start compiles for a while; look at its terminal where that lasts"
+_OLDER = (
+    "its newest folder: {name} reports round {round}, this folder ends with round {published}. Stop "
+    "the coordinator and start it on the newest folder or backup; without one, make it anew with "
+    "`fedrec coordinator recover`"
+)
 _NEVER = "not heard since the coordinator started"
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
@@ -65,9 +70,17 @@ def waits_for(
 ) -> str:
     """Return who has to come before a round opens, and when each was last heard of; maybe empty.
 
+    Where a member knows later rounds than this folder, that is said in its place, at any time.
+
     Args:
         applied: returns the labels of all who applied, who are named while the federation forms.
     """
+    furthest = presence.furthest()
+    if furthest is not None and furthest[1] > state.published:
+        client_id, version = furthest
+        labels = {one.client_id: one.label for one in roster.holders}
+        name = labels.get(client_id) or client_id[:16]
+        return _OLDER.format(name=name, round=version, published=state.published)
     if is_stalled(state) and state.current is None and state.ending is None:
         return _stalled(state, roster, presence)
     if not state.roster and state.ending is None:

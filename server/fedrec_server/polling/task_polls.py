@@ -65,6 +65,7 @@ class TaskPolls:
         await self._rollbacks.compare(client_id, remembered)
         if version > self._run.state.published:
             # Nothing is opened for somebody who knows better how far the run is.
+            self._note_ahead(client_id, version)
             task = self._wait(Wait())
         else:
             if self._rollbacks.differs(client_id, remembered):
@@ -72,6 +73,18 @@ class TaskPolls:
             task = await self._next_task(client_id, version, epoch, wait_seconds)
         self._told_epochs[client_id] = task.epoch
         return replace(task, latest=await self._rollbacks.answer(client_id, remembered))
+
+    def _note_ahead(self, client_id: ClientId, version: RoundId) -> None:
+        """Have operators told at once that this folder is older than the run."""
+        run = self._run
+        if run.presence.reports(client_id, version):
+            structlog.get_logger().error(
+                "folder is older than the run",
+                run=run.name,
+                client=run.federation.keys.roster.holder(client_id).label or client_id[:16],
+                its_round=version,
+                published_round=run.state.published,
+            )
 
     async def _next_task(
         self, client_id: ClientId, version: RoundId, epoch: int, wait_seconds: float

@@ -160,6 +160,9 @@ def test_a_round_that_waits_for_the_key_authority() -> None:
     status.authority_heard = 0.0
     told = status_rows(RunStatus.of(status))[-1][1]
     assert told.endswith("the key authority, not heard since the coordinator started")
+    status.waits_for = "its newest folder: south reports round 9"
+    problem = ("problem", "waits for its newest folder: south reports round 9")
+    assert problem in status_rows(RunStatus.of(status)), "also while a round goes on"
 
 
 def test_watch_ends_with_the_run(fedrec: Fedrec, call: list[object]) -> None:
