@@ -242,8 +242,11 @@ class ClientApp:
         state = self._folder.absolute()
         return f"client id {identity.client_id[:SHOWN_CHARS]}, state {state}, data {data}"
 
-    def _say_if_waited_for(self, membership: Membership, journal: RoundJournal) -> None:
-        """Tell who runs this client that its settings say otherwise than it signed."""
+    def _say_place(self, membership: Membership, journal: RoundJournal) -> None:
+        """Tell people that this client is in no sum yet, or is waited for though they said not."""
+        if membership.identity.public in membership.roster.unplaced:
+            detail = f"a member, and in no sum yet: {membership.roster.why_unplaced()}"
+            journal.tell("unplaced", detail=detail)
         cell = membership.roster.partition.cell_of(membership.identity.client_id)
         waited_for = cell is not None and membership.identity.client_id in cell.core
         if waited_for and self._settings.client.when_away == "go_on":
@@ -325,7 +328,7 @@ class ClientApp:
         journal.run = membership.run
         try:
             if is_told:
-                self._say_if_waited_for(membership, journal)
+                self._say_place(membership, journal)
             users, _ = read_users(
                 self._settings.data,
                 membership.catalogue,

@@ -28,6 +28,8 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     if found.epoch:
         follows = f", {found.next_epoch} after this round" if found.next_epoch else ""
         rows.append(("key epoch", f"{found.epoch}{follows}"))
+    if found.unplaced:
+        rows.append(("in no sum yet", _text(found.unplaced)))
     rows += _measured(found)
     if found.epsilon is not None:
         rows.append(("privacy", f"epsilon {found.epsilon:.4g} spent"))

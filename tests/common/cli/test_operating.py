@@ -92,7 +92,7 @@ def test_status(fedrec: Fedrec, call: list[object]) -> None:
         "authority_heard", "awaited", "caution", "clients_in_roster", "clients_seen", "current",
         "epoch", "epsilon", "federation", "finish_reason", "finished", "last_event", "next_epoch",
         "protection", "protocol", "published_round", "quality", "rounds_abandoned",
-        "rounds_planned", "rounds_published", "run", "stalled", "waits_for",
+        "rounds_planned", "rounds_published", "run", "stalled", "unplaced", "waits_for",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
     assert found["awaited"] == ["hospital-b"]

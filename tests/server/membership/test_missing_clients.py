@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cells import partition_of
 from fake_clock import FakeClock
 from server.support.driving import gather, poll, running
 from server.support.federations import Bench, authority, identity, operator
@@ -19,7 +20,7 @@ from fedrec.identity.certificates import key_of
 from fedrec.identity.identity import Identity
 from fedrec.wire.admin_link import AdminLink
 from fedrec_server.engine import Engine
-from fedrec_server.membership.missing_clients import waits_for
+from fedrec_server.membership.missing_clients import unplaced, waits_for
 
 
 def words(engine: Engine) -> str:
@@ -223,3 +224,12 @@ def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path: P
         f"its newest folder: {name} reports round 7, this folder ends with round 0. Stop"
     )
     assert logged == ["folder is older than the run"], "once"
+
+
+def test_newcomers_that_wait_for_others_are_in_the_status() -> None:
+    roster = Bench.of(4, reveals=True).federation.keys.roster
+    assert unplaced(roster) == ""
+    first = partition_of(identity(number).client_id for number in range(3))
+    told = unplaced(replace(roster, partition=first))
+    assert told.startswith(f"{identity(3).public.label}: newcomers are summed with at least 2 ")
+    assert told.endswith("2 more have to join")
