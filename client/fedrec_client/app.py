@@ -16,7 +16,13 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import check_one_party, read_source, read_users
 from fedrec.disk import DiskFull, require_writable
-from fedrec.errors import FedrecError, KeysError, NotInRoster, RosterBreaksCells
+from fedrec.errors import (
+    CoordinatorWentBack,
+    FedrecError,
+    KeysError,
+    NotInRoster,
+    RosterBreaksCells,
+)
 from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.authority_key import read_authority_key, read_issuer
@@ -37,7 +43,7 @@ from fedrec_client.membership.membership import Membership
 from fedrec_client.membership.roster_chain import RosterChain
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
-from fedrec_client.session import EpochChanged, Session
+from fedrec_client.session import EpochChanged, Session, why_behind
 from fedrec_client.state.audit import AuditLog
 from fedrec_client.state.database import STATE_FORMAT
 from fedrec_client.state.private_store import PrivateStore
@@ -164,7 +170,7 @@ class ClientApp:
             self._apply(identity, journal)
             link = self._patient(self._bare_link or open_link(self._settings), journal)
             chain = RosterChain(store, AuditLog(self._folder, self._clock))
-            asked, full_at = 0, -1
+            asked, full_at, behind = 0, -1, ""
             try:
                 while True:
                     try:
@@ -185,6 +191,10 @@ class ClientApp:
                             asked, full_at = 0, _kept(store)
                             again = "Tried again until there is some."
                             journal.tell("disk_full", detail=f"{error} {again}")
+                    except (NotInRoster, CoordinatorWentBack) as error:
+                        if behind != (why := why_behind(error, store)):
+                            asked, behind = 0, why
+                            journal.tell("coordinator_went_back", detail=why)
                     self._backoff.pause(asked)
                     asked += 1
             finally:
@@ -232,8 +242,11 @@ class ClientApp:
         state = self._folder.absolute()
         return f"client id {identity.client_id[:SHOWN_CHARS]}, state {state}, data {data}"
 
-    def _say_if_waited_for(self, membership: Membership, journal: RoundJournal) -> None:
-        """Tell who runs this client that its settings say otherwise than it signed."""
+    def _say_place(self, membership: Membership, journal: RoundJournal) -> None:
+        """Tell people that this client is in no sum yet, or is waited for though they said not."""
+        if membership.identity.public in membership.roster.unplaced:
+            detail = f"a member, and in no sum yet: {membership.roster.why_unplaced()}"
+            journal.tell("unplaced", detail=detail)
         cell = membership.roster.partition.cell_of(membership.identity.client_id)
         waited_for = cell is not None and membership.identity.client_id in cell.core
         if waited_for and self._settings.client.when_away == "go_on":
@@ -315,7 +328,7 @@ class ClientApp:
         journal.run = membership.run
         try:
             if is_told:
-                self._say_if_waited_for(membership, journal)
+                self._say_place(membership, journal)
             users, _ = read_users(
                 self._settings.data,
                 membership.catalogue,

@@ -21,6 +21,7 @@ EventName = Literal[
     "prepared",
     "joined",
     "waited_for",
+    "unplaced",
     "epoch_changed",
     "waiting_for_snapshot",
     "waiting",

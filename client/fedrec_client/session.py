@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from fedrec.clock import Clock
-from fedrec.errors import RevealRefused, RoundError
+from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Task, Train, Wait
 from fedrec_client.link.backoff import Backoff
@@ -17,8 +17,10 @@ from fedrec_client.round.local_model import LocalModel, SharedModel
 from fedrec_client.round.participation import Participation
 from fedrec_client.round.rollback_detection import RollbackDetection
 from fedrec_client.round.round_steps import RoundSteps
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.run_binding import epoch_went_back
 
-__all__ = ["EpochChanged", "PullLoop", "Session"]
+__all__ = ["EpochChanged", "PullLoop", "Session", "why_behind"]
 
 Work = Wait | Train | StepTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
@@ -220,6 +222,20 @@ class Session(PullLoop):
         rows = model.rows_after(model.shared)
         self._link.submit_snapshot(member.report_on(task.round, model.shared, rows), blob)
         self._journal.tell("snapshot_sent", task.round)
+
+
+def why_behind(error: NotInRoster | CoordinatorWentBack, store: PrivateStore) -> str:
+    """Return why a party waits for a coordinator whose key epoch is older than its own.
+
+    Raises:
+        NotInRoster: the roster that does not list this party is no older one.
+    """
+    if isinstance(error, NotInRoster):
+        known = store.state.epoch if store.is_bound else 0
+        if not 0 < error.epoch < known:
+            raise error
+        error = epoch_went_back(known, error.epoch)
+    return error.message
 
 
 def _round_of(task: Task) -> RoundId | None:

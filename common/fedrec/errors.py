@@ -39,6 +39,7 @@
     |  |- FolderInUse                folder_in_use          1    RESOURCE_EXHAUSTED
     |  `- StateWentBack              state_went_back        1    DATA_LOSS
     |- Unreachable                   unreachable            3    UNAVAILABLE
+    |  `- CoordinatorStopping        stopping               3    UNAVAILABLE
     `- InternalError                 internal               1    INTERNAL
 
 ``code`` is stable: it crosses the wire and is compared by scripts. ``public`` is the only
@@ -59,6 +60,7 @@ __all__ = [
     "CatalogueMismatch",
     "CertificateExpired",
     "ConflictingUpload",
+    "CoordinatorStopping",
     "CoordinatorWentBack",
     "CorruptUpload",
     "DamagedFile",
@@ -244,10 +246,15 @@ class RefusedError(FedrecError):
 
 
 class NotInRoster(RefusedError):
-    """The key belongs to nobody whom the key authority listed."""
+    """The key belongs to nobody whom the key authority listed.
+
+    Attributes:
+        epoch: the key epoch of the roster that was searched; 0 where the refusal named none.
+    """
 
     code = "not_a_member"
     public = "This key belongs to no member: it is not in the federation's roster."
+    epoch = 0
 
 
 class WrongIdentity(RefusedError):
@@ -421,6 +428,14 @@ class Unreachable(FedrecError):
     public = "The peer cannot be reached."
     exit_code = 3
     grpc_status = "UNAVAILABLE"
+
+
+class CoordinatorStopping(Unreachable):
+    """The coordinator is about to end and takes no more calls."""
+
+    code = "stopping"
+    public = "The coordinator is stopping."
+    safe = True
 
 
 class InternalError(FedrecError):

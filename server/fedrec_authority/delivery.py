@@ -258,7 +258,9 @@ class Delivery:
         elif begins and (lacking := admitted.lacking_core()):
             self._once("missing", "awaiting", 0, lacking)
         elif begins or admitted is not membership:
-            folder.rotate()
+            roster = folder.rotate().roster
+            for identity in roster.unplaced:
+                self._about("awaiting", identity, f"in no sum yet: {roster.why_unplaced()}")
 
     def _let_go(
         self, application: SignedApplication, member: Member, membership: Membership

@@ -248,15 +248,17 @@ class Coordinator:
 
     async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         """Take no more, finish what was begun, and close everything."""
-        engine, self._engine = self.engine, None
+        engine = self.engine
+        engine.stop_waiting()
         structlog.get_logger().info(
             "coordinator stops", run=engine.run.name, published_round=engine.run.state.published
         )
         await self._health.enter_graceful_shutdown()
-        engine.stop_waiting()
         if self._page is not None:
             await self._page.close()
         await self._server.stop(grace_seconds)
+        # Until here calls came, and who may call is said by the roster of the run's epoch.
+        self._engine = None
         if self._ticker is not None:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):

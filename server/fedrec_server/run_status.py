@@ -7,7 +7,7 @@ from typing import Any
 from fedrec.planning.cautions import measured_caution
 from fedrec.wire.v1 import admin_pb2
 from fedrec_server.engine import Engine
-from fedrec_server.membership.missing_clients import labels_of, missing, waits_for
+from fedrec_server.membership.missing_clients import labels_of, missing, unplaced, waits_for
 from fedrec_server.rounds.backoff import is_stalled
 
 __all__ = ["status_of"]
@@ -44,6 +44,7 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
         authority_heard=run.presence.last_heard(revealer),
         last_event=last_event,
         quality=_quality(engine),
+        unplaced=unplaced(roster),
         awaited=labels_of(missing(state, run.presence), roster),
         stalled=is_stalled(state) and state.ending is None,
         epsilon=run.federation.epsilon_after(state.charged),

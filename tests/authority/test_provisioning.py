@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from authority.membership.test_guests import World, people
 from changed_keys import rotate
 from cryptography import x509
 from fake_clock import FakeClock
@@ -153,6 +154,21 @@ def test_one_more_client(here: Path, data: Path, capsys: pytest.CaptureFixture[s
     assert "the earlier invitation is good no more" in capsys.readouterr().out
     assert (here / "kits" / "clients" / "east" / "invitation.pem").read_bytes() != lost
     assert files(here / "kits") == before
+
+
+def test_one_more_client_that_would_wait_for_others(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first members are summed together already; one newcomer makes no cell."""
+    assert trial(data) == 0
+    world = World(here / "running")
+    world.join(*people(3))
+    monkeypatch.setattr(AuthorityFolder, "last_roster", world.roster)
+    capsys.readouterr()
+    assert call("--add", "east") == 0
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert told.startswith("Once it has joined, east waits: newcomers are summed with at least 2 ")
+    assert told.endswith("2 more have to join.")
 
 
 @pytest.mark.parametrize(

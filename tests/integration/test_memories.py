@@ -11,7 +11,7 @@ from integration.conftest import Found, Revealers
 from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import DEADLINE_SECONDS, Gate, poll
-from integration.support.parties import Federation
+from integration.support.parties import Federation, operators_link
 
 from fedrec.errors import FolderIsOld, SecondCopy
 from fedrec_client.events import ClientEvent
@@ -129,11 +129,16 @@ def coordinators_folder(federation: Federation) -> Path:
     return Path(federation.bench.coordinator_settings().coordinator.state)
 
 
-def test_coordinator_folder_back(found: Found, revealing: Revealers) -> None:
-    """Members wait for a coordinator that was set back, and show it what it forgot."""
+@pytest.mark.parametrize("last", [3, 4])
+def test_coordinator_folder_back(found: Found, revealing: Revealers, last: int) -> None:
+    """Members wait for a coordinator that was set back, and show it what it forgot.
+
+    Also where that is only the round that the older folder still collects, which nobody sends
+    again, and the authority is away.
+    """
     federation = found(plan_of("bfv", key_holder="authority"))
     revealing(federation)
-    gates = [Gate(3), Gate(5)]
+    gates = [Gate(3), Gate(last + 1)]
     clients = [federation.client(0, wrap=lambda link: gates[1](gates[0](link)))]
     clients += [federation.client(1), federation.client(2)]
     folder = coordinators_folder(federation)
@@ -145,17 +150,20 @@ def test_coordinator_folder_back(found: Found, revealing: Revealers) -> None:
         federation.start_again()
         gates[0].opened.set()
         for client in clients:
-            client.wait_for("published", 4)
+            client.wait_for("published", last)
+        revealing.stop()  # type: ignore[attr-defined]  # see the fixture
         federation.stop_coordinator()
         newest = swap(folder, older)
         federation.start_again()
         run = federation.coordinator.engine.run
         poll(run.halted.is_set)
-        assert run.problem is not None and "A member has round 4" in run.problem.message
+        assert run.problem is not None and f"A member has round {last}" in run.problem.message
         for client in clients[1:]:
             told = client.wait_for("coordinator_went_back")
             assert "waits and keeps what it has" in told.detail
-        assert federation.coordinator.engine.run.state.published == 2
+        state = federation.coordinator.engine.run.state
+        assert (state.published, state.abandoned) == (2, 0), "not at the deadline of a round"
+        revealing(federation)
         federation.stop_coordinator()
         shutil.rmtree(folder)
         newest.rename(folder)
@@ -216,6 +224,13 @@ def test_members_wait_where_nobody_signs(found: Found) -> None:
         federation.start_again()
         for client in clients[1:]:
             client.wait_for("coordinator_went_back")
+        link = operators_link(federation.bench, federation.address)
+        try:
+            said = link.status().waits_for
+        finally:
+            link.close()
+        assert "this folder ends with round 1" in said and "`fedrec coordinator recover`" in said
+        assert "by itself" not in said
         assert not federation.coordinator.engine.run.halted.is_set()
         federation.stop_coordinator()
         shutil.rmtree(folder)

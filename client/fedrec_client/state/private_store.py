@@ -143,6 +143,7 @@ class PrivateStore:
 
         Raises:
             PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+            CoordinatorWentBack: the epoch is lower than before.
         """
         state = bound(
             self._state, pin, epoch, new_run=new_run, provenance=provenance, folder=self.folder

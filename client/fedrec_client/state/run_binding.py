@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrec.errors import PlanMismatch
+from fedrec.errors import CoordinatorWentBack, PlanMismatch
 from fedrec.ids import RoundId
 from fedrec.provenance import Provenance
 from fedrec_client.state.stored_state import PausedCell, RunPin, StoredState
 
-__all__ = ["bound"]
+__all__ = ["bound", "epoch_went_back"]
 
 
 def bound(
@@ -36,6 +36,7 @@ def bound(
 
     Raises:
         PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+        CoordinatorWentBack: the epoch is lower than before.
     """
     if stored is None:
         return StoredState(pin=pin, epoch=epoch, provenance=provenance)
@@ -53,10 +54,7 @@ def bound(
             "state folder.",
         )
     if epoch < stored.epoch:
-        raise PlanMismatch(
-            f"The coordinator offers epoch {epoch}; this client is in {stored.epoch}.",
-            remedy="Ask the operator to install the newest epoch.",
-        )
+        raise epoch_went_back(stored.epoch, epoch)
     if epoch == stored.epoch:
         return stored
     # Tags under the old epoch's key mean nothing to the new one's members.
@@ -69,8 +67,16 @@ def bound(
             "staged": None if staged is None else staged.model_copy(update={"closed": True}),
             "masking": None,
             "refused_sums": 0,
-            "paused": (),
+            "paused": _still_paused(stored, epoch),
         }
+    )
+
+
+def epoch_went_back(known: int, said: int) -> CoordinatorWentBack:
+    """Return the error of a coordinator whose key epoch is older than this client's."""
+    return CoordinatorWentBack(
+        f"The coordinator went back from key epoch {known} to {said}. This client waits and keeps "
+        "what it has."
     )
 
 
@@ -101,15 +107,24 @@ def _left_for(
 ) -> StoredState:
     """Return the first state of another run: what was said about users stays said."""
     same = epoch == stored.epoch
-    # The new run has a round of each of these numbers, too.
-    paused = tuple(PausedCell(cell=one.cell, round=RoundId(0)) for one in stored.paused)
     return StoredState(
         pin=pin,
         epoch=epoch,
         provenance=provenance,
         left_runs=(*stored.left_runs, stored.pin.run),
         refused_sums=stored.refused_sums if same else 0,
-        paused=paused if same else (),
+        paused=_still_paused(stored, epoch),
         spent=stored.spent,
         counted=stored.counted,
+    )
+
+
+def _still_paused(stored: StoredState, epoch: int) -> tuple[PausedCell, ...]:
+    """Return the cells that are paused in an epoch whose roster cannot say so."""
+    same = epoch == stored.epoch
+    # A new run, too, has a round of each of these numbers.
+    return tuple(
+        one.model_copy(update={"round": RoundId(0)})
+        for one in stored.paused
+        if same or one.newest >= epoch
     )

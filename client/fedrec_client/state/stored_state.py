@@ -173,10 +173,13 @@ class PausedCell(_Record):
 
     Attributes:
         round: in which that was found; 0 where it was in an earlier run, or by another folder.
+        newest: the last key epoch that had been made by then. Its roster cannot name the cell;
+            that of a later one does, unless the authority took the cell in again.
     """
 
     cell: int
     round: RoundId
+    newest: int = 0
 
 
 class OpenedRound(_Record):

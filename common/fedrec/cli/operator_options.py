@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.errors import FedrecError, Unreachable
+from fedrec.errors import Unreachable
 from fedrec.listening import split_address
 
 if TYPE_CHECKING:
@@ -22,7 +21,10 @@ __all__ = ["Address", "OperatorFile", "open_admin_link"]
 # a set of kits.
 _USUAL_PLACES = (Path("operator.pem"), Path("kits/authority/operator.pem"))
 
-_CONNECT_SECONDS = 5.0
+_REMEDY = (
+    "Check the address, that the coordinator runs there, and that --operator is the operator.pem "
+    "that this federation's key authority made."
+)
 
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the coordinator.")]
 OperatorFile = Annotated[
@@ -46,11 +48,13 @@ def open_admin_link(address: str, operator: Path | None) -> Iterator[AdminLink]:
     Raises:
         KeysError: when the operator's file cannot be used.
         CertificateExpired: when this machine's clock is outside the certificate's dates.
-        Unreachable: in the body, when nobody answered: with what a plain connection came to.
+        SettingsError: when the address is none.
+        Unreachable: in the body, when the coordinator did not answer, and why.
     """
     from fedrec.identity.certificates import Credentials
     from fedrec.wire.admin_link import AdminLink
 
+    split_address(address, "ADDRESS")
     if operator is None:
         operator = next((path for path in _USUAL_PLACES if path.exists()), _USUAL_PLACES[0])
     link = AdminLink(address, Credentials.load(operator, "--operator"))
@@ -58,29 +62,5 @@ def open_admin_link(address: str, operator: Path | None) -> Iterator[AdminLink]:
         try:
             yield link
         except Unreachable as error:
-            raise _explained(error, address) from None
-
-
-def _explained(error: FedrecError, address: str) -> Unreachable:
-    """Return why a coordinator did not answer: gRPC has one word for all cases."""
-    host, port = split_address(address, "ADDRESS")
-    remedy = "Check the address, and that the coordinator runs there."
-    try:
-        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
-    except TimeoutError:
-        return Unreachable(f"{address} does not answer, not even to refuse.", remedy=remedy)
-    except socket.gaierror:
-        return Unreachable(f"No machine by the name {host} is known here.", remedy=remedy)
-    except OSError as found:
-        said = (found.strerror or str(found)).lower()
-        return Unreachable(f"Nobody listens at {address}: {said}.", remedy=remedy)
-    from fedrec.wire.error_status import REFUSED_UNHEARD
-
-    if error.message != REFUSED_UNHEARD:
-        return Unreachable(error.message, remedy=remedy)
-    return Unreachable(
-        f"Somebody listens at {address}, but the handshake failed: the operator's certificate and "
-        "that coordinator are not of one federation, or a clock is wrong.",
-        remedy="Give with --operator the operator.pem that this federation's key authority made, "
-        f"and check that {host} is a host in the coordinator's certificate.",
-    )
+            # What a client would look at says nothing to an operator.
+            raise type(error)(f"{address}: {error.message}", remedy=_REMEDY) from None

@@ -30,6 +30,8 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
         rows.append(("key epoch", f"{found.epoch}{follows}"))
     if found.disk_full:
         rows.append(("disk", _text(f"full: {found.disk_full} Clients wait until there is space.")))
+    if found.unplaced:
+        rows.append(("in no sum yet", _text(found.unplaced)))
     rows += _measured(found)
     if found.epsilon is not None:
         rows.append(("privacy", f"epsilon {found.epsilon:.4g} spent"))
@@ -38,6 +40,8 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     current = found.current
     if current is None:
         return [*rows, ("now", _text(f"waits for {found.waits_for or 'clients'}"))]
+    if found.waits_for:
+        rows.append(("problem", _text(f"waits for {found.waits_for}")))
     if current.phase == "revealing":
         return [*rows, ("now", _of_the_authority(current, found.authority_heard))]
     rows.append(("now", _text(f"round {current.round} ({current.kind}), {current.phase}")))

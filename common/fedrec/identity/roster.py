@@ -131,6 +131,31 @@ class Roster:
         return found
 
     @property
+    def unplaced(self) -> tuple[PublicIdentity, ...]:
+        """The members that are in no sum yet, because a new cell needs more newcomers."""
+        if not self.partition.cell_size:
+            return ()
+        placed = self.partition.placed
+        return tuple(one for one in self.members if one.client_id not in placed)
+
+    def why_unplaced(self, joining: int = 0) -> str:
+        """Return for what members wait that are in no sum yet, for people; empty for nothing.
+
+        Args:
+            joining: newcomers that are about to be added.
+        """
+        size, known = self.partition.cell_size, self.partition.standing
+        standings = [known(one.client_id) for one in self.unplaced]
+        fresh = sum(one is None or not (one.since or one.consent) for one in standings)
+        lacking = size - fresh - joining
+        if lacking <= 0:
+            return ""
+        return (
+            f"newcomers are summed with at least {size - 1} others that joined since the last "
+            f"cell was made: {lacking} more {'has' if lacking == 1 else 'have'} to join"
+        )
+
+    @property
     def key_holder(self) -> Literal["members", "authority"]:
         """Who holds the protection's secret key, in the words of `protection.key_holder`."""
         return "members" if self.revealer is None else "authority"

@@ -83,7 +83,9 @@ class RunStatus:
         epoch: the present key epoch.
         next_epoch: the one that begins after the round in progress; 0 for none.
         waits_for: who has to come before the next round opens, or before the round that is
-            published can be told of; empty during a round.
+            published can be told of; empty during a round, unless a member knows later rounds than
+            the coordinator's folder.
+        unplaced: which members are in no sum yet, and how many more have to join; empty for none.
         authority_heard: unix seconds at which the key authority was last heard of; 0 where it was
             not since the coordinator started.
         awaited: the labels of those for whom the round in progress waits, or the next one.
@@ -111,6 +113,7 @@ class RunStatus:
     epoch: int = 0
     next_epoch: int = 0
     waits_for: str = ""
+    unplaced: str = ""
     authority_heard: float = 0.0
     awaited: tuple[str, ...] = ()
     stalled: bool = False

@@ -6,6 +6,7 @@ the peer's own input (`safe`); otherwise an incident id leads to it in the log.
 
 from __future__ import annotations
 
+import re
 import secrets
 
 import grpc
@@ -15,6 +16,7 @@ from fedrec.errors import (
     FedrecError,
     InternalError,
     InvitationUsed,
+    NotInRoster,
     RefusedError,
     TooLarge,
     Unreachable,
@@ -24,7 +26,6 @@ from fedrec.errors import (
 __all__ = [
     "CODE_KEY",
     "INCIDENT_KEY",
-    "REFUSED_UNHEARD",
     "STATUS",
     "from_rpc_error",
     "new_incident",
@@ -33,13 +34,8 @@ __all__ = [
 
 CODE_KEY = "fedrec-code"
 INCIDENT_KEY = "fedrec-incident"
-NO_CONNECTION = "failed to connect to all addresses"
-"""How gRPC begins where there was no answer to any handshake; a certificate that the other side
-refuses looks no different from a port where nobody listens."""
-REFUSED_UNHEARD = (
-    "Refused before a word was said: the certificate is not of this federation, a clock is wrong, "
-    "or nobody listens."
-)
+EPOCH_KEY = "fedrec-epoch"
+_EPOCH_DIGITS = 9
 MAX_ERROR_BYTES = 2_000
 """HTTP/2 headers are limited to 8 KiB, and gRPC writes a byte outside ASCII as three."""
 
@@ -67,6 +63,60 @@ REMEDIES: dict[type[FedrecError], str] = {
     InternalError: "Look for it in the coordinator's log.",
 }
 
+_START = (
+    "Check that the coordinator runs there, and the address; a client's own is client.coordinator."
+)
+_AUTHORITY = (
+    "Check the address, and that the key authority's file is the present one's "
+    "(client.authority_key of a client, --operator of an operator)."
+)
+_DATES = (
+    "Check this machine's clock. If it is right, the coordinator needs a new certificate from the "
+    "key authority (`fedrec keys rotate --host NAME`)."
+)
+_CONNECTIONS: tuple[tuple[str, str, str], ...] = (
+    ("Connection refused", "Connection refused: nothing listens at the address.", _START),
+    ("hostname lookup|DNS resolution", "No machine by that name is known here.", _START),
+    ("[Tt]imed out|Timeout|unreachable|No route", "The address does not answer.", _START),
+    (
+        "certificate has expired",
+        "The handshake failed: by this machine's clock the coordinator's certificate has expired.",
+        _DATES,
+    ),
+    (
+        "certificate is not yet valid",
+        "The handshake failed: by this machine's clock the coordinator's certificate is not valid "
+        "yet.",
+        _DATES,
+    ),
+    (
+        "certificate signature failure|issuer certificate|self.signed certificate",
+        "The handshake failed: another authority issued the coordinator's certificate.",
+        _AUTHORITY,
+    ),
+    (
+        "Hostname Verification",
+        "The handshake failed: the coordinator's certificate is for another host.",
+        "Call a host that is in the certificate; a client's own setting is client.coordinator. "
+        "`fedrec keys rotate --host NAME` makes a certificate for another one.",
+    ),
+    (
+        "certificate purpose",
+        "The handshake failed: the certificate at the address is no coordinator's.",
+        _AUTHORITY,
+    ),
+    (
+        "failed to connect to all addresses.*(Socket closed|Connection reset|Broken pipe)",
+        "The handshake failed: the other side closed the connection. It refuses this certificate, "
+        "which another authority issued or which is out of date by the coordinator's clock, or it "
+        "is stopping.",
+        "Check client.certificate of a client, --operator of an operator, and both clocks.",
+    ),
+    ("andshake failed", "The handshake failed.", _AUTHORITY),
+    ("Socket closed|Connection reset|Broken pipe|GOAWAY", "The connection was closed.", _START),
+)
+"""What is known of a connection that failed, by gRPC's own words, which are about its insides."""
+
 
 def new_incident() -> str:
     """Return an id under which a log entry and an answer can be matched."""
@@ -90,8 +140,10 @@ def to_details(
     status = STATUS[code]
     if isinstance(error, FedrecError) and error.safe:
         return status, _shortened(f"{kind.public} {error}"), ((CODE_KEY, code),)
-    metadata = ((CODE_KEY, code), (INCIDENT_KEY, incident or new_incident()))
-    return status, ERRORS[code].public, metadata
+    metadata = [(CODE_KEY, code), (INCIDENT_KEY, incident or new_incident())]
+    if isinstance(error, NotInRoster) and error.epoch:
+        metadata.append((EPOCH_KEY, str(error.epoch)))
+    return status, ERRORS[code].public, tuple(metadata)
 
 
 def from_rpc_error(error: grpc.RpcError) -> FedrecError:
@@ -103,11 +155,10 @@ def from_rpc_error(error: grpc.RpcError) -> FedrecError:
     kind = ERRORS.get(metadata.get(CODE_KEY, ""))
     if kind is None:
         kind = FOREIGN.get(status, InternalError)
-        # gRPC's own words for a connection are about its insides.
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             message = f"{kind.public} It did not answer in time."
         elif status is grpc.StatusCode.UNAVAILABLE:
-            message = REFUSED_UNHEARD if message.startswith(NO_CONNECTION) else kind.public
+            return _no_connection(message)
         else:
             message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
     incident = _printable(metadata.get(INCIDENT_KEY, ""))[:64]
@@ -116,7 +167,18 @@ def from_rpc_error(error: grpc.RpcError) -> FedrecError:
     remedy = REMEDIES.get(kind, "")
     found = kind(message.removesuffix(f" {remedy}"), remedy=remedy)
     found.incident = incident
+    if isinstance(found, NotInRoster):
+        epoch = metadata.get(EPOCH_KEY, "")[:_EPOCH_DIGITS]
+        found.epoch = int(epoch) if epoch.isdecimal() else 0
     return found
+
+
+def _no_connection(said: str) -> Unreachable:
+    """Return why there is no connection, in our words."""
+    for words, message, remedy in _CONNECTIONS:
+        if re.search(words, said):
+            return Unreachable(message, remedy=remedy)
+    return Unreachable(Unreachable.public, remedy=REMEDIES[Unreachable])
 
 
 def _metadata(error: grpc.RpcError) -> dict[str, str]:

@@ -91,7 +91,8 @@ def provision(
     from fedrec.cli.init import client_names
     from fedrec.config.loading import load_settings
     from fedrec.disk import require_writable
-    from fedrec_authority.provisioning import CLIENTS, add_client, presence_words
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.provisioning import AUTHORITY_KIT, CLIENTS, add_client, presence_words
     from fedrec_authority.provisioning import provision as make_kits
 
     if into.exists():
@@ -105,7 +106,13 @@ def provision(
         is_again = (into / CLIENTS / add).is_dir()
         settings = load_settings(settings_file)
         kit = add_client(settings, into, add, confirm=confirm)
-        _show((kit,), into, settings, as_json, extra={}, is_added=True)
+        roster = AuthorityFolder(into / AUTHORITY_KIT).last_roster
+        why = ""
+        if roster is not None and roster.partition.in_use and add not in settings.parties.go_on:
+            why = roster.why_unplaced(joining=1)
+        _show((kit,), into, settings, as_json, extra={"waits": why} if why else {}, is_added=True)
+        if why and not as_json:
+            typer.echo(f"Once it has joined, {add} waits: {why}.")
         if is_again and not as_json:
             typer.echo("Its invitation.pem is new; the earlier invitation is good no more.")
         return

@@ -239,6 +239,7 @@ def tell(
     from fedrec.identity.authority import EPOCH_FILE
 
     members, too_few = len(membership.present), membership.too_few()
+    unplaced = () if made is None else made.roster.unplaced
     if as_json:
         print_json(
             {
@@ -247,6 +248,7 @@ def tell(
                 "rotated": made is not None,
                 "members": members,
                 "rounds_can_open": not too_few,
+                "unplaced": [one.label for one in unplaced],
             }
         )
         return
@@ -257,3 +259,6 @@ def tell(
         typer.echo(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
     if too_few:
         typer.echo(too_few)
+    if unplaced and made is not None:
+        names = ", ".join(one.label or one.client_id[:16] for one in unplaced)
+        typer.echo(f"In no sum yet: {names}; {made.roster.why_unplaced()}.")

@@ -161,10 +161,11 @@ class AuthorityFolder:
         if not (self.revealer.folder / STATE_FOLDER).exists() or self.last_roster is None:
             return ()
         store = PrivateStore(self.revealer.folder / STATE_FOLDER, read_only=True)
-        if not store.is_bound or store.state.epoch != self.last_roster.epoch:
-            # What was paused before is in the roster already.
+        if not store.is_bound:
             return ()
-        return tuple(one.cell for one in store.state.paused)
+        last, state = self.last_roster.epoch, store.state
+        # What was paused before is in the roster already.
+        return tuple(one.cell for one in state.paused if state.epoch == last or one.newest >= last)
 
     @property
     def last_epoch(self) -> int:

@@ -69,14 +69,17 @@ class OpenedSums:
             self._store.change(revealed=self._revealed_with(round_id, cells=cells))
         return before is None or before.sum_digest == sum_digest
 
-    def record_paused(self, round_id: RoundId, cells: tuple[int, ...], kept: bytes) -> None:
+    def record_paused(
+        self, round_id: RoundId, cells: tuple[int, ...], kept: bytes, *, newest: int
+    ) -> None:
         """Keep for good which cells are paused, before anybody is told.
 
         Args:
             kept: digest of the round's contributions without theirs.
+            newest: the last key epoch that was made.
         """
         known = {one.cell: one for one in self._store.state.paused}
-        new = {cell: PausedCell(cell=cell, round=round_id) for cell in cells}
+        new = {cell: PausedCell(cell=cell, round=round_id, newest=newest) for cell in cells}
         found = {**new, **known}
         self._store.change(
             paused=tuple(found[cell] for cell in sorted(found)),

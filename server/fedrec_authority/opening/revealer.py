@@ -20,7 +20,14 @@ from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
 from fedrec.disk import DiskFull
-from fedrec.errors import FedrecError, FolderInUse, KeysError, NotInRoster, Unreachable
+from fedrec.errors import (
+    CoordinatorWentBack,
+    FedrecError,
+    FolderInUse,
+    KeysError,
+    NotInRoster,
+    Unreachable,
+)
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.ids import RoundId
 from fedrec.training.server_half import ServerHalf
@@ -39,7 +46,7 @@ from fedrec_client.membership.enrolment import enrol
 from fedrec_client.membership.membership import Membership
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
-from fedrec_client.session import EpochChanged, PullLoop, Work
+from fedrec_client.session import EpochChanged, PullLoop, Work, why_behind
 from fedrec_client.state.audit import AuditLog
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.round_journal import RoundJournal
@@ -129,6 +136,7 @@ class Revealer:
                         self._journal.write()
                         self._work(store)
                         self._tries, told = 0, ""
+                        continue
                     except (DiskFull, FolderInUse) as error:
                         # What was said is on disk; from there it goes on.
                         if error.message != told:
@@ -138,8 +146,12 @@ class Revealer:
                             passed = "there is some" if is_full else "it is free"
                             again = f"{error} Tried again until {passed}."
                             self._tell(AuthorityEvent(name=name, detail=again))
-                        self._backoff.pause(self._tries)
-                        self._tries += 1
+                    except (NotInRoster, CoordinatorWentBack) as error:
+                        if told != (why := why_behind(error, store)):
+                            told = why
+                            self._tell(AuthorityEvent(name="revealer waits", detail=why))
+                    self._backoff.pause(self._tries)
+                    self._tries += 1
         except Stopped:
             pass
         except BaseException as error:
@@ -261,7 +273,7 @@ class _Session(PullLoop):
         folder: AuthorityFolder,
     ) -> None:
         super().__init__(context, stop, backoff, clock)
-        self._revealing = SumOpening(context)
+        self._revealing = SumOpening(context, folder)
         self._folder = folder
         self._goes_on = False
 

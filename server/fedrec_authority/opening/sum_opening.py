@@ -38,6 +38,8 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
 from fedrec.wire.recovery import pack_headers
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.opening.attribution import Attribution, CellFindings
 from fedrec_authority.opening.cell_counts import CellCounts, Contributions, fetch
 from fedrec_authority.opening.opened_sums import OpenedSums
@@ -65,8 +67,9 @@ class _Opened:
 class SumOpening:
     """Opens the sums that may be opened, and refuses everything else."""
 
-    def __init__(self, context: RoundContext[SharedModel]) -> None:
+    def __init__(self, context: RoundContext[SharedModel], folder: AuthorityFolder) -> None:
         self._context = context
+        self._folder = folder
         self._membership = context.membership
         self._link = context.link
         self._model = context.model
@@ -262,7 +265,10 @@ class SumOpening:
         """Pause the unfit cells: on disk first, then in the audit log and for people."""
         member = self._membership
         kept = manifest_digest(member.run, task.round, parts.good)
-        self._opened.record_paused(task.round, tuple(sorted(parts.unfit)), kept)
+        cells = tuple(sorted(parts.unfit))
+        # Or a roster that is being made meanwhile would not name them, and nobody would know.
+        with changing(self._folder) as folder:
+            self._opened.record_paused(task.round, cells, kept, newest=folder.last_epoch)
         for cell, error in sorted(parts.unfit.items()):
             paused = type(error)(f"Cell {cell} is paused: {error.message}")
             self._context.refused("cell_paused", task.round, paused)

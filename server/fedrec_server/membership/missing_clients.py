@@ -16,7 +16,7 @@ from fedrec_server.rounds.starting import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.state import State
 from fedrec_server.run.presence import LIVE_SECONDS, Presence
 
-__all__ = ["MissingClients", "labels_of", "missing", "waits_for"]
+__all__ = ["MissingClients", "labels_of", "missing", "unplaced", "waits_for"]
 
 _MOST_NAMED = 3
 _FORMS = (
@@ -24,6 +24,11 @@ _FORMS = (
     "those that were not started yet"
 )
 _COMPILES = "a first start compiles for a while; look at its terminal where that lasts"
+_OLDER = (
+    "its newest folder: {name} reports round {round}, this folder ends with round {published}. "
+    "Stop the coordinator and start it on the newest folder or backup; without one, make it anew "
+    "with `fedrec coordinator recover`"
+)
 _NEVER = "not heard since the coordinator started"
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
@@ -65,9 +70,17 @@ def waits_for(
 ) -> str:
     """Return who has to come before a round opens, and when each was last heard of; maybe empty.
 
+    Where a member knows later rounds than this folder, that is said in its place, at any time.
+
     Args:
         applied: returns the labels of all who applied, who are named while the federation forms.
     """
+    furthest = presence.furthest()
+    if furthest is not None and furthest[1] > state.published:
+        client_id, version = furthest
+        names = {one.client_id: one.label for one in roster.holders}
+        name = names.get(client_id) or client_id[:16]
+        return _OLDER.format(name=name, round=version, published=state.published)
     if is_stalled(state) and state.current is None and state.ending is None:
         return _stalled(state, roster, presence)
     if not state.roster and state.ending is None:
@@ -103,6 +116,12 @@ def missing(state: State, presence: Presence) -> frozenset[ClientId]:
 def labels_of(clients: Collection[ClientId], roster: Roster) -> list[str]:
     """Return what people call clients; the beginning of an id where one has no label."""
     return sorted(roster.member(one).label or one[:16] for one in clients)
+
+
+def unplaced(roster: Roster) -> str:
+    """Return which members are in no sum yet, and how many more have to join; empty for none."""
+    names = labels_of([one.client_id for one in roster.unplaced], roster)
+    return f"{_some(names)}: {roster.why_unplaced()}" if names else ""
 
 
 def _stalled(state: State, roster: Roster, presence: Presence) -> str:

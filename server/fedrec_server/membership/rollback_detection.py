@@ -95,8 +95,8 @@ class RollbackDetection:
     def _is_news(self, client_id: ClientId, statement: RevealStatement) -> bool:
         """Tell whether a statement is the key authority's word on a round that is not known here.
 
-        On the round in progress its word may come yet, the same; once the authority has taken the
-        published round itself, it does not.
+        On the round in progress its word may come yet, the same, where all updates are here; once
+        the authority has taken the published round itself, it does not.
 
         Args:
             client_id: who shows it.
@@ -107,6 +107,8 @@ class RollbackDetection:
         state = self._run.state
         current = state.current
         in_progress = current is not None and current.number == statement.round
+        # No member sends an update of that round again: collecting, it would wait in vain.
+        in_progress = in_progress and current is not None and current.phase != "collecting"
         in_progress = in_progress and client_id != state.rules.revealer
         if statement.round <= state.published or in_progress:
             return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import structlog
+
 from fedrec.errors import StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import NOTHING, Remembered, Task, Wait
@@ -41,6 +43,7 @@ class TaskPolls:
         self._rollbacks = rollbacks
         self._refusals = RefusalNotices()
         self._told_epochs: dict[ClientId, int] = {}
+        self._idle: set[ClientId] = set()
         self.waiters: Waiters[ClientId] = Waiters()
 
     async def next_task(
@@ -62,6 +65,7 @@ class TaskPolls:
         await self._rollbacks.compare(client_id, remembered)
         if version > self._run.state.published:
             # Nothing is opened for somebody who knows better how far the run is.
+            self._note_ahead(client_id, version)
             task = self._wait(Wait())
         else:
             if self._rollbacks.differs(client_id, remembered):
@@ -69,6 +73,18 @@ class TaskPolls:
             task = await self._next_task(client_id, version, epoch, wait_seconds)
         self._told_epochs[client_id] = task.epoch
         return replace(task, latest=await self._rollbacks.answer(client_id, remembered))
+
+    def _note_ahead(self, client_id: ClientId, version: RoundId) -> None:
+        """Have operators told at once that this folder is older than the run."""
+        run = self._run
+        if run.presence.reports(client_id, version):
+            structlog.get_logger().error(
+                "folder is older than the run",
+                run=run.name,
+                client=run.federation.keys.roster.holder(client_id).label or client_id[:16],
+                its_round=version,
+                published_round=run.state.published,
+            )
 
     async def _next_task(
         self, client_id: ClientId, version: RoundId, epoch: int, wait_seconds: float
@@ -92,7 +108,12 @@ class TaskPolls:
                 task = await self._task_now(client_id, version)
                 if task is not None:
                     return task
-                if run.stopping or not await news.wait(until - loop.time()):
+                self._idle.add(client_id)
+                try:
+                    woken = not run.stopping and await news.wait(until - loop.time())
+                finally:
+                    self._idle.discard(client_id)
+                if not woken:
                     reason = "the coordinator stops" if run.stopping else ""
                     return self._wait(Wait(reason=reason))
 
@@ -101,6 +122,8 @@ class TaskPolls:
         state = self._run.state
         task = task_for(state, client_id, version, self._run.clock.now())
         if task is None:
+            if self._snapshots.wants(client_id, state.published):
+                await self._ask({client_id}, state.published)
             task = self._snapshots.task_for(client_id, state.published)
         elif version < state.published and self._snapshots.may_miss(client_id, version):
             await self._miss_snapshot(client_id, version)
@@ -139,9 +162,12 @@ class TaskPolls:
         """Ask somebody for a snapshot, where this late joiner is better off with one."""
         run = self._run
         if await run.work.in_thread(self._snapshots.worth_making, version):
-            waiting = (run.presence.waiters & run.state.roster) - {client_id}
-            published = run.state.published
-            self.waiters.wake(await run.work.in_thread(self._snapshots.ask, waiting, published))
+            self.waiters.wake(await self._ask(self._idle - {client_id}, run.state.published))
+
+    async def _ask(self, idle: set[ClientId], published: RoundId) -> frozenset[ClientId]:
+        run = self._run
+        members = run.state.roster.intersection(idle)
+        return await run.work.in_thread(self._snapshots.ask, members, published)
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Wake those whom changes are news for."""

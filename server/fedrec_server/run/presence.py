@@ -1,4 +1,4 @@
-"""Who is there: clients that wait for a task now, or were heard of lately."""
+"""Who is there: clients that wait for a task now, or were heard of lately; who is ahead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedrec.clock import Clock
-from fedrec.ids import ClientId
+from fedrec.ids import ClientId, RoundId
 from fedrec_server.rounds.changes import Change, RoundAbandoned
 from fedrec_server.rounds.state import State
 
@@ -25,6 +25,7 @@ class Presence:
         self._joined: dict[ClientId, float] = {}
         self._waiting: Counter[ClientId] = Counter()
         self._silent: set[ClientId] = set()
+        self._versions: dict[ClientId, RoundId] = {}
 
     def now(self) -> float:
         """Return the time by the clock that calls are noted by."""
@@ -34,6 +35,16 @@ class Presence:
         """Note a call of a client."""
         self._seen[client_id] = self._clock.now()
         self._silent.discard(client_id)
+
+    def reports(self, client_id: ClientId, version: RoundId) -> bool:
+        """Note a model that is newer than the run; tell whether that is news."""
+        is_news = self._versions.get(client_id) != version
+        self._versions[client_id] = version
+        return is_news
+
+    def furthest(self) -> tuple[ClientId, RoundId] | None:
+        """Return who reported the newest model, of those that were newer than the run."""
+        return max(self._versions.items(), key=lambda one: one[1], default=None)
 
     def joined(self, client_id: ClientId) -> None:
         """Note that a member began: no round counts on it before it asks for a task."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from fedrec.errors import ProtocolError, Unreachable
+from fedrec.errors import CoordinatorStopping, NotInRoster, ProtocolError, Unreachable
 from fedrec.wire.chunk_parts import part_reader
 from fedrec.wire.chunks import Chunk
 from fedrec.wire.error_status import to_details
@@ -43,7 +43,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
     Args:
         callers: looks up who calls.
         limits: of incoming streams.
-        stopping: tells whether the coordinator takes no more uploads.
+        stopping: tells whether the coordinator takes no more calls.
         on_refused: hears which method's call is answered with which error.
     """
 
@@ -88,8 +88,6 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
                 caller = self._check(method, context, streams=handler.request_streaming)
                 if not handler.request_streaming:
                     return await inner(_read(request, read, caller), context)
-                if self._stopping():
-                    raise Unreachable("The coordinator is stopping.")
                 async with self._limits.stream(caller.client_id or context.peer()):
                     parts = _parts(heard_in_time(_received(context)), read, caller)
                     return await inner(parts, context)
@@ -131,6 +129,9 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
     async def _abort(self, error: Exception, method: str, context: Context) -> NoReturn:
         if self._on_refused is not None:
             self._on_refused(method, error)
+        if isinstance(error, NotInRoster):
+            # So that a member of a later epoch knows that this coordinator is behind.
+            error.epoch = self._callers.epoch
         if isinstance(error, DurabilityLost):
             error = Unreachable("The store failed; the coordinator stops.")
         incident = self._refusals.tell(error, method, self._callers.name_of(context))
@@ -139,6 +140,8 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         raise error
 
     def _check(self, method: str, context: Context, *, streams: bool) -> Caller:
+        if self._stopping():
+            raise CoordinatorStopping("It answers again once it has been restarted.")
         caller = self._callers.of(context)
         self._callers.check(caller, method)
         if method in ENDLESS or method.startswith(REFLECTION):

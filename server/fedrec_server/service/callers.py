@@ -80,6 +80,11 @@ class Callers:
         self._known: tuple[Roster, dict[bytes, ClientId]] | None = None
         self._operators_keys()
 
+    @property
+    def epoch(self) -> int:
+        """Return the key epoch of the roster in force."""
+        return self._roster().epoch
+
     def of(self, context: Context) -> Caller:
         """Return who makes a call.
 

@@ -23,6 +23,7 @@ class SnapshotMakers:
         self._asked: frozenset[ClientId] = frozenset()
         self._answered: frozenset[ClientId] = frozenset()
         self._asked_at = 0.0
+        self._n_makers = 0
         self._requests: dict[ClientId, RoundId] = {}
         self._distrusted: set[ClientId] = set()
 
@@ -30,6 +31,7 @@ class SnapshotMakers:
         self, waiting: frozenset[ClientId], published: RoundId, n_makers: int
     ) -> frozenset[ClientId]:
         """Choose who makes a snapshot of the published round; nobody while others are at it."""
+        self._n_makers = n_makers
         before = self._asked if self._is_in_time(published) else frozenset()
         if len(before) >= n_makers:
             return frozenset()
@@ -46,6 +48,13 @@ class SnapshotMakers:
         self._round = published
         self._requests |= dict.fromkeys(chosen, published)
         return chosen
+
+    def lacks(self, client_id: ClientId, published: RoundId) -> bool:
+        """Tell whether a client that has nothing to do is to be asked, too."""
+        if not self._is_in_time(published):
+            return client_id not in self._distrusted
+        others = client_id not in self._asked | self._distrusted
+        return others and len(self._asked) < self._n_makers
 
     def has_task(self, client_id: ClientId, published: RoundId) -> bool:
         """Tell whether a client is to make a snapshot of the published round now."""

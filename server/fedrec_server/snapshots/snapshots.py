@@ -53,6 +53,7 @@ class Snapshots:
         self._behind: dict[ClientId, RoundId] = {}
         self._sent: dict[ClientId, tuple[Report, bytes]] = {}
         self._refused: bytes | None = None
+        self._is_wanted = False
         self._complaints: dict[ClientId, int] = {}
         self._made_by: dict[bytes, ClientId] = {}
         oldest = self._store.next_published(RoundId(0))
@@ -92,9 +93,18 @@ class Snapshots:
         return self._store.bytes_after(since) > price
 
     def ask(self, waiting: frozenset[ClientId], published: RoundId) -> frozenset[ClientId]:
-        """Choose who makes a snapshot, and return whom to wake; nobody while others are at it."""
+        """Choose who makes a snapshot, and return whom to wake; nobody while others are at it.
+
+        Args:
+            waiting: clients that have the model and nothing to do; others are asked as they come.
+        """
+        self._is_wanted = True
         n_makers = 2 if self._needs_two(self._store.published(published)) else 1
         return self._makers.ask(waiting, published, n_makers)
+
+    def wants(self, client_id: ClientId, published: RoundId) -> bool:
+        """Tell whether a joiner waits for a snapshot that this idle client should be asked for."""
+        return self._is_wanted and self._makers.lacks(client_id, published)
 
     def task_for(self, client_id: ClientId, published: RoundId) -> Task | None:
         """Return the task of an idle client that is up to date, if it was asked."""
@@ -149,6 +159,7 @@ class Snapshots:
             vouching = tuple(alike) if sealed else ()
         self._made_by = {blob.digest: report.client_id}
         self._refused = None
+        self._is_wanted = False
         return vouching
 
     def note_refused(self, client_id: ClientId, refused: frozenset[bytes]) -> None:

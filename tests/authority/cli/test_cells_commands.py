@@ -16,6 +16,7 @@ from fedrec.errors import KeysError
 from fedrec.identity.cell_rules import check
 from fedrec.identity.key_files import write_public
 from fedrec.ids import RoundId
+from fedrec_authority.cli.roster import tell
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
@@ -63,6 +64,27 @@ def test_with_one_cell_nobody_meets_the_word(world: World, call: Call) -> None:
     assert "waits for others" in lines["client-4"]
     assert listed(call)["client-3"] == (1, "guest")
     assert listed(call)["client-4"] == (0, "waiting")
+
+
+def test_a_newcomer_that_waits_is_named_when_it_is_added(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *core, first, second, third = people(6)
+    world.join(*core)
+    assert world.roster.unplaced == ()
+    told = []
+    for late in (first, second):
+        world.join(late)
+        made = world.folder.newest
+        assert made is not None
+        tell(world.folder.path, "added it", made, world.folder.membership, False)
+        told.append(capsys.readouterr().out.splitlines()[-1])
+    others = "newcomers are summed with at least 2 others that joined since the last cell was made"
+    assert told[0] == f"In no sum yet: {first.public.label}; {others}: 2 more have to join."
+    assert told[1].endswith(": 1 more has to join.") and second.public.label in told[1]
+    assert world.roster.why_unplaced(joining=1) == "", "the third one makes a cell with them"
+    world.join(third)
+    assert world.roster.unplaced == ()
 
 
 def test_with_two_cells_everybodys_is_listed(world: World, call: Call) -> None:
@@ -116,7 +138,7 @@ def test_a_restored_authority_knows_which_cells_are_paused(
     with PrivateStore(world.folder.revealer.folder / STATE_FOLDER) as store:
         store.bind(pin, world.roster.epoch)
         OpenedSums(store).record_reveal(RoundId(3), b"list", b"sum")
-        OpenedSums(store).record_paused(RoundId(3), (2,), b"kept")
+        OpenedSums(store).record_paused(RoundId(3), (2,), b"kept", newest=1)
     assert world.folder.paused == (2,)
     back_up(world.folder, tmp_path / "copy", "a passphrase of words")
     fresh = AuthorityFolder(tmp_path / "fresh")

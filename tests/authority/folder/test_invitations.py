@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator, invited
+from authority.membership.test_guests import World, people
 from changed_keys import change, keep, rotate
 from fake_clock import FakeClock
 
@@ -35,6 +38,19 @@ def test_who_is_invited_is_admitted_in_one_epoch(folder: AuthorityFolder) -> Non
         assert (folder.certificates / f"{who.public.label}.crt").exists()
     delivery.look()
     assert link.installed == [2] and folder.applicants() == ()
+
+
+def test_an_admitted_newcomer_that_waits_for_others_is_told_of(tmp_path: Path) -> None:
+    world = World(tmp_path / "keys")
+    world.join(*people(3))
+    folder = world.folder
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    link.waiting = [invited(folder, Identity.create("late"), "late")]
+    delivery.look()
+    (told,) = [event for event in events if event.name == "awaiting"]
+    assert told.label == "late" and told.detail.startswith("in no sum yet: newcomers are summed")
+    assert told.detail.endswith("2 more have to join")
 
 
 def test_an_invitation_admits_one(folder: AuthorityFolder) -> None:

@@ -13,7 +13,7 @@ from client.support.key_watch import KeyWatch
 
 from fedrec.config.plan import plan_to_json
 from fedrec.disk import DiskFull
-from fedrec.errors import PlanMismatch
+from fedrec.errors import NotInRoster, PlanMismatch
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.wire.messages import MakeSnapshot, Wait
@@ -117,6 +117,22 @@ def test_a_full_disk_is_waited_for(
     assert len(told) == 1 and "Tried again until there is some." in told[0].detail
     assert [event.name for event in world.events].count("revealer joined") == 1
     assert world.refusals() == ""
+
+
+def test_a_coordinator_of_an_older_epoch_is_waited_for(world: AuthorityWorld) -> None:
+    """It does not know this revealer; once its operator brought the newest folder, work goes on."""
+    world.epoch = world.make_epoch(epoch=2)
+    round_ = world.honest_round()
+
+    def refuse() -> Any:
+        error = NotInRoster("Not in the federation's roster.")
+        error.epoch = 1
+        raise error
+
+    world.run_revealer(refuse, refuse, lambda: world.reveal(round_))
+    assert len(world.link.reveals) == 1
+    told = [event.detail for event in world.events if event.name == "revealer waits"]
+    assert len(told) == 1 and "went back from key epoch 2 to 1" in told[0]
 
 
 def test_killed_before_its_word_arrived(world: AuthorityWorld, key: KeyWatch) -> None:

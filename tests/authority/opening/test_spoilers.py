@@ -26,6 +26,8 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch, put_watch
 
+from fedrec.identity.authority import ROSTERS_FOLDER
+from fedrec.identity.key_files import write_public
 from fedrec.ids import RoundId
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import Wait
@@ -145,6 +147,31 @@ def test_a_paused_cell_stays_so_in_another_run(
     assert [(one.round, one.paused) for one in world.link.declined] == [(1, (3,)), (2, (3,))]
 
 
+@pytest.mark.parametrize("made", [1, 2, 3])
+def test_a_cell_that_is_paused_after_the_next_epoch_was_made(
+    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch, made: int
+) -> None:
+    """That epoch's roster cannot say so; where the pause came before, the roster has the word."""
+    world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
+    spoilt(world, inflated_row, monkeypatch, 8)
+    rosters = world.keys.private / ROSTERS_FOLDER
+    write_public(rosters / f"{made:08d}.json", world.make_epoch(epoch=made).roster.to_json())
+    bad = world.honest_round(2)
+    world.run_revealer(lambda: world.reveal(bad))
+    world.epoch = world.make_epoch(epoch=2)
+    assert world.keys.paused == (3,), "the roster that is made next names it"
+    opened = len(key.opened)
+    later = world.honest_round(3)
+    world.run_revealer(lambda: world.reveal(later))
+    if made == 1:
+        # As where `fedrec keys roster resume` took it in again.
+        assert len(key.opened) > opened
+        return
+    (declined,) = world.link.declined
+    assert (declined.round, declined.epoch, declined.paused) == (3, 2, (3,))
+    assert "cells that are paused: cell 3" in declined.refused and len(key.opened) == opened
+
+
 @pytest.mark.parametrize("known", [(), (1,)])
 def test_an_authority_from_an_older_backup_learns_which_cells_were_paused(
     tmp_path: Path, key: KeyWatch, known: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -215,7 +242,8 @@ def test_the_seventeenth_cell_is_not_paused(
     bad = world.honest_round(2)
     world.run_revealer(Wait)
     with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
-        OpenedSums(store).record_paused(RoundId(1), tuple(range(100, 100 + n_paused)), b"")
+        cells = tuple(range(100, 100 + n_paused))
+        OpenedSums(store).record_paused(RoundId(1), cells, b"", newest=1)
     world.run_revealer(lambda: world.reveal(bad))
     assert world.link.reveals == []
     (declined,) = world.link.declined

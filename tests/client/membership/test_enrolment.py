@@ -286,11 +286,45 @@ def test_another_plan_in_the_same_run(world: World) -> None:
         world.app().run()
 
 
-def test_keys_do_not_go_back(world: World) -> None:
-    world.epoch = world.make_epoch(epoch=2)
+def test_a_coordinator_of_an_older_epoch_is_waited_for(world: World) -> None:
+    """Where it offers its epoch to a member of the next, and where it does not know that member."""
+    newest = world.epoch = world.make_epoch(epoch=2)
     world.app().run()
-    world.epoch = world.make_epoch(epoch=1)
-    with pytest.raises(PlanMismatch, match="epoch 1"):
+    world.epoch, asked = world.make_epoch(epoch=1), []
+
+    def before(name: str) -> None:
+        if name not in ("federation", "next_task"):
+            return
+        asked.append(name)
+        if len(asked) in (2, 3, 5):
+            error = NotInRoster("Not in the federation's roster.")
+            error.epoch = 1
+            raise error
+        world.epoch = newest if len(asked) > 3 else world.epoch
+
+    world.link.before = before
+    world.events.clear()
+    assert world.app().run().reason == "done"
+    # Offered, refused twice, joined, refused in the middle of its work, and joined once more.
+    assert asked == ["federation"] * 4 + ["next_task", "federation", "next_task"]
+    told = [event.detail for event in world.events if event.name == "coordinator_went_back"]
+    assert told == [
+        "The coordinator went back from key epoch 2 to 1. This client waits and keeps what it has."
+    ]
+
+
+@pytest.mark.parametrize("epoch", [0, 2, 3])
+def test_a_member_that_was_removed_ends(world: World, epoch: int) -> None:
+    """The refusal names this client's epoch or a later one, or comes from an older coordinator."""
+    world.epoch = world.make_epoch(epoch=2)
+
+    def refuse() -> Any:
+        error = NotInRoster("Not in the federation's roster.")
+        error.epoch = epoch
+        raise error
+
+    world.link.script.append(refuse)
+    with pytest.raises(NotInRoster):
         world.app().run()
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cells import partition_of
 from client.round.test_bounds import PLAN
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
 
 from fedrec.errors import BadSignature, RefusedError
+from fedrec.identity.cells import Standing
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Wait
 from fedrec_authority.opening.sum_opening import _UNFIT
@@ -90,6 +92,18 @@ def test_a_word_that_does_not_fit_what_is_published(
     with pytest.raises(RefusedError, match=said):
         world.app().run()
     assert '"event":"published_round_refused"' in world.audit()
+
+
+def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path: Path) -> None:
+    world = AuthorityWorld(tmp_path, n_puppets=3, **PLAN)
+    placed = partition_of(one.client_id for one in world.puppets)
+    mine = Standing(client_id=world.identity.client_id)
+    standings = (*placed.standings, mine)
+    world.epoch = world.make_epoch(partition=replace(placed, standings=standings))
+    world.app().run()
+    (told,) = [event for event in world.events if event.name == "unplaced"]
+    assert told.detail.startswith("a member, and in no sum yet: newcomers are summed with")
+    assert told.detail.endswith("2 more have to join")
 
 
 def test_a_pause_that_somebody_wrote_over_the_signed_word(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_status(fedrec: Fedrec, call: list[object]) -> None:
         "authority_heard", "awaited", "caution", "clients_in_roster", "clients_seen", "current",
         "disk_full", "epoch", "epsilon", "federation", "finish_reason", "finished", "last_event",
         "next_epoch", "protection", "protocol", "published_round", "quality", "rounds_abandoned",
-        "rounds_planned", "rounds_published", "run", "stalled", "waits_for",
+        "rounds_planned", "rounds_published", "run", "stalled", "unplaced", "waits_for",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
     assert found["awaited"] == ["hospital-b"]
@@ -160,6 +160,9 @@ def test_a_round_that_waits_for_the_key_authority() -> None:
     status.authority_heard = 0.0
     told = status_rows(RunStatus.of(status))[-1][1]
     assert told.endswith("the key authority, not heard since the coordinator started")
+    status.waits_for = "its newest folder: south reports round 9"
+    problem = ("problem", "waits for its newest folder: south reports round 9")
+    assert problem in status_rows(RunStatus.of(status)), "also while a round goes on"
 
 
 def test_watch_ends_with_the_run(fedrec: Fedrec, call: list[object]) -> None:
@@ -206,12 +209,12 @@ def test_nobody_answers_or_somebody_of_another_federation(
     """gRPC has nothing to say on the terminal, and the remedy is about what an operator gave."""
     write_secret(tmp_path / "theirs.pem", credentials("operator", of="theirs").to_pem())
     for command, told in (
-        (("status", "127.0.0.1:1", *call[1:]), "Nobody listens at 127.0.0.1:1: connection refused"),
+        (("status", "127.0.0.1:1", *call[1:]), "127.0.0.1:1: Connection refused"),
         (
             ("stop", call[0], "--operator", tmp_path / "theirs.pem"),
-            f"Somebody listens at {call[0]}, but the handshake failed",
+            f"{call[0]}: The handshake failed: another authority issued the coordinator's",
         ),
-        (("watch", "nowhere.invalid:7", *call[1:]), "No machine by the name nowhere.invalid"),
+        (("watch", "nowhere.invalid:7", *call[1:]), "nowhere.invalid:7: No machine by that name"),
     ):
         failed = fedrec(*command)
         assert failed.code == 3

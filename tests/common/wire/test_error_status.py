@@ -96,9 +96,11 @@ def test_a_status_without_a_known_code_is_explained(
         (
             grpc.StatusCode.UNAVAILABLE,
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Socket",
-            "Refused before a word was said",
+            "cannot be reached",
         ),
-        (grpc.StatusCode.UNAVAILABLE, "Socket closed", "cannot be reached"),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", "The connection was closed"),
+        (grpc.StatusCode.UNAVAILABLE, "errors resolving a:1: hostname lookup error", "that name"),
+        (grpc.StatusCode.UNAVAILABLE, "connect: No route to host; Socket", "does not answer"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", "did not answer in time"),
     ],
 )

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
@@ -27,7 +29,6 @@ from fedrec.errors import (
 from fedrec.identity.certificates import Credentials
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import CHUNK_BYTES
-from fedrec.wire.error_status import REFUSED_UNHEARD
 from fedrec.wire.grpc_calls import Deadlines
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Task, Train, UploadStatus
@@ -224,7 +225,7 @@ def test_what_is_unavailable_is_asked_once_and_may_be_asked_again(
 def test_nobody_at_the_address_is_unreachable(values: Any) -> None:
     with (
         GrpcLink("127.0.0.1:1", credentials()) as link,
-        pytest.raises(Unreachable, match="Refused before a word was said"),
+        pytest.raises(Unreachable, match="Connection refused: nothing listens at the address"),
     ):
         link.federation(values.client)
 
@@ -297,46 +298,70 @@ def test_closing_a_link_ends_what_waits_in_another_thread(
         link.federation(values.client)
 
 
-def test_what_a_handshake_refuses_is_told_in_our_words(
-    serve: Callable[..., str], coordinator: Any, values: Any
-) -> None:
-    """Whichever side refuses, and whether or not anybody listens: gRPC cannot tell these apart."""
-    address = serve()
-    with GrpcLink(address, credentials()) as link:
-        assert link.federation(values.client) == values.federation()
-    theirs, ours = credentials("client", of="theirs"), credentials()
-    mixed = [
-        Credentials(private_key=theirs.private_key, certificate=theirs.certificate, issuer=issuer)
-        for issuer in (theirs.issuer, ours.issuer)
-    ]
-    known = Credentials(
-        private_key=ours.private_key, certificate=ours.certificate, issuer=theirs.issuer
-    )
-    calls = list(coordinator.calls)
-    for stranger in (*mixed, known):
-        with (
-            GrpcLink(address, stranger) as link,
-            pytest.raises(Unreachable) as told,
-        ):
-            link.federation(values.client)
-        assert told.value.message == REFUSED_UNHEARD
-        assert "client.certificate" in told.value.remedy
-    assert coordinator.calls == calls
-
-
-def test_a_members_certificate_does_not_pass_for_the_coordinators(values: Any) -> None:
-    """Or any member could stand where others look for the coordinator."""
-    own = issuer().credentials("client", "localhost", hosts=["127.0.0.1", "localhost"])
+@contextmanager
+def listening(own: Credentials) -> Iterator[str]:
+    """Have a port that shows a certificate."""
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_secure_port(
         "127.0.0.1:0", grpc.ssl_server_credentials([(own.private_key, own.certificate)])
     )
     server.start()
     try:
-        with (
-            GrpcLink(f"127.0.0.1:{port}", credentials()) as link,
-            pytest.raises(Unreachable, match="Refused before a word was said"),
-        ):
-            link.federation(values.client)
+        yield f"127.0.0.1:{port}"
     finally:
         server.stop(None).wait()
+
+
+def test_what_a_handshake_refuses_is_told_in_our_words(
+    serve: Callable[..., str], coordinator: Any, values: Any
+) -> None:
+    """Which side refuses, and for what where that is known."""
+    address = serve()
+    with GrpcLink(address, credentials()) as link:
+        assert link.federation(values.client) == values.federation()
+    theirs, ours = credentials("client", of="theirs"), credentials()
+    calls = list(coordinator.calls)
+    for own, issuer_, said, remedy in (
+        (theirs, theirs.issuer, "another authority issued the coordinator's", "authority_key"),
+        (ours, theirs.issuer, "another authority issued the coordinator's", "authority_key"),
+        (theirs, ours.issuer, "the other side closed the connection", "client.certificate"),
+    ):
+        stranger = Credentials(
+            private_key=own.private_key, certificate=own.certificate, issuer=issuer_
+        )
+        with GrpcLink(address, stranger) as link, pytest.raises(Unreachable) as told:
+            link.federation(values.client)
+        assert told.value.message.startswith(f"The handshake failed: {said}")
+        assert remedy in told.value.remedy
+    assert coordinator.calls == calls
+
+
+@pytest.mark.parametrize(
+    ("days", "host", "said"),
+    [
+        (-4_000, "127.0.0.1", "the coordinator's certificate has expired"),
+        (4_000, "127.0.0.1", "the coordinator's certificate is not valid yet"),
+        (0, "elsewhere.example", "the coordinator's certificate is for another host"),
+    ],
+)
+def test_whose_certificate_is_wrong_is_told(values: Any, days: int, host: str, said: str) -> None:
+    made = datetime.now(UTC) + timedelta(days=days)
+    own = issuer("ours").credentials("coordinator", "localhost", hosts=[host], now=made)
+    with (
+        listening(own) as address,
+        GrpcLink(address, credentials()) as link,
+        pytest.raises(Unreachable) as told,
+    ):
+        link.federation(values.client)
+    assert told.value.message.startswith("The handshake failed: ") and said in told.value.message
+
+
+def test_a_members_certificate_does_not_pass_for_the_coordinators(values: Any) -> None:
+    """Or any member could stand where others look for the coordinator."""
+    own = issuer("ours").credentials("client", "localhost", hosts=["127.0.0.1", "localhost"])
+    with (
+        listening(own) as address,
+        GrpcLink(address, credentials()) as link,
+        pytest.raises(Unreachable, match="is no coordinator's"),
+    ):
+        link.federation(values.client)

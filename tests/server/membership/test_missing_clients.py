@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cells import partition_of
 from fake_clock import FakeClock
-from server.support.driving import running
+from server.support.driving import gather, poll, running
 from server.support.federations import Bench, authority, identity, operator
 from server.support.serving import serving
 from structlog.testing import capture_logs
@@ -19,7 +20,7 @@ from fedrec.identity.certificates import key_of
 from fedrec.identity.identity import Identity
 from fedrec.wire.admin_link import AdminLink
 from fedrec_server.engine import Engine
-from fedrec_server.membership.missing_clients import waits_for
+from fedrec_server.membership.missing_clients import unplaced, waits_for
 
 
 def words(engine: Engine) -> str:
@@ -200,3 +201,35 @@ def test_the_papers_protocol_waits_for_anybody(tmp_path: Path) -> None:
     before, after = asyncio.run(scenario())
     assert "not heard since the coordinator started" in before
     assert after == ""
+
+
+def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path: Path) -> None:
+    """Whatever else is waited for: also while a round collects without that member."""
+    bench = Bench.of(4, minimum_clients=3)
+
+    async def scenario() -> tuple[str, str, list[str]]:
+        async with running(bench, tmp_path) as engine:
+            with capture_logs() as logs:
+                for _ in range(2):
+                    await poll(engine, 3, version=7)
+                alone = words(engine)
+            await gather(engine, range(3))
+            assert engine.run.state.current is not None
+            return alone, words(engine), [line["event"] for line in logs]
+
+    alone, within, logged = asyncio.run(scenario())
+    name = identity(3).public.label
+    assert alone == within
+    assert alone.startswith(
+        f"its newest folder: {name} reports round 7, this folder ends with round 0. Stop"
+    )
+    assert logged == ["folder is older than the run"], "once"
+
+
+def test_newcomers_that_wait_for_others_are_in_the_status() -> None:
+    roster = Bench.of(4, reveals=True).federation.keys.roster
+    assert unplaced(roster) == ""
+    first = partition_of(identity(number).client_id for number in range(3))
+    told = unplaced(replace(roster, partition=first))
+    assert told.startswith(f"{identity(3).public.label}: newcomers are summed with at least 2 ")
+    assert told.endswith("2 more have to join")

@@ -176,6 +176,41 @@ def test_a_member_that_calls_good_copies_wrong_cannot_do_so_for_ever(tmp_path: P
     asyncio.run(scenario())
 
 
+def test_who_comes_after_a_joiner_is_asked_at_once(tmp_path: Path) -> None:
+    """All others train while it joins; it need not ask a second time for the first who is idle."""
+    bench = bench_of(veiled=True)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            await two_rounds(engine, bench)
+            await poll(engine, LATE, version=0)
+            assert isinstance((await poll(engine, 0, version=2)).task, MakeSnapshot)
+            assert isinstance((await poll(engine, 1, version=2)).task, Wait), "one is enough"
+            await send_snapshot(engine, bench, 0, GOOD)
+            assert isinstance((await poll(engine, 1, version=2)).task, Wait)
+            engine.snapshots.note_refused(
+                identity(LATE).client_id, frozenset({Blob.of(GOOD).digest})
+            )
+            await poll(engine, LATE, version=0)
+            assert isinstance((await poll(engine, 0, version=2)).task, Wait), "its copy was refused"
+            assert isinstance((await poll(engine, 1, version=2)).task, MakeSnapshot)
+
+    asyncio.run(scenario())
+
+
+def test_joiners_do_not_ask_each_other(tmp_path: Path) -> None:
+    """Neither has the model; asked all the same, it would keep the place for half a minute."""
+    bench = Bench.of(6, veiled=True, total=8, values=400)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            await two_rounds(engine, bench)
+            await asyncio.gather(*(poll(engine, late, version=0) for late in (LATE, LATE + 1)))
+            assert isinstance((await poll(engine, 0, version=2)).task, MakeSnapshot)
+
+    asyncio.run(scenario())
+
+
 class TestMakers:
     CLIENTS = frozenset(identity(number).client_id for number in range(3))
 

@@ -56,7 +56,7 @@ class RoundStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., phase: _Optional[str] = ..., expected: _Optional[int] = ..., arrived: _Optional[int] = ..., bytes_received: _Optional[int] = ..., seconds_left: _Optional[float] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("federation", "run", "protection", "published_round", "rounds_published", "rounds_planned", "rounds_abandoned", "clients_seen", "clients_in_roster", "finished", "finish_reason", "current", "last_event", "epoch", "next_epoch", "waits_for", "authority_heard", "quality", "awaited", "stalled", "epsilon", "protocol", "caution", "disk_full")
+    __slots__ = ("federation", "run", "protection", "published_round", "rounds_published", "rounds_planned", "rounds_abandoned", "clients_seen", "clients_in_roster", "finished", "finish_reason", "current", "last_event", "epoch", "next_epoch", "waits_for", "authority_heard", "quality", "awaited", "stalled", "epsilon", "protocol", "caution", "disk_full", "unplaced")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PROTECTION_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class Status(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CAUTION_FIELD_NUMBER: _ClassVar[int]
     DISK_FULL_FIELD_NUMBER: _ClassVar[int]
+    UNPLACED_FIELD_NUMBER: _ClassVar[int]
     federation: str
     run: str
     protection: str
@@ -105,7 +106,8 @@ class Status(_message.Message):
     protocol: str
     caution: str
     disk_full: str
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., protection: _Optional[str] = ..., published_round: _Optional[int] = ..., rounds_published: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., clients_seen: _Optional[int] = ..., clients_in_roster: _Optional[int] = ..., finished: _Optional[bool] = ..., finish_reason: _Optional[str] = ..., current: _Optional[_Union[RoundStatus, _Mapping]] = ..., last_event: _Optional[int] = ..., epoch: _Optional[int] = ..., next_epoch: _Optional[int] = ..., waits_for: _Optional[str] = ..., authority_heard: _Optional[float] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., awaited: _Optional[_Iterable[str]] = ..., stalled: _Optional[bool] = ..., epsilon: _Optional[float] = ..., protocol: _Optional[str] = ..., caution: _Optional[str] = ..., disk_full: _Optional[str] = ...) -> None: ...
+    unplaced: str
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., protection: _Optional[str] = ..., published_round: _Optional[int] = ..., rounds_published: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., clients_seen: _Optional[int] = ..., clients_in_roster: _Optional[int] = ..., finished: _Optional[bool] = ..., finish_reason: _Optional[str] = ..., current: _Optional[_Union[RoundStatus, _Mapping]] = ..., last_event: _Optional[int] = ..., epoch: _Optional[int] = ..., next_epoch: _Optional[int] = ..., waits_for: _Optional[str] = ..., authority_heard: _Optional[float] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., awaited: _Optional[_Iterable[str]] = ..., stalled: _Optional[bool] = ..., epsilon: _Optional[float] = ..., protocol: _Optional[str] = ..., caution: _Optional[str] = ..., disk_full: _Optional[str] = ..., unplaced: _Optional[str] = ...) -> None: ...
 
 class Quality(_message.Message):
     __slots__ = ("round", "at", "loss", "validation_hr", "validation_ndcg", "test_hr", "test_ndcg")

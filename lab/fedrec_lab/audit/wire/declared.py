@@ -202,7 +202,7 @@ _MESSAGES: Mapping[str, Kinds] = {
         "bookkeeping": "run published_round rounds_published rounds_abandoned "
         "clients_seen finished last_event epoch next_epoch authority_heard stalled "
         "epsilon",
-        "words": "finish_reason waits_for disk_full",
+        "words": "finish_reason waits_for unplaced disk_full",
         "metrics": "caution",
         "identity": "awaited",
     },

@@ -89,7 +89,7 @@ function situation(status) {
     return failed ? ["failed", "Failed", why] : ["finished", "Finished", why];
   }
   const current = status.current;
-  if (!current) {
+  if (!current || status.waits_for) {
     if (status.stalled) return ["stalled", "Stalled", `Waits for ${status.waits_for}.`];
     if (!status.waits_for) return ["running", "Running", "The next round opens."];
     return ["waiting", "Waiting", `Waits for ${status.waits_for}.`];
