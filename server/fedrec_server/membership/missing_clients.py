@@ -7,6 +7,8 @@ from itertools import groupby
 
 import structlog
 
+from fedrec.clock import ago
+from fedrec.errors import ERRORS
 from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
@@ -16,7 +18,7 @@ from fedrec_server.rounds.starting import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.state import State
 from fedrec_server.run.presence import LIVE_SECONDS, Presence
 
-__all__ = ["MissingClients", "labels_of", "missing", "waits_for"]
+__all__ = ["NEVER_HEARD", "MissingClients", "labels_of", "missing", "waits_for", "why_ended"]
 
 _MOST_NAMED = 3
 _FORMS = (
@@ -24,8 +26,7 @@ _FORMS = (
     "those that were not started yet"
 )
 _COMPILES = "a first start compiles for a while; look at its terminal where that lasts"
-_NEVER = "not heard since the coordinator started"
-_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+NEVER_HEARD = "not heard since the coordinator started"
 
 
 class MissingClients:
@@ -105,6 +106,12 @@ def labels_of(clients: Collection[ClientId], roster: Roster) -> list[str]:
     return sorted(roster.member(one).label or one[:16] for one in clients)
 
 
+def why_ended(code: str) -> str:
+    """Return with which error a client ended, for operators; its own terminal says more."""
+    kind = ERRORS.get(code)
+    return f"error [{code}]" + (f" {kind.public.rstrip('.')}" if kind is not None else "")
+
+
 def _stalled(state: State, roster: Roster, presence: Presence) -> str:
     """Say who did not answer, where rounds were given up again and again."""
     silent = state.unanswered & state.roster
@@ -145,17 +152,13 @@ def _more(state: State) -> str:
 
 
 def _heard(presence: Presence, client_id: ClientId) -> str:
+    if (said := presence.goodbye_of(client_id)) is not None:
+        why = f": {why_ended(said.code)}" if said.code else ""
+        return f"stopped {ago(presence.now() - said.at)}{why}"
     if at := presence.idle_since(client_id):
-        return f"joined {_ago(presence.now() - at)}, asked for no round yet"
+        return f"joined {ago(presence.now() - at)}, asked for no round yet"
     at = presence.last_heard(client_id)
-    return f"last heard {_ago(presence.now() - at)}" if at else _NEVER
-
-
-def _ago(past_seconds: float) -> str:
-    for seconds, unit in _UNITS:
-        if past_seconds >= seconds:
-            return f"{past_seconds / seconds:.0f} {unit} ago"
-    return "just now"
+    return f"last heard {ago(presence.now() - at)}" if at else NEVER_HEARD
 
 
 def _some(labels: Sequence[str]) -> str:

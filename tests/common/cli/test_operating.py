@@ -89,8 +89,9 @@ def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
 def test_status(fedrec: Fedrec, call: list[object]) -> None:
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
-        "authority_heard", "awaited", "caution", "clients_in_roster", "clients_seen", "current",
-        "epoch", "epsilon", "federation", "finish_reason", "finished", "last_event", "next_epoch",
+        "authority_heard", "awaited", "caution", "clients_here", "clients_in_roster",
+        "clients_seen", "current", "epoch", "epsilon", "federation", "finish_reason", "finished",
+        "last_event", "members", "next_epoch", "now",
         "protection", "protocol", "published_round", "quality", "rounds_abandoned",
         "rounds_planned", "rounds_published", "run", "stalled", "waits_for",
     }  # fmt: skip
