@@ -38,4 +38,4 @@ def clients(
     print_table(member_rows(found), headers=MEMBER_HEADERS)
     more = found.clients_in_roster - len(found.members)
     if more > 0:
-        typer.echo(f"and {count_of(more, 'client')} more")
+        typer.echo(f"and {count_of(more, 'more client')}")

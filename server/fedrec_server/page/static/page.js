@@ -193,7 +193,7 @@ function showMembers(status) {
   );
   const more = status.clients_in_roster - shown.length;
   at("more-members").hidden = more <= 0;
-  write("more-members", `and ${words.plural(more, "client")} more`);
+  write("more-members", `and ${words.plural(more, "more client")}`);
 }
 
 // What rates are measured under; under noise there are none.
