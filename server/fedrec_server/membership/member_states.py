@@ -10,7 +10,7 @@ from __future__ import annotations
 from fedrec.clock import ago
 from fedrec.ids import ClientId
 from fedrec.wire.admin_link import MemberState
-from fedrec_server.membership.missing_clients import NEVER_HEARD, labels_of, missing, why_ended
+from fedrec_server.membership.missing_clients import NEVER_HEARD, missing, why_ended
 from fedrec_server.run.counted_updates import CountedUpdates
 from fedrec_server.run.live_run import LiveRun
 
@@ -22,16 +22,16 @@ STARTING_SECONDS = 600.0
 
 def member_states(run: LiveRun, counted: CountedUpdates) -> list[MemberState]:
     """Return what the members do: those first that are not here, by name."""
-    presence, roster = run.presence, run.federation.keys.roster
+    presence, members = run.presence, run.federation.keys.roster.members
     live, awaited = presence.live(), missing(run.state, presence)
     found = []
-    for client_id in run.state.roster:
+    for client_id, label in ((one.client_id, one.label) for one in members):
         state, why = _state_of(run, client_id, live=live, awaited=awaited)
         said, of_it = presence.goodbye_of(client_id), counted.of(client_id)
         heard = max(presence.last_heard(client_id), presence.idle_since(client_id))
         found.append(
             MemberState(
-                name=labels_of([client_id], roster)[0],
+                name=label or client_id[:16],
                 state=state,
                 why=why,
                 heard=heard if said is None else said.at,

@@ -177,7 +177,8 @@ function showMembers(status) {
       const row = made("tr", undefined, words.BAD_STATES.includes(member.state) ? "bad" : "");
       const name = made("th", member.name);
       name.scope = "row";
-      const does = made("td", words.STATES[member.state] ?? member.state);
+      const does = made("td", undefined, "free");
+      does.append(made("span", words.STATES[member.state] ?? member.state, "state"));
       if (member.why) does.append(made("span", ` ${member.why}`, "quiet"));
       row.append(
         name,
