@@ -35,6 +35,7 @@ from fedrec.wire.messages import Finished
 from fedrec_client.events import OnEvent, log_event
 from fedrec_client.link.backoff import Backoff
 from fedrec_client.link.connecting import certificate_path, invited_link, open_link
+from fedrec_client.link.goodbye import saying_goodbye
 from fedrec_client.link.patient_link import Meter, patient_link
 from fedrec_client.link.stopping import StopSwitch
 from fedrec_client.membership.enrolment import enrol
@@ -155,50 +156,70 @@ class ClientApp:
         # Before the folder is touched: a mistyped path makes no client.
         identity = self._identity()
         require_writable(self._folder, "client.state")
-        with PrivateStore(self._folder) as store:
-            if store.is_bound and not new_run:
-                # The user who moved the folder learns it at once, not when the coordinator answers.
-                plan = plan_from_json(store.state.pin.plan_json.encode())
-                self._go_on(store, self._provenance(plan))
-            if new_run or not store.is_bound:
-                # Nor does it apply for users whom it does not find.
-                read_source(self._settings.data, reader="a client")
-            journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
-            if store.is_bound and not new_run:
-                journal.run = store.state.pin.run
-            journal.tell("starting", detail=self._places(identity))
-            self._apply(identity, journal)
-            link = self._patient(self._bare_link or open_link(self._settings), journal)
-            chain = RosterChain(store, AuditLog(self._folder, self._clock))
-            asked, full_at, behind = 0, -1, ""
+        try:
+            # A second process on the folder does not open it, and says nothing for the first.
+            with (
+                PrivateStore(self._folder) as store,
+                saying_goodbye(self._reach, identity.client_id),
+            ):
+                return self._run(store, identity, authority_key)
+        finally:
+            if self._bare_link is not None:
+                self._bare_link.close()
+
+    def _run(self, store: PrivateStore, identity: Identity, authority_key: bytes) -> ClientOutcome:
+        new_run = self._new_run
+        if store.is_bound and not new_run:
+            # The user who moved the folder learns it at once, not when the coordinator answers.
+            plan = plan_from_json(store.state.pin.plan_json.encode())
+            self._go_on(store, self._provenance(plan))
+        if new_run or not store.is_bound:
+            # Nor does it apply for users whom it does not find.
+            read_source(self._settings.data, reader="a client")
+        journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
+        if store.is_bound and not new_run:
+            journal.run = store.state.pin.run
+        journal.tell("starting", detail=self._places(identity))
+        self._apply(identity, journal)
+        link = self._patient(self._reach(), journal)
+        chain = RosterChain(store, AuditLog(self._folder, self._clock))
+        asked, full_at, behind = 0, -1, ""
+        while True:
             try:
-                while True:
-                    try:
-                        journal.write()
-                        membership = self._enrolled(store, identity, authority_key, link)
-                        if membership is None and not asked:
-                            journal.tell("waiting_to_join", detail=waiting_detail(identity))
-                        if membership and self._is_admitted(chain, membership, journal):
-                            is_told = full_at != _kept(store)
-                            ended = self._work(store, membership, link, journal, is_told=is_told)
-                            if ended is not None:
-                                return self._outcome(store, ended)
-                            asked = 0
-                            continue
-                    except DiskFull as error:
-                        # What was committed is on disk; from there it goes on.
-                        if full_at != _kept(store):
-                            asked, full_at = 0, _kept(store)
-                            again = "Tried again until there is some."
-                            journal.tell("disk_full", detail=f"{error} {again}")
-                    except (NotInRoster, CoordinatorWentBack) as error:
-                        if behind != (why := why_behind(error, store)):
-                            asked, behind = 0, why
-                            journal.tell("coordinator_went_back", detail=why)
-                    self._backoff.pause(asked)
-                    asked += 1
-            finally:
-                link.close()
+                journal.write()
+                membership = self._enrolled(store, identity, authority_key, link)
+                if membership is None and not asked:
+                    journal.tell("waiting_to_join", detail=waiting_detail(identity))
+                if membership and self._is_admitted(chain, membership, journal):
+                    is_told = full_at != _kept(store)
+                    ended = self._work(store, membership, link, journal, is_told=is_told)
+                    if ended is not None:
+                        return self._outcome(store, ended)
+                    asked = 0
+                    continue
+            except DiskFull as error:
+                # What was committed is on disk; from there it goes on.
+                if full_at != _kept(store):
+                    asked, full_at = 0, _kept(store)
+                    again = "Tried again until there is some."
+                    journal.tell("disk_full", detail=f"{error} {again}")
+            except (NotInRoster, CoordinatorWentBack) as error:
+                if behind != (why := why_behind(error, store)):
+                    asked, behind = 0, why
+                    journal.tell("coordinator_went_back", detail=why)
+            self._backoff.pause(asked)
+            asked += 1
+
+    def _reach(self) -> Link:
+        """Return the bare link to the coordinator, the same one for as long as the client runs.
+
+        Raises:
+            KeysError: this client has no certificate that fits.
+            CertificateExpired: this machine's clock is outside its dates.
+        """
+        if self._bare_link is None:
+            self._bare_link = open_link(self._settings)
+        return self._bare_link
 
     def _is_admitted(
         self, chain: RosterChain, membership: Membership, journal: RoundJournal

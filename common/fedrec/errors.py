@@ -402,7 +402,7 @@ class DamagedFile(StorageError):
     """A stored file is missing or is not what its row says."""
 
     code = "damaged_file"
-    public = "A file that the coordinator keeps is damaged; its operator has to bring it back."
+    public = "A stored file is damaged; the operator of its machine has to bring it back."
     grpc_status = "DATA_LOSS"
 
 

@@ -32,6 +32,7 @@ from fedrec_server.rounds.events import (
     UpdatesUnfit,
 )
 from fedrec_server.rounds.state import Round, State
+from fedrec_server.run.counted_updates import CountedUpdates
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.model_quality import LatestQuality
 from fedrec_server.run.superfluous_files import SuperfluousFiles
@@ -88,6 +89,7 @@ class Engine:
         self.exchange = SnapshotExchange(run, self.snapshots, self.admission, turns)
         self.polls = TaskPolls(run, self.admission, self.snapshots, self.rollbacks)
         self.quality = LatestQuality()
+        self.counted = CountedUpdates()
         self.finished = asyncio.Event()
         self._sum = RoundSum(run, self.collection)
         self._missing = MissingClients()
@@ -95,6 +97,7 @@ class Engine:
         run.listeners += [
             self.rollbacks.on_commit,
             lambda before, changes: self.quality.note(changes),
+            self.counted.on_commit,
             self.snapshots.on_commit,
             self.polls.on_commit,
             self._on_commit,
@@ -113,6 +116,7 @@ class Engine:
         run = self.run
         swept = await run.work.in_thread(run.store.sweep)
         await run.work.in_thread(self.quality.read, run.store)
+        await run.work.in_thread(self.counted.read, run.store)
         log = structlog.get_logger().bind(run=run.name)
         log.info("coordinator started", published_round=run.state.published, files_swept=swept)
         if run.state.ending is not None and not resume:
@@ -173,7 +177,9 @@ class Engine:
         if round_ is None and await self._end_untrainable():
             return True
         if round_ is None or round_.phase != "summing":
-            return bool(await run.apply(Tick(now=run.clock.now(), live=run.presence.live())))
+            presence = run.presence
+            tick = Tick(now=presence.now(), live=presence.live(), gone=presence.gone())
+            return bool(await run.apply(tick))
         try:
             total, metrics, rows = await run.work.in_thread(self._sum.make, round_)
         except FedrecError as error:

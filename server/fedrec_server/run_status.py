@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fedrec.planning.cautions import measured_caution
 from fedrec.wire.v1 import admin_pb2
 from fedrec_server.engine import Engine
+from fedrec_server.membership.member_states import member_states
 from fedrec_server.membership.missing_clients import labels_of, missing, unplaced, waits_for
 from fedrec_server.rounds.backoff import is_stalled
 
 __all__ = ["status_of"]
+
+MOST_MEMBERS = 1_000
+"""With more a status would not fit one message."""
 
 Message = Any
 """Generated messages are untyped."""
@@ -26,6 +31,7 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
     state, roster, plan = run.state, run.federation.keys.roster, run.federation.plan
     following = engine.rotation.next
     planned, revealer = state.rules.rounds.total + 2, state.rules.revealer
+    members = member_states(run, engine.counted)
     status = admin_pb2.Status(
         federation=plan.federation.name,
         run=run.name,
@@ -51,6 +57,9 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
         protocol=plan.evaluation.protocol,
         caution=measured_caution(plan, engine.quality.quality.untrained),
         disk_full=run.disk_full,
+        clients_here=sum(one.is_here for one in members),
+        members=[admin_pb2.Member(**asdict(one)) for one in members[:MOST_MEMBERS]],
+        now=run.clock.now(),
     )
     round_ = state.current
     if round_ is not None:

@@ -22,7 +22,15 @@ ROUNDS = 300
 class Kits:
     """The kits of five clients, and the processes that were started from them."""
 
-    def __init__(self, folder: Path, start: Callable[..., Command], go_on: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        start: Callable[..., Command],
+        go_on: str = "",
+        *,
+        deadline_seconds: float = 5.0,
+        protection: str = "bfv",
+    ) -> None:
         self.folder, self._start = folder, start
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -34,7 +42,9 @@ class Kits:
         given = ("--data", "data.csv", "--clients", ",".join(CLIENTS), "--address", self.address)
         self.call("provision", "unused.toml", *given, "--into", "unused")
         text = (folder / "unused.toml").read_text()
-        text = re.sub(r"(?m)^total = .*$", f"total = {ROUNDS}\ndeadline_seconds = 5.0", text)
+        rounds = f"total = {ROUNDS}\ndeadline_seconds = {deadline_seconds}"
+        text = re.sub(r"(?m)^total = .*$", rounds, text)
+        text = text.replace('name = "bfv"', f'name = "{protection}"')
         text = text.replace("# go_on = []", f"go_on = [{go_on}]")
         (folder / "federation.toml").write_text(text)
         self.call("provision", "federation.toml")
@@ -55,10 +65,10 @@ class Kits:
         command = self._start(self.folder / "calls.log", *arguments)
         assert command.ended() == 0, command.told
 
-    def client(self, name: str, again: str = "") -> Command:
+    def client(self, name: str, *flags: str, again: str = "") -> Command:
         """Start a client."""
         kit = self.kits / "clients" / name / "client.toml"
-        return self._start(self.folder / f"{name}{again}.log", "client", "run", str(kit))
+        return self._start(self.folder / f"{name}{again}.log", "client", "run", str(kit), *flags)
 
     def until(self, counted: int, *, after: int = 0, rounds: int = 3) -> int:
         """Wait for so many rounds in a row over so many clients; return the last one's number."""

@@ -101,6 +101,11 @@ VERBS: dict[str, Verb] = {
         help="Show how far a coordinator is.",
         panel=_OPERATE,
     ),
+    "clients": Verb(
+        target="fedrec.cli.clients:clients",
+        help="Show what each client of a coordinator does.",
+        panel=_OPERATE,
+    ),
     "watch": Verb(
         help="Follow a coordinator's rounds as they happen.",
         panel=_OPERATE,

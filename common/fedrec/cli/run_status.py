@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from fedrec.cli.terminal import human_bytes, printable
+from fedrec.clock import ago
 from fedrec.planning.protocol_words import explained
 
 if TYPE_CHECKING:
     from fedrec.wire.admin_link import CurrentRound, RunStatus
 
-__all__ = ["status_rows"]
+__all__ = ["MEMBER_HEADERS", "member_rows", "status_rows"]
+
+MEMBER_HEADERS = ("client", "state", "last heard", "fedrec", "model", "counted", "sent", "why")
 
 _MOST_NAMED = 4
+_STATES = {"cannot_start": "can't start"}
+"""What people call a state, where that is not its name."""
 
 
 def status_rows(found: RunStatus) -> list[tuple[str, str]]:
@@ -23,7 +29,7 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = [
         ("federation", _text(where)),
         ("rounds", f"{found.rounds_published} of {found.rounds_planned} published{abandoned}"),
-        ("clients", f"{found.clients_seen} seen of {found.clients_in_roster} in the roster"),
+        ("clients", _here(found)),
     ]
     if found.epoch:
         follows = f", {found.next_epoch} after this round" if found.next_epoch else ""
@@ -48,10 +54,49 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     arrived = f"{current.arrived} of {current.expected} updates"
     rows.append(("arrived", f"{arrived}, {human_bytes(current.bytes_received)}"))
     if found.awaited:
-        rows.append(("waits for", _text(_listed(found.awaited))))
+        rows.append(("waits for", _text(_listed(_with_goodbyes(found)))))
     if current.seconds_left:
         rows.append(("closes in", f"{current.seconds_left:.0f} s at the latest"))
     return rows
+
+
+def member_rows(found: RunStatus) -> list[tuple[str, ...]]:
+    """Return what each member does as rows for people, below `MEMBER_HEADERS`."""
+    return [
+        (
+            _text(one.name),
+            _text(_STATES.get(one.state, one.state)),
+            ago(found.now - one.heard) if one.heard else "-",
+            _text(one.version) or "-",
+            str(one.model),
+            f"round {one.last_counted}" if one.last_counted else "-",
+            human_bytes(one.bytes_counted),
+            _text(one.why),
+        )
+        for one in found.members
+    ]
+
+
+def _here(found: RunStatus) -> str:
+    """Return how many members are here, and what keeps the others away."""
+    if not found.members:
+        # An older coordinator knows no more.
+        heard = f"{found.clients_seen} heard since the coordinator started"
+        return f"{heard}, of {found.clients_in_roster} in the roster"
+    others = Counter(one.state for one in found.members if not one.is_here)
+    told = [f"{number} {_STATES.get(state, state)}" for state, number in sorted(others.items())]
+    here = f"{found.clients_here} of {found.clients_in_roster} in the roster are here"
+    return _text(", ".join([here, *told]))
+
+
+def _with_goodbyes(found: RunStatus) -> tuple[str, ...]:
+    """Return the labels of those who are awaited, and when they stopped where they did."""
+    stopped = {
+        one.name: f"{one.name} (stopped {ago(found.now - one.heard)})"
+        for one in found.members
+        if one.state in ("stopped", "cannot_start")
+    }
+    return tuple(stopped.get(label, label) for label in found.awaited)
 
 
 def _measured(found: RunStatus) -> list[tuple[str, str]]:

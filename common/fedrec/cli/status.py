@@ -22,7 +22,7 @@ def status(
     operator: OperatorFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the round in progress, how many are published, and who was seen."""
+    """Show the round in progress, how many are published, and how many clients are here."""
     with open_admin_link(address, operator) as link:
         found = link.status()
     if as_json:

@@ -21,7 +21,15 @@ from fedrec.wire.grpc_channel import close_channel, open_channel
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
-__all__ = ["AdminLink", "CurrentRound", "PageLink", "Quality", "RunEvent", "RunStatus"]
+__all__ = [
+    "AdminLink",
+    "CurrentRound",
+    "MemberState",
+    "PageLink",
+    "Quality",
+    "RunEvent",
+    "RunStatus",
+]
 
 _CALL_SECONDS = 10.0
 _WATCH_SECONDS = 24 * 3600.0
@@ -75,6 +83,39 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState:
+    """What a member does, as far as its coordinator knows.
+
+    Attributes:
+        name: its label; where it has none the beginning of its id.
+        state: `training` (the round waits for it), `waiting`, `starting` (it joined and asked for
+            nothing yet), `paused` (its cell is), `away` (it fell silent), `stopped` (it said
+            goodbye) or `cannot_start`.
+        why: more about the state, for people; may be empty.
+        heard: unix seconds at which it was last heard of, or stopped; 0 where it was not since the
+            coordinator started.
+        version: the release of fedrec that it runs; empty where it did not say.
+        model: the published round that its model contains, as it last said.
+        last_counted: the last published round that counted an update of it; 0 for none.
+        bytes_counted: of all its updates that published rounds counted.
+    """
+
+    name: str
+    state: str
+    why: str = ""
+    heard: float = 0.0
+    version: str = ""
+    model: int = 0
+    last_counted: int = 0
+    bytes_counted: int = 0
+
+    @property
+    def is_here(self) -> bool:
+        """Whether rounds count on it now."""
+        return self.state in ("training", "waiting", "paused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """How far a run is.
 
@@ -96,6 +137,10 @@ class RunStatus:
         disk_full: what the coordinator's disk refused just now; empty while it takes all.
         quality: what the last measured round says; None before the first.
         current: the round in progress, or None between rounds.
+        clients_here: members on whom rounds count now.
+        members: those first that are not here, by name; of a large roster the first 1,000. Empty
+            where the coordinator is older.
+        now: the coordinator's time in unix seconds, of which the other times are.
     """
 
     federation: str
@@ -123,11 +168,15 @@ class RunStatus:
     disk_full: str = ""
     quality: Quality | None = None
     current: CurrentRound | None = None
+    clients_here: int = 0
+    members: tuple[MemberState, ...] = ()
+    now: float = 0.0
 
     @classmethod
     def of(cls, message: Any) -> RunStatus:
         """Take what the operators' service answered."""
-        nested: dict[str, Any] = {"awaited": tuple(message.awaited)}
+        members = tuple(MemberState(**_fields(one, MemberState)) for one in message.members)
+        nested: dict[str, Any] = {"awaited": tuple(message.awaited), "members": members}
         for name, kind in (("current", CurrentRound), ("quality", Quality)):
             part = getattr(message, name)
             nested[name] = kind(**_fields(part, kind)) if message.HasField(name) else None

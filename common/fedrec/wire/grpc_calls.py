@@ -31,12 +31,14 @@ class Deadlines:
         stream_seconds: a stream, besides the time for its bytes.
         stream_bytes_per_second: the slowest line that is still served.
         poll_grace_seconds: what a long poll may take beyond the wait that it asked for.
+        goodbye_seconds: the last call of a client that ends.
     """
 
     control_seconds: float = 10.0
     stream_seconds: float = 30.0
     stream_bytes_per_second: float = 100_000.0
     poll_grace_seconds: float = 10.0
+    goodbye_seconds: float = 2.0
 
     def stream(self, n_bytes: int) -> float:
         """Return the seconds that a stream of `n_bytes` may take."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
@@ -102,7 +103,7 @@ class GrpcLink(Link):
     def federation(self, client_id: ClientId) -> FederationInfo:
         """Return the federation's plan, roster and this client's wrapped secrets."""
         request = coordinator_pb2.GetFederationRequest(
-            protocol_version=PROTOCOL_VERSION, client_id=client_id
+            protocol_version=PROTOCOL_VERSION, client_id=client_id, release=version("fedrec")
         )
         return FEDERATION.from_proto(self._calls.ask(self._stub.GetFederation, request))
 
@@ -223,6 +224,11 @@ class GrpcLink(Link):
             run=run, round=round_id, client_id=client_id, step=step
         )
         return self._blob(self._stub.FetchMasks, request)
+
+    def goodbye(self, client_id: ClientId, code: str) -> None:
+        """Say that this client ends; there is no time for a slow answer."""
+        request = coordinator_pb2.Goodbye(client_id=client_id, code=code)
+        self._calls.ask(self._stub.SayGoodbye, request, self._calls.deadlines.goodbye_seconds)
 
     def _begins(self, round_id: RoundId) -> bool:
         """Note an upload; tell whether it is certainly the first try of its round.

@@ -26,6 +26,7 @@ __all__ = [
     "RoundKind",
     "check_bytes",
     "check_client_id",
+    "check_code",
     "check_count",
     "check_exact",
     "check_kind",
@@ -64,6 +65,7 @@ MAX_SECONDS = 1e9
 
 CLIENT_ID = re.compile(r"[0-9a-f]{64}")
 STEP = re.compile(r"[a-z_]{1,32}")
+CODE = re.compile(r"[a-z_]{1,40}")
 VERSION = re.compile(r"([0-9]{1,9})\.[0-9]{1,9}")
 
 
@@ -165,6 +167,13 @@ def check_step(value: str, field: str) -> str:
     """Return the name of a step; whether a round has it, its protection knows."""
     if not STEP.fullmatch(value):
         raise ProtocolError(f"{field} is {value[:20]!r}, expected the name of a step.")
+    return value
+
+
+def check_code(value: str, field: str) -> str:
+    """Return an error's code, be it of a later release; empty for none."""
+    if value and not CODE.fullmatch(value):
+        raise ProtocolError(f"{field} is {value[:20]!r}, expected the code of an error.")
     return value
 
 

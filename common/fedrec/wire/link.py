@@ -90,5 +90,12 @@ class Link(Protocol):
     def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
         """Return what is needed for a step of a round, as bytes for the protection."""
 
+    def goodbye(self, client_id: ClientId, code: str) -> None:
+        """Say that this client ends, so that rounds need not wait for it; its next call undoes it.
+
+        Args:
+            code: of the error that ends it; empty where it was told to stop, or is done.
+        """
+
     def close(self) -> None:
         """Let go of the connection."""

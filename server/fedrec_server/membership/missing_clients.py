@@ -7,6 +7,8 @@ from itertools import groupby
 
 import structlog
 
+from fedrec.clock import ago
+from fedrec.errors import ERRORS
 from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
@@ -16,7 +18,15 @@ from fedrec_server.rounds.starting import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.state import State
 from fedrec_server.run.presence import LIVE_SECONDS, Presence
 
-__all__ = ["MissingClients", "labels_of", "missing", "unplaced", "waits_for"]
+__all__ = [
+    "NEVER_HEARD",
+    "MissingClients",
+    "labels_of",
+    "missing",
+    "unplaced",
+    "waits_for",
+    "why_ended",
+]
 
 _MOST_NAMED = 3
 _FORMS = (
@@ -29,8 +39,7 @@ _OLDER = (
     "Stop the coordinator and start it on the newest folder or backup; without one, make it anew "
     "with `fedrec coordinator recover`"
 )
-_NEVER = "not heard since the coordinator started"
-_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+NEVER_HEARD = "not heard since the coordinator started"
 
 
 class MissingClients:
@@ -124,6 +133,12 @@ def unplaced(roster: Roster) -> str:
     return f"{_some(names)}: {roster.why_unplaced()}" if names else ""
 
 
+def why_ended(code: str) -> str:
+    """Return with which error a client ended, for operators; its own terminal says more."""
+    kind = ERRORS.get(code)
+    return f"error [{code}]" + (f" {kind.public.rstrip('.')}" if kind is not None else "")
+
+
 def _stalled(state: State, roster: Roster, presence: Presence) -> str:
     """Say who did not answer, where rounds were given up again and again."""
     silent = state.unanswered & state.roster
@@ -171,17 +186,13 @@ def _more(state: State) -> str:
 
 
 def _heard(presence: Presence, client_id: ClientId) -> str:
+    if (said := presence.goodbye_of(client_id)) is not None:
+        why = f": {why_ended(said.code)}" if said.code else ""
+        return f"stopped {ago(presence.now() - said.at)}{why}"
     if at := presence.idle_since(client_id):
-        return f"joined {_ago(presence.now() - at)}, asked for no round yet"
+        return f"joined {ago(presence.now() - at)}, asked for no round yet"
     at = presence.last_heard(client_id)
-    return f"last heard {_ago(presence.now() - at)}" if at else _NEVER
-
-
-def _ago(past_seconds: float) -> str:
-    for seconds, unit in _UNITS:
-        if past_seconds >= seconds:
-            return f"{past_seconds / seconds:.0f} {unit} ago"
-    return "just now"
+    return f"last heard {ago(presence.now() - at)}" if at else NEVER_HEARD
 
 
 def _some(labels: Sequence[str]) -> str:

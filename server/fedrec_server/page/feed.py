@@ -127,7 +127,6 @@ class Feed:
             **asdict(found),
             "under": marked(found.protocol, found.caution),
             "under_words": explained(found.protocol, found.caution),
-            "now": engine.run.clock.now(),
             "noisy_sums": engine.run.state.charged,
         }
 

@@ -97,9 +97,12 @@ class TaskPolls:
         run = self._run
         loop = asyncio.get_running_loop()
         until = loop.time() + min(max(wait_seconds, 0.0), MAX_WAIT_SECONDS)
-        with run.presence.waiting(client_id), self.waiters.listening(client_id) as news:
+        here = run.presence.waiting(client_id, version)
+        with here, self.waiters.listening(client_id) as news:
             while True:
                 news.forget()
+                if run.presence.goodbye_of(client_id) is not None:
+                    return self._wait(Wait())
                 if run.state.rules.epoch != epoch:
                     # A client that was removed is told so; all others enrol again.
                     self._admission.check_member(client_id)
@@ -116,6 +119,18 @@ class TaskPolls:
                 if not woken:
                     reason = "the coordinator stops" if run.stopping else ""
                     return self._wait(Wait(reason=reason))
+
+    def end(self, client_id: ClientId, code: str) -> None:
+        """Take a client's last word: what it waited for is answered, and nothing waits for it.
+
+        Args:
+            code: of the error that ended it; empty for none.
+        """
+        holder = self._run.federation.keys.roster.holder(client_id)
+        self._run.presence.ended(client_id, code)
+        self.waiters.wake((client_id,))
+        log = structlog.get_logger().bind(run=self._run.name)
+        log.info("client stopped", client=holder.label or client_id[:16], code=code)
 
     async def _task_now(self, client_id: ClientId, version: RoundId) -> Task | None:
         """Return what the client can do now, or has to be told; None where it has to wait."""

@@ -18,6 +18,7 @@ __all__ = [
     "after_spoiling",
     "is_left_out",
     "is_stalled",
+    "missed_by_none",
     "pause_seconds",
     "willing",
 ]
@@ -67,6 +68,14 @@ def is_left_out(state: State, client_id: ClientId, number: RoundId) -> bool:
     """Tell whether a client that asks for something to do gets no seat in a round."""
     found = state.silences.get(_unit(state.rules, client_id))
     return found is not None and number <= found.until
+
+
+def missed_by_none(rules: Rules, clients: Collection[ClientId]) -> frozenset[ClientId]:
+    """Return those of some clients without whom all others are counted: guests, without cells all.
+
+    Whoever of a cell's core is missing takes the cell's updates along, the acknowledged ones, too.
+    """
+    return frozenset(client for client in clients if _unit(rules, client) == {client})
 
 
 def is_stalled(state: State) -> bool:

@@ -16,7 +16,7 @@ from fedrec.identity.whole_cells import missing_from
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import steps
-from fedrec_server.rounds.backoff import after_silence, is_left_out
+from fedrec_server.rounds.backoff import after_silence, is_left_out, missed_by_none
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     ClientJoined,
@@ -28,7 +28,7 @@ from fedrec_server.rounds.events import Polled, Uploaded
 from fedrec_server.rounds.selection import counted_of, has_all, joining
 from fedrec_server.rounds.state import Round, Rules, State
 
-__all__ = ["close", "is_noisy", "joined_by", "polled", "round_of", "uploaded"]
+__all__ = ["close", "has_all_but", "is_noisy", "joined_by", "polled", "round_of", "uploaded"]
 
 
 def polled(state: State, event: Polled) -> Step:
@@ -135,6 +135,13 @@ def round_of(state: State, client_id: ClientId, number: RoundId) -> Round:
     if state.current is None or number != state.current.number:
         raise RoundClosed(f"Round {number} is over.")
     return state.current
+
+
+def has_all_but(state: State, round_: Round, gone: Collection[ClientId]) -> bool:
+    """Tell whether only clients that said goodbye keep a round from being complete."""
+    waited_for = round_.asked - missed_by_none(state.rules, gone).difference(round_.accepted)
+    fewer = waited_for < round_.asked
+    return fewer and _is_complete(state, replace(round_, asked=waited_for))
 
 
 def _is_complete(state: State, round_: Round) -> bool:

@@ -33,10 +33,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passed; `live` are the roster clients heard of lately."""
+    """Time passed.
+
+    Attributes:
+        live: roster clients that were heard of lately.
+        gone: those that said goodbye and did not come back at once.
+    """
 
     now: float
     live: frozenset[ClientId]
+    gone: frozenset[ClientId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

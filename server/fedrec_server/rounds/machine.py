@@ -116,7 +116,7 @@ def _tick(state: State, tick: Tick) -> Step:
     if round_.deadline_at > latest:
         round_ = replace(round_, deadline_at=latest)
         return replace(state, current=round_), ()
-    if tick.now < round_.deadline_at:
+    if tick.now < round_.deadline_at and not collecting.has_all_but(state, round_, tick.gone):
         return state, ()
     return collecting.close(state, round_, tick.now)
 

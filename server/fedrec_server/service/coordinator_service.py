@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
+from fedrec.errors import VersionMismatch
 from fedrec.identity.certificates import check_dates, is_invitation, key_of
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunk_parts import chunk_to_part
@@ -28,11 +29,13 @@ from fedrec.wire.convert import (
 )
 from fedrec.wire.limits import (
     check_client_id,
+    check_code,
     check_exact,
     check_refused,
     check_round,
     check_seconds,
     check_step,
+    check_text,
     check_version,
 )
 from fedrec.wire.messages import Application, PublishedRound
@@ -64,11 +67,14 @@ class CoordinatorService(CoordinatorServicer):
 
     async def GetFederation(self, request: Message, context: Message) -> Message:
         """Describe the federation to anybody who may connect."""
+        run, client_id = self._run, check_client_id(request.client_id, "request.client_id")
+        run.presence.joined(client_id, check_text(request.release, "request.release", empty=True))
         version = request.protocol_version
-        check_version(version, "The client's protocol version", here="the coordinator")
-        client_id = check_client_id(request.client_id, "request.client_id")
-        run = self._run
-        run.presence.joined(client_id)
+        try:
+            check_version(version, "The client's protocol version", here="the coordinator")
+        except VersionMismatch as error:
+            run.presence.ended(client_id, error.code)
+            raise
         published = run.state.published
         info = run.federation.info(run.name, client_id, published)
         if published and client_id == run.state.rules.revealer:
@@ -207,6 +213,12 @@ class CoordinatorService(CoordinatorServicer):
         yield model_pb2.SnapshotPart(snapshot=SNAPSHOT.to_proto(snapshot))
         for chunk in chunks(snapshot.blob):
             yield chunk_to_part(model_pb2.SnapshotPart, chunk)
+
+    async def SayGoodbye(self, request: Message, context: Message) -> Message:
+        """Note that a client ended; nothing waits for it until it calls again."""
+        client_id = check_client_id(request.client_id, "request.client_id")
+        self._engine.polls.end(client_id, check_code(request.code, "request.code"))
+        return coordinator_pb2.GoodbyeReceipt()
 
     async def _next_published(self, after: RoundId) -> tuple[Message, OpenFile] | None:
         if after >= self._run.state.published:

@@ -72,7 +72,8 @@ class RunningSteps(GroupCommit[StepMessage]):
             # Spares a round of one step the way to another thread and back.
             return False
         try:
-            if not await run.work.in_thread(collection.is_due, round_, run.clock.now()):
+            now, gone = run.clock.now(), run.presence.gone()
+            if not await run.work.in_thread(collection.is_due, round_, now, gone):
                 return False
             left_out = await run.work.in_thread(collection.close, round_)
         except FedrecError as error:

@@ -18,6 +18,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import RoundTerms
 from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundProtocol, Step
 from fedrec.wire.messages import StepMessage, UploadHeader
+from fedrec_server.rounds.backoff import missed_by_none
 from fedrec_server.rounds.selection import counted_of, has_all
 from fedrec_server.rounds.state import Phase, Round
 from fedrec_server.rounds.steps import arrived, invited, is_enough, seconds_of, without_vectors
@@ -90,17 +91,22 @@ class StepCollection(Collection):
         """
         return self._following(self._round_with(counted)).finish()
 
-    def is_due(self, round_: Round, now: float) -> bool:
-        """Tell whether the present step is over: all are there, or the time is."""
+    def is_due(self, round_: Round, now: float, gone: frozenset[ClientId]) -> bool:
+        """Tell whether the present step is over: all are there, or the time is.
+
+        Args:
+            gone: clients that said goodbye; guests among them are not waited for.
+        """
         rules = self._run.state.rules
         if rules.steps.in_phase(round_.phase) is None:
             return False
         if now >= round_.deadline_at:
             return True
         here = arrived(rules, round_)
+        left = missed_by_none(rules, gone) - here
         if round_.phase == COLLECTING:
-            return has_all(rules, round_, here)
-        if here >= invited(rules, round_):
+            return has_all(rules, replace(round_, asked=round_.asked - left), here)
+        if here >= invited(rules, round_) - left:
             return True
         last = rules.steps.all[-1].phase
         patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(rules, last)

@@ -22,6 +22,7 @@ __all__ = [
     "applicants",
     "commits",
     "counted",
+    "counted_by_client",
     "entries",
     "files",
     "installed_epoch",
@@ -106,6 +107,15 @@ def counted(
     query = "SELECT * FROM contributions WHERE round = ? AND client_id = ?"
     row = rows.execute(query, (round_id, client_id)).fetchone()
     return None if row is None else from_row(UploadHeader, row)
+
+
+def counted_by_client(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId, int]]:
+    """Return the last published round that counted each client, and its bytes in all."""
+    query = (
+        "SELECT client_id, max(round) AS last, sum(length) AS n_bytes FROM contributions "
+        "WHERE round IN (SELECT round FROM rounds WHERE phase = 'published') GROUP BY client_id"
+    )
+    return {row["client_id"]: (row["last"], row["n_bytes"]) for row in rows.execute(query)}
 
 
 def latest(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId, bytes]]:

@@ -135,6 +135,10 @@ class SqliteStore(Store):
         """Return the counted update of a client in a round that was not abandoned."""
         return self._read(reading.counted, round_id, client_id)
 
+    def counted_by_client(self) -> dict[ClientId, tuple[RoundId, int]]:
+        """Return the last published round that counted each client, and its bytes in all."""
+        return reading.counted_by_client(self._connection)
+
     def latest(self) -> dict[ClientId, tuple[RoundId, bytes]]:
         """Return the round and the digest of every client's last acknowledged update."""
         return self._read(reading.latest)

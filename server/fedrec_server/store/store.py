@@ -143,6 +143,10 @@ class Store(ABC):
         """Return the counted update of a client in a round that was not abandoned."""
 
     @abstractmethod
+    def counted_by_client(self) -> dict[ClientId, tuple[RoundId, int]]:
+        """Return the last published round that counted each client, and its bytes in all."""
+
+    @abstractmethod
     def latest(self) -> dict[ClientId, tuple[RoundId, bytes]]:
         """Return the round and the digest of every client's last acknowledged update."""
 

@@ -62,7 +62,7 @@ class Collection(ABC):
         """
         raise _no_steps()
 
-    def is_due(self, round_: Round, now: float) -> bool:
+    def is_due(self, round_: Round, now: float, gone: frozenset[ClientId]) -> bool:
         """Tell whether the present step is over, and `close` is to end it."""
         return False
 

@@ -45,6 +45,7 @@ class FakeLink:
         gone: rounds whose sums are kept no more.
         offered, spare: snapshots that are here; the first is given that was not refused.
         refused: what the client said it refused, call by call.
+        goodbyes: the codes of the errors with which it ended, empty where it was told to stop.
         before: called with the name of each call; may raise.
     """
 
@@ -65,6 +66,7 @@ class FakeLink:
         self.after: Callable[[str], None] = lambda name: None
         self.epoch_of_tasks: Callable[[], int] = lambda: 0
         self.calls: list[str] = []
+        self.goodbyes: list[str] = []
         self.payload_of: Callable[[str, bytes], bytes] = lambda contributor, payload: payload
 
     def _called(self, name: str, *sent: bytes | str) -> None:
@@ -156,6 +158,10 @@ class FakeLink:
             listed=epoch.roster.contains(client_id),
             certificate=epoch.certificates.get(client_id, b""),
         )
+
+    def goodbye(self, client_id: str, code: str) -> None:
+        self.sent += [client_id.encode(), code.encode()]
+        self.goodbyes.append(code)
 
     def close(self) -> None:
         self.calls.append("close")

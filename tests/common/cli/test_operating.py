@@ -27,9 +27,10 @@ class FakeAdmin(AdminServicer):
     def __init__(self) -> None:
         self.stopped: list[bool] = []
         self.measured_under: dict[str, str] = {}
+        self.more: dict[str, Any] = {}
 
     def GetStatus(self, request: Any, context: Any) -> Any:
-        return admin_pb2.Status(
+        found = admin_pb2.Status(
             federation="movies",
             run="abc",
             protection="bfv",
@@ -49,6 +50,12 @@ class FakeAdmin(AdminServicer):
             ),
             **self.measured_under,
         )  # fmt: skip
+        for name, value in self.more.items():
+            if name == "members":
+                found.members.extend(value)
+            else:
+                setattr(found, name, value)
+        return found
 
     def WatchEvents(self, request: Any, context: Any) -> Iterator[Any]:
         lines = [
@@ -89,9 +96,10 @@ def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
 def test_status(fedrec: Fedrec, call: list[object]) -> None:
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
-        "authority_heard", "awaited", "caution", "clients_in_roster", "clients_seen", "current",
-        "disk_full", "epoch", "epsilon", "federation", "finish_reason", "finished", "last_event",
-        "next_epoch", "protection", "protocol", "published_round", "quality", "rounds_abandoned",
+        "authority_heard", "awaited", "caution", "clients_here", "clients_in_roster",
+        "clients_seen", "current", "disk_full", "epoch", "epsilon", "federation", "finish_reason",
+        "finished", "last_event", "members", "next_epoch", "now",
+        "protection", "protocol", "published_round", "quality", "rounds_abandoned",
         "rounds_planned", "rounds_published", "run", "stalled", "unplaced", "waits_for",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
@@ -125,6 +133,51 @@ def test_rates_have_the_protocol_and_what_is_to_be_said_of_it(
     # An older coordinator says nothing of it.
     admin[0].measured_under = {}
     assert "\nprotocol " not in fedrec("status", *call).out
+
+
+MEMBERS = [
+    admin_pb2.Member(
+        name="hospital-b", state="stopped", heard=988.0, version="0.1.0", model=1, last_counted=1,
+        bytes_counted=2048,
+    ),
+    admin_pb2.Member(name="hospital\x1b[31m-c", state="cannot_start", heard=900.0,
+                     why="error [data] The data cannot be used"),
+    admin_pb2.Member(name="hospital-d", state="away"),
+    admin_pb2.Member(name="hospital-a", state="training", heard=1000.0, model=1),
+]  # fmt: skip
+
+
+def test_what_each_client_does(
+    fedrec: Fedrec, call: list[object], admin: tuple[FakeAdmin, str]
+) -> None:
+    admin[0].more = {"members": MEMBERS, "clients_here": 1, "now": 1000.0}
+    head, *lines = fedrec("clients", *call).out.splitlines()
+    assert " ".join(head.split()) == "client state last heard fedrec model counted sent why"
+    assert [line.split("  ")[0] for line in lines] == [
+        "hospital-b", "hospital [31m-c", "hospital-d", "hospital-a",
+    ]  # fmt: skip
+    told = [[cell for cell in line.split("  ") if cell.strip()] for line in lines]
+    assert [cell.strip() for cell in told[0][1:]] == [
+        "stopped", "12 s ago", "0.1.0", "1", "round 1", "2 KiB",
+    ]  # fmt: skip
+    assert "can't start" in lines[1] and lines[1].endswith("error [data] The data cannot be used")
+    found = fedrec("clients", *call, "--json").json
+    assert set(found) == {"members", "now"}
+    assert found == {key: fedrec("status", *call, "--json").json[key] for key in found}
+    assert found["members"][0] == {
+        "name": "hospital-b", "state": "stopped", "why": "", "heard": 988.0, "version": "0.1.0",
+        "model": 1, "last_counted": 1, "bytes_counted": 2048,
+    }  # fmt: skip
+    out = fedrec("status", *call).out
+    assert "1 of 4 in the roster are here, 1 away, 1 can't start, 1 stopped" in out
+    assert "waits for   hospital-b (stopped 12 s ago)" in out
+    admin[0].more["clients_in_roster"] = 7
+    assert fedrec("clients", *call).out.splitlines()[-1] == "and 3 more clients"
+
+
+def test_an_older_coordinator_tells_who_was_seen(fedrec: Fedrec, call: list[object]) -> None:
+    assert "3 heard since the coordinator started, of 4" in fedrec("status", *call).out
+    assert fedrec("clients", *call, "--json").json == {"members": [], "now": 0.0}
 
 
 def test_the_operators_file_is_found_where_kits_have_it(

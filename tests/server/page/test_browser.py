@@ -15,7 +15,7 @@ from fake_clock import FakeClock
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from server.page.test_history import metrics
 from server.support.browsing import give_up_rounds, publish_round, with_page
-from server.support.federations import Bench, operator
+from server.support.federations import Bench, identity, operator
 from server.support.serving import Serving, serving
 
 from fedrec.ids import RoundId
@@ -273,6 +273,21 @@ def test_a_run_that_stalls_says_so_until_a_round_is_published(
             )
             assert tab.page.locator("#now").get_attribute("data-state") in ("running", "waiting")
             assert tab.problems == []
+
+
+def test_clients_that_are_not_here_stand_first(browser: Browser, found: Serving) -> None:
+    with look(browser, found.coordinator.page_url) as tab:
+        found.come(range(3))
+        tab.shows("#tiles", "3 of 3")
+        with found.link(2) as link:
+            link.goodbye(identity(2).client_id, "data")
+        label = identity(2).public.label
+        tab.shows("#members tr:first-child", f"{label}stopped error [data] The data cannot be used")
+        tab.shows("#members tr:first-child", "s ago")
+        tab.shows("#tiles", "2 of 3")
+        expect(tab.page.locator("#members tr")).to_have_count(3)
+        expect(tab.page.locator("#more-members")).to_be_hidden()
+        assert tab.problems == []
 
 
 def test_each_metric_has_a_best_round_of_its_own(browser: Browser, found: Serving) -> None:

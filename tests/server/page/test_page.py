@@ -178,10 +178,16 @@ class TestFeed:
         found.come(range(3))
         found.upload(1)
         with closing(AdminLink(found.address, operator())) as link:
-            labels = link.status().awaited
+            asked = link.status()
+        labels = asked.awaited
         with told(url(found)) as messages:
             status = first(messages, "status")[2]
             text = json.dumps(status)
+        # The same rows, made in one place.
+        assert [(one["name"], one["state"]) for one in status["members"]] == [
+            (one.name, one.state) for one in asked.members
+        ]
+        assert status["clients_here"] == asked.clients_here == 3
         # Without labels `status` shows how an id begins.
         assert tuple(status["awaited"]) == labels
         for number in range(3):

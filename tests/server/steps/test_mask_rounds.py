@@ -26,6 +26,7 @@ from fedrec.ids import RoundId
 from fedrec.protection.masks.bodies import keys_from_bytes, keys_to_bytes
 from fedrec.wire.messages import StepMessage, StepTask, Train
 from fedrec_server.rounds.starting import awaited
+from fedrec_server.run.presence import BACK_SECONDS
 
 STEP_SECONDS = 30.0
 PHASES = ("sharing", "masking", "signing", "unmasking")
@@ -374,3 +375,49 @@ def test_a_thousand_clients_of_whom_a_tenth_drops_out(tmp_path: Path) -> None:
     before, after = range(0, 1000, 20), range(1, 1000, 20)
     counted = asyncio.run(play_round(tmp_path, 1000, before=before, after=after))
     assert counted == 850
+
+
+@pytest.mark.parametrize("phase", ["collecting", *PHASES])
+def test_a_guest_that_said_goodbye_is_not_waited_for_in_any_step(
+    tmp_path: Path, phase: str
+) -> None:
+    guest = 6
+
+    async def scenario() -> None:
+        found = federation_of(7, n_guests=1)
+        async with masked(tmp_path, 7, federation=found) as world:
+            await world.to_phase(phase)
+            round_ = world.round
+            world.engine.polls.end(identity(guest).client_id, "")
+            await world.all_act(without=[guest])
+            await world.engine.tick()
+            assert world.round.phase in (phase, "unmasking")
+            assert world.engine.run.state.published == 0
+            world.clock.advance(BACK_SECONDS)
+            await world.engine.tick()
+            for _ in PHASES:
+                await world.all_act(without=[guest])
+                await world.engine.tick()
+            assert world.clock.now() < round_.opened_at + STEP_SECONDS
+            assert world.engine.run.state.published == 1, "it waited for the step's deadline"
+            counted = range(7) if phase in ("signing", "unmasking") else range(6)
+            assert np.array_equal(world.published(1), world.sum_of(counted, 1))
+
+    asyncio.run(scenario())
+
+
+def test_the_others_steps_wait_for_a_core_member_that_said_goodbye(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 6) as world:
+            await world.to_phase("masking")
+            world.engine.polls.end(identity(5).client_id, "")
+            await world.all_act(without=[5])
+            world.clock.advance(BACK_SECONDS)
+            await world.engine.tick()
+            assert world.round.phase == "masking"
+            await world.act(5)
+            await world.to_phase("unmasking")
+            await world.all_act()
+            assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
+
+    asyncio.run(scenario())

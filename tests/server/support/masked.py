@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from cells import partition_after, partition_of
+from cells import guest, partition_after, partition_of
 from fake_clock import FakeClock
 from numpy.typing import NDArray
 from server.support.driving import gather, pieces
@@ -45,9 +45,10 @@ def federation_of(
     bound: int = 10**6,
     coordinator: str = "malicious",
     privacy: PrivacySettings | None = None,
+    n_guests: int = 0,
     **rounds: float,
 ) -> Federation:
-    """Return a federation of clients 0, 1, 2 ... under masks."""
+    """Return a federation of clients 0, 1, 2 ... under masks; the last of them are guests."""
     spec = spec_of(values, summands=max(64, n_clients), bound=bound)
     protection = Masks(spec, Masks.plan(spec))
     plan = Plan(
@@ -60,19 +61,28 @@ def federation_of(
         plan=plan,
         plan_fingerprint=plan_fingerprint(plan),
         catalogue=CATALOGUE,
-        keys=epoch_of(protection, range(n_clients)),
+        keys=epoch_of(protection, range(n_clients), n_guests=n_guests),
         vectors=RoundVectors.fixed(spec, CATALOGUE.n_items),
         protection=protection,
     )
 
 
 def epoch_of(
-    protection: Masks, numbers: Iterable[int], *, epoch: int = 1, previous: Roster | None = None
+    protection: Masks,
+    numbers: Iterable[int],
+    *,
+    epoch: int = 1,
+    previous: Roster | None = None,
+    n_guests: int = 0,
 ) -> KeyEpoch:
     """Return a key epoch of some clients: one cell, or what follows from the roster before."""
     context, secret = protection.generate()
-    members = [identity(n).public for n in numbers]
-    cells = partition_of(member.client_id for member in members)
+    who = [identity(n) for n in numbers]
+    members = [one.public for one in who]
+    core = len(who) - n_guests
+    cells = partition_of(
+        (one.client_id for one in who[:core]), guests=[guest(one, "movies") for one in who[core:]]
+    )
     if previous is not None:
         cells = partition_after(previous.partition, members, epoch)
     return authority().new_epoch(

@@ -9,6 +9,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Goodbye(_message.Message):
+    __slots__ = ("client_id", "code")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    code: str
+    def __init__(self, client_id: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
+
+class GoodbyeReceipt(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ApplyRequest(_message.Message):
     __slots__ = ("application",)
     APPLICATION_FIELD_NUMBER: _ClassVar[int]
@@ -26,12 +38,14 @@ class Application(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., listed: _Optional[bool] = ..., certificate: _Optional[bytes] = ...) -> None: ...
 
 class GetFederationRequest(_message.Message):
-    __slots__ = ("protocol_version", "client_id")
+    __slots__ = ("protocol_version", "client_id", "release")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: str
     client_id: str
-    def __init__(self, protocol_version: _Optional[str] = ..., client_id: _Optional[str] = ...) -> None: ...
+    release: str
+    def __init__(self, protocol_version: _Optional[str] = ..., client_id: _Optional[str] = ..., release: _Optional[str] = ...) -> None: ...
 
 class Federation(_message.Message):
     __slots__ = ("protocol_version", "federation", "run", "plan_json", "catalogue_fingerprint", "n_items", "epoch", "roster_json", "server_context", "wrapped_secrets", "published_round", "statement")

@@ -113,6 +113,11 @@ class CoordinatorStub:
                 request_serializer=fedrec_dot_wire_dot_v1_dot_masks__pb2.FetchMasksRequest.SerializeToString,
                 response_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.FromString,
                 _registered_method=True)
+        self.SayGoodbye = channel.unary_unary(
+                '/fedrec.wire.v1.Coordinator/SayGoodbye',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Goodbye.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.GoodbyeReceipt.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -216,6 +221,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SayGoodbye(self, request, context):
+        """The last call of a client that ends: rounds need not wait for it. Its next call takes it back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -293,6 +305,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.FetchMasks,
                     request_deserializer=fedrec_dot_wire_dot_v1_dot_masks__pb2.FetchMasksRequest.FromString,
                     response_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.SerializeToString,
+            ),
+            'SayGoodbye': grpc.unary_unary_rpc_method_handler(
+                    servicer.SayGoodbye,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Goodbye.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.GoodbyeReceipt.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -701,6 +718,33 @@ class Coordinator:
             '/fedrec.wire.v1.Coordinator/FetchMasks',
             fedrec_dot_wire_dot_v1_dot_masks__pb2.FetchMasksRequest.SerializeToString,
             fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SayGoodbye(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedrec.wire.v1.Coordinator/SayGoodbye',
+            fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Goodbye.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_coordinator__pb2.GoodbyeReceipt.FromString,
             options,
             channel_credentials,
             insecure,

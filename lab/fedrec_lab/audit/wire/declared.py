@@ -134,7 +134,7 @@ _MESSAGES: Mapping[str, Kinds] = {
     "RoundReceipt": {"bookkeeping": "round"},
     "ApplyRequest": {"public": "application"},
     "Application": {"bookkeeping": "epoch listed", "public": "certificate"},
-    "GetFederationRequest": {"public": "protocol_version", "identity": "client_id"},
+    "GetFederationRequest": {"public": "protocol_version release", "identity": "client_id"},
     "Federation": {
         "public": "protocol_version federation plan_json catalogue_fingerprint n_items roster_json",
         "bookkeeping": "run epoch published_round",
@@ -180,6 +180,7 @@ _MESSAGES: Mapping[str, Kinds] = {
         "signature": "signature",
     },
     "MaskReceipt": {"bookkeeping": "round duplicate"},
+    "Goodbye": {"identity": "client_id", "bookkeeping": "code"},
     "FetchMasksRequest": {"bookkeeping": "run round step", "identity": "client_id"},
     "MaskKeys": {
         "digest": "base_state",
@@ -200,11 +201,17 @@ _MESSAGES: Mapping[str, Kinds] = {
     "Status": {
         "public": "federation protection rounds_planned clients_in_roster protocol",
         "bookkeeping": "run published_round rounds_published rounds_abandoned "
-        "clients_seen finished last_event epoch next_epoch authority_heard stalled "
-        "epsilon",
+        "clients_seen clients_here finished last_event epoch next_epoch authority_heard stalled "
+        "epsilon now",
         "words": "finish_reason waits_for unplaced disk_full",
         "metrics": "caution",
         "identity": "awaited",
+    },
+    "Member": {
+        "identity": "name",
+        "public": "version",
+        "bookkeeping": "state heard model last_counted bytes_counted",
+        "words": "why",
     },
     "Quality": {
         "bookkeeping": "round",

@@ -4,6 +4,7 @@ import { Chart } from "./charts.js";
 import { Feed } from "./feed.js";
 import * as words from "./words.js";
 
+const SHOWN_MEMBERS = 100;
 const SHOWN_ROUNDS = 12;
 const KEPT_EVENTS = 300;
 const SHOWN_EVENTS = 80;
@@ -165,8 +166,35 @@ function showTiles(status, about) {
   const received = points.reduce((sum, point) => sum + point.bytes_received, status.current?.bytes_received ?? 0);
   const sent = points.reduce((sum, point) => sum + point.bytes_published, 0);
   tiles.push(tile("Received from clients", words.bytes(received), `sums published: ${words.bytes(sent)}`));
-  tiles.push(tile("Clients seen", `${status.clients_seen} of ${status.clients_in_roster}`, `key epoch ${status.epoch}`));
+  tiles.push(tile("Clients here", `${status.clients_here} of ${status.clients_in_roster}`, `key epoch ${status.epoch}`));
   at("tiles").replaceChildren(...tiles);
+}
+
+function showMembers(status) {
+  const shown = status.members.slice(0, SHOWN_MEMBERS);
+  at("members").replaceChildren(
+    ...shown.map((member) => {
+      const row = made("tr", undefined, words.BAD_STATES.includes(member.state) ? "bad" : "");
+      const name = made("th", member.name);
+      name.scope = "row";
+      const does = made("td", undefined, "free");
+      does.append(made("span", words.STATES[member.state] ?? member.state, "state"));
+      if (member.why) does.append(made("span", ` ${member.why}`, "quiet"));
+      row.append(
+        name,
+        does,
+        made("td", member.heard ? words.ago(status.now - member.heard) : "–", "number"),
+        made("td", member.version || "–", "number wide"),
+        made("td", String(member.model), "number wide"),
+        made("td", member.last_counted ? `round ${member.last_counted}` : "–", "number"),
+        made("td", words.bytes(member.bytes_counted), "number wide"),
+      );
+      return row;
+    }),
+  );
+  const more = status.clients_in_roster - shown.length;
+  at("more-members").hidden = more <= 0;
+  write("more-members", `and ${words.plural(more, "more client")}`);
 }
 
 // What rates are measured under; under noise there are none.
@@ -255,6 +283,7 @@ function heard(kind, data) {
     write("run-name", `run ${data.run}`);
     showNow(data);
     showTiles(data, known.about);
+    showMembers(data);
     showUnder(data, known.about);
     if (state !== "live") changed("live");
   } else {

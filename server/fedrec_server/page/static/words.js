@@ -12,6 +12,9 @@ export const PHASES = {
   revealing: "the key authority opens the sum",
 };
 
+export const STATES = { cannot_start: "can’t start" };
+export const BAD_STATES = ["away", "stopped", "cannot_start", "paused"];
+
 export const KINDS = { count: "count", train: "train", evaluate: "evaluate" };
 
 export function bytes(count) {
@@ -29,6 +32,11 @@ export function seconds(value) {
   if (value < 120) return `${value.toFixed(0)} s`;
   if (value < 7200) return `${(value / 60).toFixed(0)} min`;
   return `${(value / 3600).toFixed(1)} h`;
+}
+
+export function ago(value) {
+  const unit = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([size]) => value >= size);
+  return unit ? `${(value / unit[0]).toFixed(0)} ${unit[1]} ago` : "just now";
 }
 
 // Without trailing zeros, for axes.
