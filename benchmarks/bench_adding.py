@@ -5,17 +5,34 @@ modulo the primes) under the given set; the same under the paper's CKKS set; and
 that follows TenSEAL's tutorials under the paper's set, N = 16384 with primes of 60, 40, 40 and 60
 bits: `ckks_vector_from` and `+=`, one vector for each block of 8,192 values. The same values are in
 all messages, sums are compared at the end, and the messages are made before the clock starts.
+
+First comes what a round keeps of its clients, without messages: the state machine's checks and step
+for each update, and the sum that follows it. It has to be linear in the clients.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import tenseal
 from measuring import describe_machine, interleaved, print_ratio, summary
 
-from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from server.support.made_messages import client, header, rules
+
+from fedrec.protection import PROTECTIONS, Accumulator, SegmentSpec, VectorSpec
+from fedrec_server.rounds.collecting import is_counted
+from fedrec_server.rounds.events import Tick, Uploaded
+from fedrec_server.rounds.machine import step
+from fedrec_server.rounds.state import State
+from fedrec_server.uploads.round_collection import RunningSum
 
 N_UPDATES = 8
 PAPER_DEGREE, PAPER_BITS, PAPER_SCALE = 16384, [60, 40, 40, 60], 2.0**40
@@ -96,13 +113,61 @@ class Tutorial:
         return float(np.abs(found - expected).max())
 
 
+class Nothing(Accumulator):
+    """Adds nothing up."""
+
+    @property
+    def count(self) -> int:
+        """Return that it is empty."""
+        return 0
+
+    def add(self, message: bytes) -> None:
+        """Take a message."""
+
+    def add_from(self, file: BinaryIO) -> None:
+        """Take a message from a file."""
+
+    def finish(self) -> bytes:
+        """Return no sum."""
+        return b""
+
+
+def bookkeeping_seconds(n_clients: int) -> float:
+    """Return the processor's time for a round of so many updates, without what is in them."""
+    clients = [client(number) for number in range(n_clients)]
+    state = State(
+        rules=rules(needs_reveal=False, minimum_clients=n_clients), roster=frozenset(clients)
+    )
+    state, _ = step(state, Tick(now=0.0, live=state.roster))
+    events = [Uploaded(now=0.0, header=header(1, each)) for each in clients]
+    total = RunningSum(Nothing, lambda header: b"")
+    began = time.process_time()
+    for event in events:
+        for _ in range(2):
+            # Before its bytes are read, and before they are kept.
+            assert not is_counted(state, event.header)
+        assert state.current is not None
+        before = state.current.accepted
+        state, _ = step(state, event)
+        total.add(before, event.header, BytesIO())
+    assert state.current is not None and state.current.phase == "summing"
+    total.finish(state.current.accepted)
+    return time.process_time() - began
+
+
 def main() -> None:
-    """Print the time of one added update of each side, and their ratios."""
+    """Print the time of one added update of each side, their ratios, and a round's bookkeeping."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--values", type=int, default=100_000, help="values of an update")
     parser.add_argument("--runs", type=int, default=7, help="interleaved runs of each side")
+    parser.add_argument("--only-bookkeeping", action="store_true", help="leave messages out")
     options = parser.parse_args()
     print(describe_machine())
+    for n_clients in (8_000, 100_000):
+        found = [bookkeeping_seconds(n_clients) for _ in range(3)]
+        print(f"bookkeeping of {n_clients:,} updates, processor: {summary(found)}")
+    if options.only_bookkeeping:
+        return
     random = np.random.default_rng(0)
     values = [
         random.integers(-(1 << 23), 1 << 23, options.values, dtype=np.int64)

@@ -141,8 +141,9 @@ def measure(n_clients: int, preset: str, path: str) -> None:
     )
     print(f"{expected.opening.most_entries:,}")
     print(f"  training to last upload: {max(stamps['sent']) - min(stamps['training']):.1f} s")
-    print(f"  opening: {max(stamps['published']) - max(stamps['sent']):.1f} s; ", end="")
-    print(f"clients have {deadline:.0f} s to report")
+    opening = max(stamps["published"]) - max(stamps["sent"])
+    print(f"  opening: {opening:.1f} s of {n_clients} clients that share this process, ", end="")
+    print(f"{opening / n_clients:.1f} s each; one by itself has {deadline:.0f} s to report")
 
 
 def main() -> None:

@@ -111,6 +111,27 @@ def test_sums_of_more_than_somebody_would_add_up(found: Found) -> None:
     check_model(federation, total=1)
 
 
+@pytest.mark.long
+def test_as_many_values_as_the_paper_keeps(found: Found) -> None:
+    """k = 841, a 64th of MovieLens 100K's table, here of 60 rows."""
+    plan = clear_plan(minimum_clients=3, total=1)
+    wide = plan.model_copy(update={"algorithm": plan.algorithm.model_copy(update={"dim": 32})})
+    ratio = 841 / (N_ITEMS * 32)
+    wide = wide.model_copy(update={"update": wide.update.model_copy(update={"ratio": ratio})})
+    federation = found(wide, 3, bench=Alone)
+    opening = price(federation.bench.plan, n_items=N_ITEMS, n_clients=3).opening
+    assert opening is not None and opening.entries == 841
+    federation.start_all()
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    bench = federation.bench
+    rounds = accepted(bench, federation.published())
+    hidden = {"protection": clear_plan("none", indices="hidden").protection}
+    hidden["update"] = wide.update.model_copy(update={"indices": "hidden"})
+    wanted = compute(wide.model_copy(update=hidden), bench.users(), rounds)
+    assert {bench.model(number) for number in range(3)} == {wanted.model}
+
+
 def test_a_client_of_several_users_is_refused_by_name(found: Found) -> None:
     federation = found(clear_plan(minimum_clients=3), 3)
     failure = federation.client(0).failure()

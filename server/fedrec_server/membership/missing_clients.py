@@ -116,7 +116,7 @@ def missing(state: State, presence: Presence) -> frozenset[ClientId]:
     if round_ is not None:
         if round_.phase in ("summing", "revealing"):
             return frozenset()
-        return steps.invited(state.rules, round_) - steps.arrived(state.rules, round_)
+        return frozenset(steps.invited(state.rules, round_) - steps.arrived(state.rules, round_))
     if is_stalled(state) and state.ending is None:
         return state.unanswered & state.roster
     return absent(state, presence.live())

@@ -40,7 +40,7 @@ def after_silence(state: State, round_: Round, answered: Collection[ClientId]) -
         answered: who did what the round asked for.
     """
     found = dict(state.silences)
-    silent = round_.asked.difference(answered)
+    silent = frozenset(round_.asked).difference(answered)
     for unit in {_unit(state.rules, client) for client in round_.asked}:
         before = found.pop(unit, None)
         if unit & silent:

@@ -17,18 +17,28 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import steps
 from fedrec_server.rounds.backoff import after_silence, is_left_out, missed_by_none
+from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     ClientJoined,
     CollectingEnded,
     UpdateCounted,
 )
-from fedrec_server.rounds.endings import Step, abandon, lacks
+from fedrec_server.rounds.endings import Step, abandon, lacks, then
 from fedrec_server.rounds.events import Polled, Uploaded
-from fedrec_server.rounds.selection import counted_of, has_all, joining
+from fedrec_server.rounds.selection import counted_of, has_all, joining, may_have_all
 from fedrec_server.rounds.state import Round, Rules, State
 
-__all__ = ["close", "has_all_but", "is_noisy", "joined_by", "polled", "round_of", "uploaded"]
+__all__ = [
+    "close",
+    "has_all_but",
+    "is_counted",
+    "is_noisy",
+    "joined_by",
+    "polled",
+    "round_of",
+    "uploaded",
+]
 
 
 def polled(state: State, event: Polled) -> Step:
@@ -40,7 +50,7 @@ def polled(state: State, event: Polled) -> Step:
         return state, ()
     new = joined_by(state, round_, event.client_id, event.live & state.roster)
     joined = tuple(ClientJoined(round=round_.number, client_id=each) for each in sorted(new))
-    return replace(state, current=replace(round_, asked=round_.asked | new)), joined
+    return replace(state, current=replace(round_, asked=round_.asked.adding(new))), joined
 
 
 def joined_by(
@@ -64,34 +74,49 @@ def uploaded(state: State, event: Uploaded) -> Step:
         ProtocolError: it was made for something else than the round.
     """
     header = event.header
+    round_, counted = _taken(state, header)
+    if counted:
+        return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
+    asked = round_.asked
+    if header.client_id not in asked:
+        asked = asked.adding(joined_by(state, round_, header.client_id))
+    several = state.rules.steps.are_several
+    first = not round_.accepted and not several
+    charged = first and is_noisy(state, round_) and state.rules.charges_updates
+    round_ = replace(round_, asked=asked, accepted=round_.accepted.with_update(header))
+    state = replace(state, current=round_, charged=state.charged + charged)
+    change = UpdateCounted(header=header, at=event.now, charged=charged)
+    if several or not _is_complete(state, round_):
+        return state, (change,)
+    return then(change, close(state, round_, event.now))
+
+
+def is_counted(state: State, header: UploadHeader) -> bool:
+    """Tell whether an update is counted; else the round in progress takes it.
+
+    Raises:
+        RoundError, ProtocolError: as `uploaded` does.
+    """
+    return _taken(state, header)[1]
+
+
+def _taken(state: State, header: UploadHeader) -> tuple[Round, bool]:
+    """Return the round that takes an update, and whether it did so before."""
     round_ = _round_for(state, header)
-    before = round_.accepted.get(header.client_id)
-    if before is not None:
-        if before.digest != header.digest:
+    if header.client_id in round_.accepted:
+        if round_.accepted[header.client_id].digest != header.digest:
             raise ConflictingUpload(
                 f"Another update of this client is already counted in round {round_.number}."
             )
-        return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
+        return round_, True
     if state.rules.steps.are_several:
-        round_ = steps.count(state.rules, round_, header)
-        return replace(state, current=round_), (UpdateCounted(header=header, at=event.now),)
+        steps.check_sender(state.rules, round_, header.client_id)
+        return round_, False
     if round_.phase != "collecting":
         raise RoundClosed(f"Round {round_.number} no longer collects updates.")
-    asked = round_.asked
-    if header.client_id not in asked:
-        new = joined_by(state, round_, header.client_id)
-        if not new:
-            raise RoundClosed(f"Round {round_.number} did not ask this client and is full.")
-        asked = asked | new
-    first = not round_.accepted
-    charged = first and is_noisy(state, round_) and state.rules.charges_updates
-    round_ = replace(round_, asked=asked, accepted={**round_.accepted, header.client_id: header})
-    counted = UpdateCounted(header=header, at=event.now, charged=charged)
-    state = replace(state, charged=state.charged + charged)
-    if not _is_complete(state, round_):
-        return replace(state, current=round_), (counted,)
-    state, changes = close(state, round_, event.now)
-    return state, (counted, *changes)
+    if header.client_id not in round_.asked and not joined_by(state, round_, header.client_id):
+        raise RoundClosed(f"Round {round_.number} did not ask this client and is full.")
+    return round_, False
 
 
 def _round_for(state: State, header: UploadHeader) -> Round:
@@ -146,13 +171,13 @@ def has_all_but(state: State, round_: Round, gone: Collection[ClientId]) -> bool
 
 def _is_complete(state: State, round_: Round) -> bool:
     """Tell whether there is nothing to wait for: enough agree, or everybody who may was heard."""
-    rules, agreeing, arrived = state.rules, round_.of_one_model, len(round_.accepted)
-    if has_all(rules, round_, agreeing.keys()):
+    rules, agreeing, arrived = state.rules, round_.n_of_one_model, len(round_.accepted)
+    if may_have_all(rules, round_, agreeing) and has_all(rules, round_, round_.of_one_model.keys()):
         return True
     room = len(round_.asked)
     if rules.most_summands is not None:
         room = min(room, rules.most_summands)
-    return len(agreeing) < arrived and arrived >= max(room, rules.needed)
+    return agreeing < arrived and arrived >= max(room, rules.needed)
 
 
 def is_noisy(state: State, round_: Round) -> bool:
@@ -176,7 +201,9 @@ def close(state: State, round_: Round, now: float) -> Step:
     left_out = frozenset(round_.accepted) - counted
     state = after_silence(state, round_, round_.accepted)
     ended = CollectingEnded(round=round_.number, counted=len(kept), left_out=left_out, at=now)
-    return replace(state, current=replace(round_, phase="summing", accepted=kept)), (ended,)
+    return replace(state, current=replace(round_, phase="summing", accepted=Counted(kept))), (
+        ended,
+    )
 
 
 def _too_few(rules: Rules, round_: Round, agreeing: Collection[ClientId]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import replace
 
 from fedrec.errors import (
@@ -105,7 +105,7 @@ def publish(
     state = state.with_published(round_.kind, round_.number, known, after)
     if round_.kind == "count" and rules.exact:
         who = frozenset(round_.accepted)
-        counted = LastCount(clients=who, asked=round_.asked, trained=state.trained)
+        counted = LastCount(clients=who, asked=frozenset(round_.asked), trained=state.trained)
         state = replace(state, last_count=counted)
     if until is not None:
         reporting = Reporting(round=round_.number, kind=round_.kind, until=until)
@@ -131,7 +131,7 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
     in_row = state.abandoned_in_row + blamed
     pause = pause_seconds(state.rules, in_row) if blamed else 0.0
     # Where nobody's time was over, everybody did what was asked for.
-    answered = round_.asked
+    answered: Set[ClientId] = round_.asked
     if blamed and state.rules.steps.is_until_vectors(round_.phase):
         answered = arrived(state.rules, round_)
         state = after_silence(state, round_, answered)
@@ -149,7 +149,7 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
         abandoned=state.abandoned + 1,
         abandoned_in_row=in_row,
         gave_up=reason if blamed else state.gave_up,
-        unanswered=round_.asked - answered if blamed else state.unanswered,
+        unanswered=frozenset(round_.asked - answered) if blamed else state.unanswered,
         retry_at=now + pause,
     )
     if state.stop_asked:

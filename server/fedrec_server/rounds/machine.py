@@ -12,6 +12,7 @@ from fedrec_server.rounds import collecting, revealing, step_messages, steps
 from fedrec_server.rounds.backoff import (
     after_spoiling,
 )
+from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import (
     Change,
     EpochBegan,
@@ -172,7 +173,7 @@ def _unfit(state: State, event: UpdatesUnfit) -> Step:
         state = replace(state, last_count=replace(state.last_count, unanswered=True))
     if missed or not is_enough:
         return then(refused, abandon(state, round_, OUT_OF_BOUNDS, event.now))
-    return replace(state, current=replace(round_, accepted=kept)), (refused,)
+    return replace(state, current=replace(round_, accepted=Counted(kept))), (refused,)
 
 
 def _untrainable(state: State, event: Untrainable) -> Step:

@@ -19,6 +19,7 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RevealStatement
+from fedrec_server.rounds.by_client import Asked, Counted
 from fedrec_server.rounds.changes import (
     CellsPaused,
     Change,
@@ -91,7 +92,7 @@ def _paused(
         round=round_.number, epoch=round_.epoch, cells=new, left_out=left_out, at=event.now
     )
     kept = {who: header for who, header in round_.accepted.items() if who not in gone}
-    round_ = replace(round_, accepted=kept, asked=round_.asked - gone)
+    round_ = replace(round_, accepted=Counted(kept), asked=Asked(round_.asked - gone))
     return replace(state, rules=state.rules.without(new)), round_, (paused,)
 
 

@@ -13,7 +13,15 @@ from fedrec.identity.whole_cells import whole_cells
 from fedrec.ids import ClientId, RoundId, digest
 from fedrec_server.rounds.state import Round, Rules
 
-__all__ = ["asked_of", "counted_of", "has_all", "has_more", "has_room", "joining"]
+__all__ = [
+    "asked_of",
+    "counted_of",
+    "has_all",
+    "has_more",
+    "has_room",
+    "joining",
+    "may_have_all",
+]
 
 
 def asked_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> frozenset[ClientId]:
@@ -26,6 +34,23 @@ def counted_of(rules: Rules, round_: Round, here: Collection[ClientId]) -> froze
     if _is_fixed(rules, round_):
         return frozenset(here)
     return _chosen(rules, here, round_.number, over=1.0)
+
+
+def may_have_all(rules: Rules, round_: Round, n_here: int) -> bool:
+    """Tell from their number alone whether these may be all updates that a round wants.
+
+    Asked for every update: where it is false, none of the others has to be looked at.
+    """
+    n_asked = len(round_.asked)
+    if _is_fixed(rules, round_):
+        return n_here >= n_asked
+    if n_here < max(rules.needed, rules.fewest_clients):
+        return False
+    room = _room(rules, 1.0)
+    if rules.partition.cell_size and (rules.rounds.cells_per_round or room < n_asked):
+        return True
+    # With room for all of them, all are wanted: cells, too, are asked whole.
+    return n_here >= min(n_asked, room)
 
 
 def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
@@ -74,11 +99,13 @@ def joining(
         here: the clients that are here; the one is, too.
     """
     new = frozenset({client_id})
-    if rules.partition.cell_size:
-        cell = rules.partition.cell_of(client_id)
-        new = new.union(here).intersection(() if cell is None else cell.members)
-        new = rules.summable(new)
-    after = round_.asked | new
+    if not rules.partition.cell_size:
+        fits = client_id not in round_.asked and has_room(rules, round_)
+        return new if fits else frozenset()
+    cell = rules.partition.cell_of(client_id)
+    new = new.union(here).intersection(() if cell is None else cell.members)
+    new = rules.summable(new)
+    after = new.union(round_.asked)
     fits = asked_of(rules, after, round_.number) == after
     return new - round_.asked if new and fits else frozenset()
 

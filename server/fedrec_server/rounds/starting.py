@@ -8,6 +8,7 @@ from fedrec.ids import ClientId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec_server.rounds import revealing
 from fedrec_server.rounds.backoff import pause_seconds, willing
+from fedrec_server.rounds.by_client import Asked
 from fedrec_server.rounds.changes import RoundOpened
 from fedrec_server.rounds.endings import Step, finish
 from fedrec_server.rounds.events import Tick
@@ -93,7 +94,7 @@ def open_round(state: State, tick: Tick) -> Step:
         phase="collecting",
         opened_at=opened.at,
         deadline_at=opened.deadline_at,
-        asked=asked,
+        asked=Asked(asked),
     )
     return replace(state, current=round_, last_round=number), (opened,)
 

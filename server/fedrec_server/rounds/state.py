@@ -21,6 +21,7 @@ from fedrec.wire.messages import (
     manifest_digest,
 )
 from fedrec.wire.stated_rows import StatedRows
+from fedrec_server.rounds.by_client import Asked, Counted
 from fedrec_server.rounds.last_count import LastCount
 
 __all__ = ["PHASES", "Ending", "Phase", "Reporting", "Round", "Rules", "Silence", "State"]
@@ -166,8 +167,8 @@ class Round:
     phase: Phase
     opened_at: float
     deadline_at: float
-    asked: frozenset[ClientId]
-    accepted: Mapping[ClientId, UploadHeader] = field(default_factory=dict)
+    asked: Asked
+    accepted: Counted = field(default_factory=Counted)
     total: Blob | None = None
     messages: Mapping[str, Mapping[ClientId, bytes]] = field(default_factory=dict)
 
@@ -186,11 +187,16 @@ class Round:
         A reader of the round refuses it where they differ. Once the model is known here, only
         one is accepted; in an epoch's first round, and without encryption, nobody said which.
         """
-        sizes = Counter(header.base_state for header in self.accepted.values())
+        sizes = self.accepted.models
         if len(sizes) < 2:
             return self.accepted
         chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
         return {who: one for who, one in self.accepted.items() if one.base_state == chosen}
+
+    @property
+    def n_of_one_model(self) -> int:
+        """How many updates `of_one_model` has, without a look at each."""
+        return max(self.accepted.models.values(), default=0)
 
     def manifest_digest(self, run: str, left_out: Collection[ClientId] = ()) -> bytes:
         """Return the digest that a reveal statement must name.

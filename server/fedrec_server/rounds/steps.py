@@ -7,22 +7,23 @@ while the round collects. Here is who may send what and when; whether enough arr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 from typing import TypeVar
 
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.ids import ClientId
 from fedrec.protection.round_protocol import COLLECTING
-from fedrec.wire.messages import StepTask, UploadHeader
+from fedrec.wire.messages import StepTask
+from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import AlreadyCounted, Change, StepEnded, StepKept
 from fedrec_server.rounds.events import StepClosed, StepHeard
 from fedrec_server.rounds.state import Phase, Round, Rules
 
 __all__ = [
     "arrived",
+    "check_sender",
     "close",
-    "count",
     "hear",
     "invited",
     "is_enough",
@@ -45,23 +46,23 @@ def seconds_of(rules: Rules, phase: Phase) -> float:
     return rules.rounds.mask_step_seconds
 
 
-def invited(rules: Rules, round_: Round) -> frozenset[ClientId]:
+def invited(rules: Rules, round_: Round) -> Set[ClientId]:
     """Return who is to send the message of the present step: who sent that of the one before."""
     step = rules.steps.in_phase(round_.phase)
     if step is None or step == rules.steps.first:
         return round_.asked
     before = rules.steps.all[rules.steps.place(step.name) - 1]
-    sent = frozenset(round_.sent(before.name))
+    sent = round_.sent(before.name).keys()
     # A client that was left out of the sum still helps to read the others'.
-    return sent.union(round_.accepted) if before.brings_vector else sent
+    return sent | round_.accepted.keys() if before.brings_vector else sent
 
 
-def arrived(rules: Rules, round_: Round) -> frozenset[ClientId]:
+def arrived(rules: Rules, round_: Round) -> Set[ClientId]:
     """Return whose message of the present step is here."""
     step = rules.steps.in_phase(round_.phase)
     if step is None or step.brings_vector:
-        return frozenset(round_.accepted)
-    return frozenset(round_.sent(step.name))
+        return round_.accepted.keys()
+    return round_.sent(step.name).keys()
 
 
 def task_of(rules: Rules, round_: Round, client_id: ClientId) -> StepTask | None:
@@ -102,7 +103,7 @@ def hear(
     if client_id not in invited(rules, round_):
         if not may_join:
             raise RoundClosed(f"Round {round_.number} goes on without this client.")
-        asked = asked | {client_id}
+        asked = asked.adding({client_id})
     of_step = {**round_.sent(message.step), client_id: message.body}
     round_ = replace(round_, asked=asked, messages={**round_.messages, message.step: of_step})
     change = StepKept(
@@ -111,17 +112,16 @@ def hear(
     return round_, (change,)
 
 
-def count(rules: Rules, round_: Round, header: UploadHeader) -> Round:
-    """Return the round with another vector in it.
+def check_sender(rules: Rules, round_: Round, client_id: ClientId) -> None:
+    """Refuse a vector that a round does not take.
 
     Raises:
         RoundClosed: when vectors are not, or no longer, collected, or not from this client.
     """
     if round_.phase != rules.steps.vector.phase:
         raise RoundClosed(f"Round {round_.number} does not collect vectors now.")
-    if header.client_id not in invited(rules, round_):
+    if client_id not in invited(rules, round_):
         raise RoundClosed(f"Round {round_.number} goes on without this client.")
-    return replace(round_, accepted={**round_.accepted, header.client_id: header})
 
 
 def close(
@@ -174,7 +174,7 @@ def without_vectors(rules: Rules, round_: Round, left_out: frozenset[ClientId]) 
     """Return a round without some of the vectors; their clients go on taking part."""
     return replace(
         round_,
-        accepted=without(round_.accepted, left_out),
+        accepted=Counted(without(round_.accepted, left_out)),
         messages={**round_.messages, rules.steps.vector.name: dict.fromkeys(left_out, b"")},
     )
 

@@ -19,6 +19,7 @@ from fedrec.protection import RoundTerms
 from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundProtocol, Step
 from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.rounds.backoff import missed_by_none
+from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.selection import counted_of, has_all
 from fedrec_server.rounds.state import Phase, Round
 from fedrec_server.rounds.steps import arrived, invited, is_enough, seconds_of, without_vectors
@@ -42,7 +43,7 @@ class StepCollection(Collection):
         """Start anew with what the store has."""
         self._place: tuple[RoundId, Phase] | None = None
         self._held: dict[str, set[ClientId]] = {}
-        self._folded: dict[ClientId, bytes] = {}
+        self._folded = Counted()
         self._side: CoordinatorSide | None = None
 
     def hear(self, round_: Round, message: StepMessage) -> None:
@@ -62,9 +63,7 @@ class StepCollection(Collection):
         self._following(round_).add(message.step, message.client_id, message.body)
         self._held.setdefault(message.step, set()).add(message.client_id)
 
-    def add(
-        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, message: BinaryIO
-    ) -> None:
+    def add(self, counted: Counted, header: UploadHeader, message: BinaryIO) -> None:
         """Add a vector to the sum of those counted so far.
 
         Raises:
@@ -79,9 +78,9 @@ class StepCollection(Collection):
                 "on."
             )
         side.add_vector(header.client_id, message.read())
-        self._folded[header.client_id] = header.digest
+        self._folded = counted.with_update(header)
 
-    def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
+    def finish(self, counted: Counted) -> bytes:
         """Return the sum of exactly the counted vectors, packed as without protection.
 
         Raises:
@@ -129,7 +128,7 @@ class StepCollection(Collection):
         if step == steps.first:
             group = self._participants(round_)
             self._side = self._begun(round_, group)
-            self._held, self._folded = {}, {}
+            self._held, self._folded = {}, Counted()
             left_out = frozenset(round_.sent(step.name)) - group.keys()
         else:
             left_out = frozenset()
@@ -137,7 +136,7 @@ class StepCollection(Collection):
             if steps.is_until_vectors(round_.phase) and not is_enough(rules, round_, here):
                 raise RoundError(f"Too few whole cells are left with {len(here)} clients.")
             if step.brings_vector:
-                left_out = here - rules.summable(here)
+                left_out = frozenset(here - rules.summable(here))
                 round_ = without_vectors(rules, round_, left_out)
             self._close(self._following(round_), round_, step)
         self._place = (round_.number, steps.after(round_.phase))
@@ -157,7 +156,7 @@ class StepCollection(Collection):
             raise RoundClosed(f"Nothing is needed for step {step}.")
         return self._following(round_).material(step, client_id)
 
-    def _round_with(self, counted: Mapping[ClientId, UploadHeader]) -> Round:
+    def _round_with(self, counted: Counted) -> Round:
         round_ = self._run.state.current
         if round_ is None:
             raise RoundClosed("No round is in progress.")
@@ -165,9 +164,8 @@ class StepCollection(Collection):
 
     def _following(self, round_: Round) -> CoordinatorSide:
         """Return this side of a round whose first step is closed, made again if need be."""
-        folded = {client_id: header.digest for client_id, header in round_.accepted.items()}
         here = (round_.number, round_.phase)
-        same = (self._place, self._folded) == (here, folded) and all(
+        same = (self._place, self._folded) == (here, round_.accepted) and all(
             # Views of keys, because this is asked for every message of every client.
             round_.sent(step.name).keys() == self._held.get(step.name, set())
             for step in self._replayed_steps()
@@ -176,7 +174,7 @@ class StepCollection(Collection):
             return self._side
         self.forget()
         side = self._replayed(round_)
-        self._place, self._folded, self._side = here, folded, side
+        self._place, self._folded, self._side = here, round_.accepted, side
         self._held = {step.name: set(round_.sent(step.name)) for step in self._replayed_steps()}
         return side
 

@@ -10,6 +10,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Report, RevealStatement, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
+from fedrec_server.rounds.by_client import Asked, Counted
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.state import Ending, Reporting, Round, Rules, State
@@ -303,10 +304,12 @@ def _current(rows: sqlite3.Connection) -> Round | None:
         phase=row["phase"],
         opened_at=row["opened_at"],
         deadline_at=row["deadline_at"],
-        asked=frozenset(client["client_id"] for client in asked)
-        | set(accepted)
-        | {client_id for of_step in messages.values() for client_id in of_step},
-        accepted=accepted,
+        asked=Asked(
+            {client["client_id"] for client in asked}
+            | set(accepted)
+            | {client_id for of_step in messages.values() for client_id in of_step}
+        ),
+        accepted=Counted(accepted),
         total=blob_of(row["sum_length"], row["sum_digest"]),
         messages=messages,
     )

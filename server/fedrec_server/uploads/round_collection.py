@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import BinaryIO
 
 from fedrec.errors import ProtocolError
 from fedrec.ids import ClientId
 from fedrec.protection import Accumulator
 from fedrec.wire.messages import StepMessage, UploadHeader
+from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.state import Round
 
 __all__ = ["Collection", "RunningSum"]
@@ -26,9 +27,7 @@ class Collection(ABC):
         """Start anew with what the store has."""
 
     @abstractmethod
-    def add(
-        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, message: BinaryIO
-    ) -> None:
+    def add(self, counted: Counted, header: UploadHeader, message: BinaryIO) -> None:
         """Add a client's vector, which a file holds, to the sum of those counted so far.
 
         Raises:
@@ -36,7 +35,7 @@ class Collection(ABC):
         """
 
     @abstractmethod
-    def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
+    def finish(self, counted: Counted) -> bytes:
         """Return the sum of exactly the counted vectors.
 
         Raises:
@@ -96,13 +95,11 @@ class RunningSum(Collection):
 
     def forget(self) -> None:
         """Start anew with the next update."""
-        self._folded: dict[ClientId, bytes] = {}
+        self._folded = Counted()
         # Made with the first update: before it nobody knows which round it will be of.
         self._accumulator: Accumulator | None = None
 
-    def add(
-        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, message: BinaryIO
-    ) -> None:
+    def add(self, counted: Counted, header: UploadHeader, message: BinaryIO) -> None:
         """Add an update to the sum of those counted so far.
 
         Raises:
@@ -111,9 +108,9 @@ class RunningSum(Collection):
         """
         self._follow(counted)
         self._made().add_from(message)
-        self._folded[header.client_id] = header.digest
+        self._folded = counted.with_update(header)
 
-    def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
+    def finish(self, counted: Counted) -> bytes:
         """Return the sum of exactly the counted updates, and keep none of it.
 
         Raises:
@@ -130,13 +127,16 @@ class RunningSum(Collection):
             self._accumulator = self._make()
         return self._accumulator
 
-    def _follow(self, counted: Mapping[ClientId, UploadHeader]) -> None:
-        if self._folded == {client: header.digest for client, header in counted.items()}:
+    def _follow(self, counted: Counted) -> None:
+        if self._folded == counted:
             return
         self.forget()
-        for client_id, header in sorted(counted.items()):
-            self._made().add(self._read(header))
-            self._folded[client_id] = header.digest
+        if not counted:
+            return
+        total = self._make()
+        for _, header in sorted(counted.items()):
+            total.add(self._read(header))
+        self._accumulator, self._folded = total, counted
 
 
 def _no_steps() -> ProtocolError:

@@ -10,7 +10,9 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Chunk
 from fedrec.wire.messages import UploadHeader, UploadStatus
 from fedrec_server.membership.admission import Admission
+from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import AlreadyCounted, Change
+from fedrec_server.rounds.collecting import is_counted
 from fedrec_server.rounds.events import Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
@@ -83,8 +85,7 @@ class Updates(GroupCommit[Update]):
             RoundError: when the round does not take the update.
         """
         try:
-            event = Uploaded(now=self._run.clock.now(), header=header)
-            _, changes = step(self._run.state, event)
+            return is_counted(self._run.state, header)
         except RoundClosed:
             counted = await self.counted(header.round, header.client_id)
             if counted is None:
@@ -94,7 +95,6 @@ class Updates(GroupCommit[Update]):
                     f"Another update of this client is counted in round {header.round}."
                 ) from None
             return True
-        return any(isinstance(change, AlreadyCounted) for change in changes)
 
     async def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
         """Return a client's counted update of a round; the one in progress is in memory."""
@@ -105,7 +105,7 @@ class Updates(GroupCommit[Update]):
 
     def _take(self, state: State, what: Update) -> tuple[State, tuple[Change, ...]]:
         header, opened = what
-        counted = state.current.accepted if state.current is not None else {}
+        counted = state.current.accepted if state.current is not None else Counted()
         after, changes = step(state, Uploaded(now=self._run.clock.now(), header=header))
         if not any(isinstance(change, AlreadyCounted) for change in changes):
             with opened() as message:

@@ -30,6 +30,7 @@ from fedrec.disk import DiskFull
 from fedrec.errors import FedrecError, StorageError
 from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
+from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import VOLATILE, Change, UpdateCounted
 from fedrec_server.rounds.events import (
     Event,
@@ -300,7 +301,7 @@ class History:
     def _commit(self, changes: Sequence[Change]) -> None:
         """Add to the sum and make the changes durable, as the engine does."""
         before = self.world.state
-        counted = {} if before.current is None else before.current.accepted
+        counted = Counted() if before.current is None else before.current.accepted
         for change in changes:
             if isinstance(change, UpdateCounted) and not before.rules.steps.are_several:
                 self._sums.add(counted, change.header, BytesIO(payload_of(change.header)))

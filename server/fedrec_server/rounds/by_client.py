@@ -1,0 +1,119 @@
+"""Maps and sets of clients that never change: with one more client they are new ones.
+
+A round takes updates one at a time, and every step of its state machine returns a new state. If
+each step copied all clients, a round's time would grow with the square of their number. Here the
+new map shares all buckets but one with the one before. Comparing the two looks at that one alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from types import MappingProxyType
+from typing import Generic, Self, TypeVar
+
+from fedrec.ids import ClientId
+from fedrec.wire.messages import UploadHeader
+
+__all__ = ["Asked", "ByClient", "Counted"]
+
+N_BUCKETS = 1024
+"""Adding copies as many references and one bucket: of a million clients a thousand."""
+
+Value = TypeVar("Value")
+
+
+class ByClient(Mapping[ClientId, Value], Generic[Value]):
+    """A value for each of some clients."""
+
+    __slots__ = ("_buckets", "_length")
+
+    def __init__(self, found: Mapping[ClientId, Value] = MappingProxyType({})) -> None:
+        buckets: list[dict[ClientId, Value]] = [{} for _ in range(N_BUCKETS)]
+        for client_id, value in found.items():
+            buckets[hash(client_id) % N_BUCKETS][client_id] = value
+        self._buckets, self._length = tuple(buckets), len(found)
+
+    def adding(self, client_id: ClientId, value: Value) -> Self:
+        """Return the map with a client's value in it."""
+        found, buckets = self.__new__(type(self)), list(self._buckets)
+        place = hash(client_id) % N_BUCKETS
+        buckets[place] = {**buckets[place], client_id: value}
+        found._buckets = tuple(buckets)
+        found._length = self._length + (client_id not in self)
+        return found
+
+    def __getitem__(self, client_id: ClientId) -> Value:
+        return self._buckets[hash(client_id) % N_BUCKETS][client_id]
+
+    def __contains__(self, client_id: object) -> bool:
+        return client_id in self._buckets[hash(client_id) % N_BUCKETS]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return (client_id for bucket in self._buckets for client_id in bucket)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __eq__(self, other: object) -> bool:
+        # Shared buckets are equal by identity.
+        return self._buckets == other._buckets if isinstance(other, ByClient) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # a mapping's
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Counted(ByClient[UploadHeader]):
+    """A round's counted updates.
+
+    Attributes:
+        models: how many start from each model.
+    """
+
+    __slots__ = ("models",)
+
+    def __init__(self, found: Mapping[ClientId, UploadHeader] = MappingProxyType({})) -> None:
+        super().__init__(found)
+        self.models: Mapping[bytes, int] = Counter(one.base_state for one in found.values())
+
+    def with_update(self, header: UploadHeader) -> Counted:
+        """Return the updates with one of a client that had none."""
+        found, model = self.adding(header.client_id, header), header.base_state
+        found.models = {**self.models, model: self.models.get(model, 0) + 1}
+        return found
+
+
+class Asked(Set[ClientId]):
+    """The clients that a round is offered to."""
+
+    __slots__ = ("_clients",)
+
+    def __init__(self, clients: Iterable[ClientId] = ()) -> None:
+        self._clients = ByClient(dict.fromkeys(clients, True))
+
+    def adding(self, clients: Iterable[ClientId]) -> Asked:
+        """Return the set with further clients in it."""
+        found = Asked.__new__(Asked)
+        found._clients = self._clients
+        for client_id in clients:
+            found._clients = found._clients.adding(client_id, True)
+        return found
+
+    @classmethod
+    def _from_iterable(cls, clients: Iterable[Value]) -> Set[Value]:
+        """Return what an expression with the set leads to: nothing is added to that any more."""
+        return frozenset(clients)
+
+    def __contains__(self, client_id: object) -> bool:
+        return client_id in self._clients
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __repr__(self) -> str:
+        return repr(frozenset(self))
