@@ -11,12 +11,12 @@ multiple of a cache line.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["batched_product", "one_thread", "product_of_blocks", "user_product"]
+__all__ = ["batched_product", "on_threads", "one_thread", "product_of_blocks", "user_product"]
 
 _WORK = 1 << 24
 """Multiplications of a call: about as many as make the call itself cost nothing."""
@@ -117,14 +117,27 @@ def _widened(matrices: torch.Tensor, n_rows: int, n_columns: int) -> torch.Tenso
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread: split among several, a product may differ in its bits."""
+def on_threads(number: int) -> Iterator[None]:
+    """Let torch compute on at most so many threads, and on as many as before afterwards.
+
+    The number is the process's: what one caller would leave behind holds for all others.
+
+    Args:
+        number: 0 for as many as there are.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if number:
+        torch.set_num_threads(number)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        if number:
+            torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Let torch compute on one thread: split among several, a product may differ in its bits."""
+    return on_threads(1)
 
 
 def _at_once(work: int) -> int:

@@ -65,6 +65,7 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
         Weaker(starts=("fedrec doctor --device cuda",), check=arguments, why=DEVICE),
         Weaker(starts=("python -m pytest -m cuda",), check=nothing, why=DEVICE),
         Weaker(starts=("python benchmarks/",), check=files, why=DEVICE),
+        Weaker(starts=("PYTHON=", "OUT="), check=files, why=DEVICE),
     ),
     "docs/explanation/update-structures.md": (
         Weaker(

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
+from fedrec.tensor_products import one_thread
 
 __all__ = ["Chunk", "Cohort", "CohortTables"]
 
@@ -61,9 +62,11 @@ class Chunk:
         """Return the sum of each user's items' rows, (n_users, width)."""
         if not len(self.positives):
             return rows.new_zeros((self.n_users, rows.shape[1]))
-        return torch.nn.functional.embedding_bag(
-            self.positives, rows, self.pointers, mode="sum", include_last_offset=True
-        )
+        # On several threads it once ended a process in which their number had changed.
+        with one_thread():
+            return torch.nn.functional.embedding_bag(
+                self.positives, rows, self.pointers, mode="sum", include_last_offset=True
+            )
 
     def halves(self) -> tuple[Chunk, Chunk]:
         """Return its first users and the others; two numbers are read from the device."""

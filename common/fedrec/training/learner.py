@@ -97,7 +97,8 @@ class Learner(UserHalf):
             TrainingError: when values are no longer finite, or every user's loss exploded.
         """
         try:
-            return self._contribution(kind, number, shared, users, private, participating)
+            with self.on_its_threads():
+                return self._contribution(kind, number, shared, users, private, participating)
         except TrainingError as error:
             if not abstains or kind != "train":
                 raise

@@ -6,6 +6,7 @@ Training rounds (`local_round`) and measuring (`evaluator`) stand on it; `Learne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import array_of, room_in, table_bytes
+from fedrec.tensor_products import on_threads
 from fedrec.training.block_memory import BlockRoom
 from fedrec.training.device import choose_device, memory_on
 from fedrec.training.engines.choosing import Workers, engine_of
@@ -49,7 +51,7 @@ class UserHalf(ServerHalf):
         device: auto, cpu, cuda or cuda:N.
         memory_mib: memory that a chunk of users may take while it trains on a processor; private
             tables that take more lie in files.
-        threads: CPU threads, 0 for torch's own choice.
+        threads: CPU threads of this learner's work, 0 for as many as torch has.
         also: protocols to measure under besides the plan's, where one process holds everybody.
         scratch: folder for files, private tables in its `blocks`; None for temporary ones.
         table_bytes: private tables that take more lie in files; 0 for all of `memory_mib`.
@@ -88,13 +90,12 @@ class UserHalf(ServerHalf):
         beside: int = 1,
         initial: Callable[[], SharedState] | None = None,
     ) -> None:
-        if threads:
-            torch.set_num_threads(threads)
         super().__init__(plan, n_items, initial=initial)
         self.protocols = tuple(dict.fromkeys((plan.evaluation.protocol, *also)))
         self.measures = measure_withheld or self.layout.mechanism is None
         self.device = choose_device(device)
         self.accelerator = accelerator_of(plan)
+        self._threads = threads
         self.memory_bytes = memory_mib << 20
         self.room = room_in(scratch, table_bytes or self.memory_bytes)
         self.device_bytes = memory_on(self.device, device_memory_mib)
@@ -109,6 +110,10 @@ class UserHalf(ServerHalf):
             if isinstance(workers, Engine)
             else engine_of(workers, threads=threads, folder=scratch)
         )
+
+    def on_its_threads(self) -> AbstractContextManager[None]:
+        """Let torch compute on the threads of this learner, which no other one inherits."""
+        return on_threads(self._threads)
 
     def close(self) -> None:
         """End worker processes, if there are any."""
@@ -189,9 +194,10 @@ class UserHalf(ServerHalf):
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
         tables = open_tables(private, self.room, self.on_device)
-        for chunk in self.chunks(cohort):
-            own = tables.take(chunk.user_index)
-            tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
+        with self.on_its_threads():
+            for chunk in self.chunks(cohort):
+                own = tables.take(chunk.user_index)
+                tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
         fresh = tables.finish()
         if not tables.finite:
             raise TrainingError(
@@ -261,7 +267,9 @@ class UserHalf(ServerHalf):
             rows = np.arange(begin, min(len(users), begin + at_once))
             own = self.on_device.rows(private, rows, self.algorithm.scoring)
             chunk = cohort.chunk_of(rows, self.device)
-            yield rows, self.algorithm.scores(chunk, start, own)
+            with self.on_its_threads():
+                scores = self.algorithm.scores(chunk, start, own)
+            yield rows, scores
 
     def recommend(
         self,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -83,6 +88,41 @@ def test_neither_chunks_nor_threads_change_a_bit(users, threads, monkeypatch):
     assert np.array_equal(whole.vector, again.vector)
     for name, values in whole.private.tensors.items():
         assert np.array_equal(values, again.private.tensors[name])
+
+
+CHANGING_THREADS = """
+import torch
+from conformance.party import N_ITEMS, plan_of
+from fedrec.data import generate, leave_one_out
+from fedrec.training.learner import Learner
+
+data = generate(n_users=37, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12)
+users, before = leave_one_out(data.interactions, data.catalogue), torch.get_num_threads()
+for turn in range(12):
+    name, threads = ("ease", "sketch")[turn % 2], (0, 7, 1, 3)[turn // 2 % 4]
+    learner = Learner(plan_of(name, "dense"), N_ITEMS, device="cpu", threads=threads)
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    for number, kind in enumerate(("count", "train", "evaluate"), start=1):
+        part = learner.contribute(kind, number, shared, users, private)
+        shared, private = learner.apply(kind, number, shared, part.vector), part.private
+    learner.recommend(shared, users, private, 0, 5)
+    assert torch.get_num_threads() == before, (turn, torch.get_num_threads())
+print("came through")
+"""
+
+
+@pytest.mark.slow
+def test_learners_of_one_process_have_threads_of_their_own():
+    """In a process of its own: a change of their number once ended one."""
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", CHANGING_THREADS],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("came through\n", 0), done.stderr
 
 
 def test_only_participating_users_train_but_all_are_measured(users):
