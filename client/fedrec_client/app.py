@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.exposure import check_users
+from fedrec.config.exposure import check_member_exposure, check_own_floor, check_users
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
@@ -356,7 +356,7 @@ class ClientApp:
                 reader="a client",
                 tell=lambda note: journal.tell("data", detail=note) if is_told else None,
             )
-            check_users(membership.plan, len(users))
+            self._check_exposure(membership, len(users))
             self._bind(store, membership, users)
             self._stop.check()
             if is_told:
@@ -368,7 +368,13 @@ class ClientApp:
             context = RoundContext(
                 membership=membership,
                 link=link,
-                model=LocalModel(membership, learner, users, store),
+                model=LocalModel(
+                    membership,
+                    learner,
+                    users,
+                    store,
+                    floor=self._settings.client.minimum_own_item_users,
+                ),
                 store=store,
                 audit=AuditLog(self._folder, self._clock),
                 journal=journal,
@@ -381,6 +387,18 @@ class ClientApp:
             membership.close()
             membership.secrets.destroy()
         return None if isinstance(ended, EpochChanged) else ended
+
+    def _check_exposure(self, membership: Membership, n_users: int) -> None:
+        """Refuse to contribute what others could read, unless it was accepted here."""
+        client, roster = self._settings.client, membership.roster
+        check_users(membership.plan, n_users)
+        check_own_floor(client.minimum_own_item_users, n_users)
+        check_member_exposure(
+            membership.plan,
+            n_cells=len(roster.partition.in_use),
+            floor=client.minimum_own_item_users,
+            accepted=self._accept_exposure or client.accept_member_exposure,
+        )
 
     def _learner(
         self, membership: Membership, n_users: int, provenance: Provenance | None

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.config.exposure import check_member_exposure
 from fedrec.config.schema import PartiesSettings, Settings
 from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
@@ -94,6 +95,7 @@ def provision(
     """
     parties = settings.parties
     _check_parties(settings, interactions)
+    _check_exposure(settings, len(parties.clients))
     folder = AuthorityFolder(into / AUTHORITY_KIT)
     _check_folder(folder)
     require_writable(into, "--into", mode=0o777)
@@ -135,6 +137,7 @@ def add_client(settings: Settings, into: Path, name: str, *, confirm: bool = Fal
     """
     folder = _known_authority(into)
     _check_name("--add", name)
+    _check_exposure(settings, len(settings.parties.clients) + 1)
     with changing(folder) as keys:
         return _client_kit(settings, into / CLIENTS / name, keys, name, None, confirm=confirm)
 
@@ -246,6 +249,17 @@ def _check_parties(settings: Settings, interactions: Interactions | None) -> Non
             f"The data has {interactions.n_users} users for {count} clients.",
             remedy="Name fewer clients.",
         )
+
+
+def _check_exposure(settings: Settings, n_clients: int) -> None:
+    """Refuse kits for clients whom one member could read, unless that was accepted."""
+    size, client = cell_size_of(settings.plan), settings.client
+    check_member_exposure(
+        settings.plan,
+        n_cells=(n_clients - len(settings.parties.go_on)) // size if size else 0,
+        floor=client.minimum_own_item_users,
+        accepted=client.accept_member_exposure,
+    )
 
 
 def _check_guests(settings: Settings) -> None:

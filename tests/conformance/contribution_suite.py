@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, empty_sums, rows_of
+from numpy.typing import NDArray
 
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.config.algorithm import algorithm_of
+from fedrec.config.layout import METRICS_SLICE
+from fedrec.config.rows import own_rows_of
 from fedrec.errors import TrainingError
 from fedrec.training.fitting import fit_of
 from fedrec.training.learner import Contribution
@@ -72,6 +77,68 @@ class ContributionSuite:
         fresh = Party.of(party.learner.plan, party.users)
         fresh.learner.warm_up()
         assert np.array_equal(fresh.train().vector, trained.vector)
+
+    # A client's own floor (client.minimum_own_item_users).
+
+    def own_rows(self, party: Party) -> NDArray[np.bool_]:
+        """Return the rows that six users or more hold, while four make a row active."""
+        holders = np.bincount(party.users.train_items, minlength=N_ITEMS)
+        own_rows = own_rows_of(holders, 6)
+        active = party.learner.active_items(party.shared)
+        assert own_rows is not None
+        assert 0 < own_rows[active].sum() < len(active)
+        return own_rows
+
+    def test_nothing_comes_out_of_rows_that_few_own_users_hold(
+        self, party: Party, trained: Contribution
+    ) -> None:
+        """The contribution is that of users who never had these items."""
+        own_rows = self.own_rows(party)
+        found = party.train(own_rows=own_rows)
+        assert not party.rows(found.vector)[~own_rows].any()
+        assert not party.parts(found.vector)[1][~own_rows].any()
+        assert party.parts(found.vector)[0].any()
+        assert not np.array_equal(found.vector, trained.vector)
+        stripped = party.users.renumbered(np.where(own_rows, np.arange(N_ITEMS), -1))
+        assert stripped.n_train < party.users.n_train
+        without = party.train(
+            replace(
+                stripped,
+                validation_items=party.users.validation_items,
+                test_items=party.users.test_items,
+            ),
+            own_rows=own_rows,
+        )
+        of_data = slice(METRICS_SLICE.start)
+        assert np.array_equal(found.vector[of_data], without.vector[of_data])
+        training = party.learner.metrics(found.vector), party.learner.metrics(without.vector)
+        assert training[0].participants == training[1].participants
+        assert training[0].loss == training[1].loss
+
+    def test_no_row_at_all_is_a_contribution_of_nothing(self, party: Party) -> None:
+        found = party.train(own_rows=np.zeros(N_ITEMS, dtype=np.bool_))
+        change, counts = party.parts(found.vector)
+        assert not change.any()
+        assert not counts.any()
+        assert not party.learner.metrics(found.vector).participants
+
+    def test_items_below_the_own_floor_are_scored_at_home(self, party: Party) -> None:
+        """As those that a user did not touch: with the published row and what the user trained."""
+        own_rows = self.own_rows(party)
+        made = party.train(own_rows=own_rows)
+        if not party.algorithm.kept_scores:
+            return
+        active = party.learner.active_items(party.shared)
+        left_out = active[~own_rows[active]]
+        kept = made.private.tensors[party.algorithm.kept_scores][:, left_out]
+        assert isinstance(party.algorithm, TrainedAlgorithm)
+        start = party.algorithm.start(party.shared, left_out, 0, party.learner.device)
+        own = {name: torch.from_numpy(values) for name, values in made.private.tensors.items()}
+        wanted = party.algorithm.untouched_scores(len(party.users), start, own).numpy()
+        able = np.diff(party.users.renumbered(np.where(own_rows, 0, -1)).train_indptr) > 0
+        assert np.array_equal(kept[able], wanted[able])
+        begun = party.private.tensors[party.algorithm.kept_scores][:, left_out]
+        assert not np.array_equal(kept[able], begun[able])
 
     # What is handed over: exactly the vector, on the grid, within its proven bounds.
 

@@ -122,12 +122,15 @@ class Party:
         private: PrivateState | None = None,
         participating: NDArray[np.bool_] | None = None,
         shared: SharedState | None = None,
+        own_rows: NDArray[np.bool_] | None = None,
     ) -> Contribution:
         """Return the contribution of some users, by default of all, to a training round."""
         chosen = self.users if users is None else users
         own = self.learner.initial_private(chosen) if private is None else private
         base = self.shared if shared is None else shared
-        made = self.learner.contribute("train", ROUND, base, chosen, own, participating)
+        made = self.learner.contribute(
+            "train", ROUND, base, chosen, own, participating, own_rows=own_rows
+        )
         self.check(made, chosen, base)
         return made
 

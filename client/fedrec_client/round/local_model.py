@@ -11,7 +11,7 @@ import structlog
 from numpy.typing import NDArray
 
 from fedrec.config.algorithm import divides_by_count
-from fedrec.config.rows import ActiveRows
+from fedrec.config.rows import ActiveRows, OwnRows, own_rows_of
 from fedrec.data import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
@@ -239,11 +239,15 @@ class LocalModel(SharedModel):
         learner: Learner,
         users: UserSplit,
         store: PrivateStore,
+        *,
+        floor: int = 1,
     ) -> None:
         super().__init__(membership, learner, store)
+        self._floor = floor
         self._learner = learner
         self._private: PrivateState | None = None
         self._counted: CountedData | None = None
+        self._own_rows: OwnRows = None
         self.users = users
 
     @property
@@ -263,14 +267,23 @@ class LocalModel(SharedModel):
         learner, shared, plan = self._learner, self.shared, self._learner.plan
         users, private = self.users, self.private
         exact = divides_by_count(plan)
-        if plan.privacy.mechanism == "none" and (exact or kind == "count"):
+        is_counted = plan.privacy.mechanism == "none" and (exact or kind == "count")
+        if is_counted or self._floor > 1:
             counted = self._last_counted(whole=exact)
-            if kind == "count":
-                return learner.counted(shared, counted.counts, private)
-            if counted.users is not None and counted.users is not users:
+            if kind == "count" and is_counted:
+                enough = counted.counts >= counted.floor
+                return learner.counted(shared, np.where(enough, counted.counts, 0), private)
+            if exact and counted.users is not None and counted.users is not users:
                 users, private = counted.users, learner.initial_private(counted.users)
         made = learner.contribute(
-            kind, shared.number, shared, users, private, participating, abstains=True
+            kind,
+            shared.number,
+            shared,
+            users,
+            private,
+            participating,
+            abstains=True,
+            own_rows=self._own_rows,
         )
         return made if users is self.users else replace(made, private=self.private)
 
@@ -284,7 +297,10 @@ class LocalModel(SharedModel):
             return self._counted
         state, least = self._store.state, self._learner.plan.federation.minimum_new_users
         item_ids = self._membership.catalogue.item_ids
-        counted = CountedData.of(self.users, item_ids, run=state.pin.run, whole=whole)
+        counted = CountedData.of(
+            self.users, item_ids, run=state.pin.run, whole=whole, floor=self._floor
+        )
+        today = counted
         if state.counted is not None:
             before = CountedData.from_bytes(self._store.read(state.counted))
             if before.stands_against(counted, least):
@@ -293,8 +309,13 @@ class LocalModel(SharedModel):
                     why = "former counts stand"
                     _log.warning(why, users_that_differ=n_differing, needed=least)
                     counted = before.over(counted)
+            counted = counted.with_floor_of(before)
         self._store.keep_counted(counted.to_bytes())
         self._counted = counted
+        # By what was counted, so that no row comes back in a run; and of today's users, where it is
+        # them who train.
+        holders = counted.counts if whole else np.minimum(counted.counts, today.counts)
+        self._own_rows = own_rows_of(holders, counted.floor)
         return counted
 
     def publish(

@@ -38,6 +38,8 @@ class CountedData:
         digests: of each user's training items, uint8 (n_users, 16).
         item_keys: digest of each item's id, int64 (n_items,): another run's rows may be others.
         counts: users who hold each item, int64 (n_items,).
+        floor: users of an item's row that the run was told about, as
+            `client.minimum_own_item_users` was; 1 where it was told about all.
         users: the data, where more than counts follows from it; else None.
     """
 
@@ -47,10 +49,17 @@ class CountedData:
     item_keys: NDArray[np.int64]
     counts: NDArray[np.int64]
     users: UserSplit | None
+    floor: int = 1
 
     @classmethod
     def of(
-        cls, users: UserSplit, item_ids: Sequence[ItemId], *, run: str, whole: bool
+        cls,
+        users: UserSplit,
+        item_ids: Sequence[ItemId],
+        *,
+        run: str,
+        whole: bool,
+        floor: int = 1,
     ) -> CountedData:
         """Return what these users have.
 
@@ -58,6 +67,7 @@ class CountedData:
             item_ids: of the catalogue, in its order.
             run: that counts them.
             whole: whether to keep the data itself.
+            floor: `client.minimum_own_item_users`.
         """
         raw = b"".join([sha256(item.encode()).digest()[:8] for item in item_ids])
         keys = np.frombuffer(raw, dtype=">i8").astype(np.int64)
@@ -75,6 +85,7 @@ class CountedData:
             item_keys=keys,
             counts=np.bincount(users.train_items, minlength=len(keys)).astype(np.int64),
             users=users if whole else None,
+            floor=floor,
         )
 
     def differing(self, other: CountedData) -> int:
@@ -112,7 +123,22 @@ class CountedData:
             before = self._by_user()
             same = [before.get(user) == found for user, found in today._by_user().items()]
             users = today.users.select(np.nonzero(np.array(same))[0])
-        return replace(self, run=today.run, item_keys=today.item_keys, counts=counts, users=users)
+        return replace(
+            self,
+            run=today.run,
+            item_keys=today.item_keys,
+            counts=counts,
+            users=users,
+            floor=today.floor,
+        )
+
+    def with_floor_of(self, before: CountedData) -> CountedData:
+        """Return the same with the floor that its run began with, if that was higher.
+
+        Rows that one sum of a run lacks and the next one has would tell about few users.
+        """
+        known = before.floor if before.run == self.run else 1
+        return replace(self, floor=max(known, self.floor))
 
     def to_bytes(self) -> bytes:
         """Return it in safetensors form."""
@@ -122,6 +148,7 @@ class CountedData:
             "digests": self.digests,
             "item_keys": self.item_keys,
             "counts": self.counts,
+            "floor": np.array(self.floor),
         }
         if self.users is not None:
             arrays |= {name: getattr(self.users, name) for name in _SPLIT}
@@ -145,7 +172,9 @@ class CountedData:
             user_ids, *whose = (tuple(map(UserId, one)) for one in ids)
             split = {name: found.pop(name) for name in _SPLIT if whose}
             users = UserSplit(user_ids=whose[0], **split) if whose else None
-            return cls(run=run, user_ids=user_ids, users=users, **found)
+            # Earlier versions had no floor.
+            floor = int(found.pop("floor", np.array(1)))
+            return cls(run=run, user_ids=user_ids, users=users, floor=floor, **found)
         except (SafetensorError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise StorageError(
                 f"This is not what users had when they were counted: {error}.",

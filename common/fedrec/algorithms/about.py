@@ -85,6 +85,8 @@ class About:
             rounds count nobody, and all of them are over those who took part in the count round.
         exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
             plan is refused under "none" unless it is accepted on the command line.
+        exposed_to_members: what a member reads of others' users who alone hold an item, if it
+            raises the item's count; as a clause.
         divergence_remedy: what to change when training diverges.
         shortfall: which settings to change when the model is worth less than counting.
         starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for
@@ -109,6 +111,7 @@ class About:
     needs_everybody: str | Callable[[AlgorithmSettings], str] = ""
     exact: bool = False
     exposed_in_the_clear: str = ""
+    exposed_to_members: str = ""
     divergence_remedy: str = "Lower the step sizes among the settings of algorithm.name."
     shortfall: str = "rounds.total and the rates in the section algorithm"
     starter: Mapping[str, object] | None = None

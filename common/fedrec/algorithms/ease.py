@@ -321,6 +321,8 @@ EASE.about = About(
     exact=True,
     exposed_in_the_clear="which pairs of items each client's users hold, and how many of its "
     "users hold them; of a client with one user that is the user's complete history",
+    exposed_to_members="the complete history of every user who is the only one to hold an item: "
+    "the pair counts of that item name all others that the user has",
     divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
     "number of clients, so that all parts are counted over the same users.",
     shortfall="algorithm.regularisation and federation.minimum_item_users",

@@ -300,6 +300,9 @@ FedALS.about = About(
     "so that items can no longer be solved",
     needs_everybody="every round of fedals is divided by what the first one counted",
     exact=True,
+    exposed_to_members="the vector of every user who is the only one to hold an item, from which "
+    "much of the user's history can be guessed: the sum of that item's row is the vector times a "
+    "number",
     divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
     "algorithm.momentum.",
     shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",

@@ -267,7 +267,8 @@ class RoundSums:
         for name, shrunk in shrinking.items():
             if name not in self.tensors:
                 continue
-            total, rows = self[name], tables[name].reshape(len(tables[name]), -1)
+            total = self[name]
+            rows = tables[name].reshape(len(tables[name]), total.width)
             for k in steps.tolist():
                 inside, clipped = total.rounded(idle_change(rows[None], shrunk[k : k + 1])[0])
                 n_users, weight = self._stopped[k].tolist()

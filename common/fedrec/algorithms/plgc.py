@@ -67,6 +67,8 @@ from fedrec.updates.settings import UpdateSettings
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.algorithm import RoundStart
+
 __all__ = ["PLGC", "PLGCSettings"]
 
 _VISIT: Mapping[str, Any] = MappingProxyType({"local_epochs": 10, "batch_size": 2048})
@@ -341,7 +343,13 @@ class PLGC(Wrapper):
             version = plgc_terms.features(version, there, *network)
         return plgc_terms.redundancy(own, version, there, settings.off_weight)
 
-    # Somebody new has no table of its own: Q is G.
+    # Somebody new has no table of its own: Q is G. Nor has anybody rows that were not trained.
+
+    def untouched_scores(
+        self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the base's scores with the published table."""
+        return self.base.scores_of(n_users, start, private)
 
     def preferences(
         self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]

@@ -430,6 +430,8 @@ Sketch.about = About(
     exact=True,
     exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
     "zero; of a client with one user that is the user's complete history",
+    exposed_to_members="the sketch of the complete history of every user who is the only one to "
+    "hold an item: the sum of that item's row is about that user alone",
     divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
     "number of clients, so that all sums are over the same users.",
     shortfall="algorithm.dim and federation.minimum_item_users",

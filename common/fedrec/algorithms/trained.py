@@ -421,6 +421,12 @@ class TrainedAlgorithm(Algorithm):
             found[begin:end] = scores[: end - begin]
         return found
 
+    def untouched_scores(
+        self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the scores of items of which users trained no row, (n_users, n_active)."""
+        return self.scores_of(n_users, start, private)
+
     def preferences(
         self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
     ) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fedrec.cli.opening_price import OpeningPrice
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
-from fedrec.config.exposure import exposure_of
+from fedrec.config.exposure import SAFE_FLOOR, exposed_to_members, exposure_of
 from fedrec.config.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.config.rows import padded_rows
 from fedrec.config.schema import Plan, ProtectionSettings
@@ -347,6 +347,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
         found += _key_holder_warnings(plan)
     found += _key_warnings(plan, n_items)
     found += _row_warnings(plan, n_items)
+    found += _member_warnings(plan)
     if exposed:
         who = "The coordinator" if plan.update.indices == "clear" else "It"
         found.append(
@@ -366,6 +367,24 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             "user's data, readable by every client. Set it to 10."
         )
     return found
+
+
+def _member_warnings(plan: Plan) -> list[str]:
+    """Say what a member with changed software can do about rare items, and what stops it."""
+    if plan.privacy.mechanism != "none":
+        return []
+    size = 2 * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
+    where = (
+        f"With fewer than {size} clients, which are one cell, a" if plan.authority_opens else "A"
+    )
+    read = exposed_to_members(plan, 1)
+    reads = f" It could read {read}." if read else ""
+    return [
+        f"{where} member with changed software can raise the count of a rare item, and no party "
+        f"can tell: then all clients train the item's row.{reads} Only "
+        f"client.minimum_own_item_users = {SAFE_FLOOR} or more at the other clients helps, which "
+        "suits clients with many users."
+    ]
 
 
 def _row_warnings(plan: Plan, n_items: int) -> list[str]:

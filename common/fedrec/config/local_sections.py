@@ -124,6 +124,21 @@ class ClientSettings(_Observed):
         "it and one without. It signs the word when it applies; later there is `fedrec client "
         "leave`, and no way back.",
     )
+    minimum_own_item_users: int = Field(
+        default=1,
+        ge=1,
+        le=1_000_000,
+        description="This client contributes nothing to the row of an item that fewer of its own "
+        "users hold: no count, no pair, no statistic and no sampled negative. Other members can "
+        "raise the federation's count of a rare item, but not this one. 1 sets no floor; 3 or "
+        "more suits a client with many users, and `fedrec check` recommends a value.",
+    )
+    accept_member_exposure: bool = Field(
+        default=False,
+        description="Take part though a member with changed software could read the histories of "
+        "some of this client's users (`fedrec check` says when). `fedrec provision "
+        "--accept-exposure` writes it into the kits.",
+    )
     device: Annotated[
         str,
         Field(pattern=r"^(auto|cpu|cuda|cuda:[0-9]{1,4})$"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,11 @@ from fedrec.wire.stated_rows import StatedRows
 __all__ = [
     "ROW_STEP",
     "ActiveRows",
+    "OwnRows",
     "fewest_cells",
     "held_widely",
     "no_active_rows",
+    "own_rows_of",
     "padded_rows",
 ]
 
@@ -35,6 +37,20 @@ Number = TypeVar("Number", np.int64, np.float64)
 ROW_STEP = 256
 """Vectors cover a multiple of so many rows: who sees a length learns the number of trained items
 as nearly as that."""
+
+
+OwnRows: TypeAlias = NDArray[np.bool_] | None
+"""The rows of the catalogue that a client contributes to, bool (n_items,); None for all."""
+
+
+def own_rows_of(holders: NDArray[np.int64], least: int) -> OwnRows:
+    """Return the rows that enough of a client's own users hold.
+
+    Args:
+        holders: of the client's users, those who hold each item, (n_items,).
+        least: `client.minimum_own_item_users`; 1 asks for nothing, not even for a holder.
+    """
+    return None if least <= 1 else holders >= least
 
 
 def padded_rows(n_active: int) -> int:

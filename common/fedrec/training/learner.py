@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.rows import OwnRows
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
@@ -80,6 +81,7 @@ class Learner(UserHalf):
         participating: NDArray[np.bool_] | None = None,
         *,
         abstains: bool = False,
+        own_rows: OwnRows = None,
     ) -> Contribution:
         """Return these users' part of a round.
 
@@ -92,13 +94,17 @@ class Learner(UserHalf):
                 measured.
             abstains: where training diverges contribute nothing but the count of those who do, so
                 that one party cannot stop the others.
+            own_rows: the only rows that the contribution may be about; see `own_rows_of`. What is
+                measured is how the users are served, with all that they hold.
 
         Raises:
             TrainingError: when values are no longer finite, or every user's loss exploded.
         """
         try:
             with self.on_its_threads():
-                return self._contribution(kind, number, shared, users, private, participating)
+                return self._contribution(
+                    kind, number, shared, users, private, participating, own_rows
+                )
         except TrainingError as error:
             if not abstains or kind != "train":
                 raise
@@ -124,6 +130,7 @@ class Learner(UserHalf):
         users: UserSplit,
         private: PrivateState,
         participating: NDArray[np.bool_] | None,
+        own_rows: OwnRows,
     ) -> Contribution:
         if len(users) > self.layout.maximum_users:
             raise SettingsError(
@@ -139,6 +146,8 @@ class Learner(UserHalf):
         exact = self.layout.mechanism is None
         if kind == "count" and exact:
             counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
+            if own_rows is not None:
+                counts[~own_rows] = 0
         elif kind != "count":
             self.refreshed(shared, users, private)
             measure = kind == "evaluate" or (number % self.plan.evaluation.every_rounds == 0)
@@ -148,7 +157,7 @@ class Learner(UserHalf):
                 )
                 metrics += also.pop(self.plan.evaluation.protocol)
         if kind == "train":
-            found = train_locally(self, number, shared, users, private, participating)
+            found = train_locally(self, number, shared, users, private, participating, own_rows)
             changes = found.changes | self._evaluator.graded(shared, users, private)
             counts, private = found.counts, found.private
             metrics += found.metrics

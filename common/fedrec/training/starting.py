@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedrec.config.layout import Layout
 from fedrec.config.rows import ActiveRows
@@ -16,13 +17,21 @@ from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 __all__ = ["check_data", "check_start"]
 
 
-def check_start(plan: Plan, users: UserSplit, n_items: int, also: Sequence[Protocol] = ()) -> None:
+def check_start(
+    plan: Plan,
+    users: UserSplit,
+    n_items: int,
+    also: Sequence[Protocol] = (),
+    *,
+    holders: NDArray[np.int64] | None = None,
+) -> None:
     """Refuse a federation that has all of these users and no others, where it could not train.
 
     Args:
         users: everybody in the federation.
         n_items: size of the catalogue.
         also: protocols to measure under besides the plan's.
+        holders: users of each item as its count round finds them, (n_items,); by default all.
 
     Raises:
         SettingsError: the plan has no room for so many users, or the algorithm for so many items.
@@ -35,8 +44,9 @@ def check_start(plan: Plan, users: UserSplit, n_items: int, also: Sequence[Proto
             remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
         )
     check_data(plan, users, n_items, also)
-    # The count round of a federation comes to the same holders.
-    holders = np.bincount(users.train_items, minlength=n_items).astype(np.int64)
+    if holders is None:
+        # The count round of a federation comes to the same holders.
+        holders = np.bincount(users.train_items, minlength=n_items).astype(np.int64)
     rows = ActiveRows.of(plan, n_items, holders)
     rows.check(plan)
     Layout.of(plan, rows.n_rows, n_items)

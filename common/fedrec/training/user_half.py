@@ -19,6 +19,7 @@ from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import most_steps
 from fedrec.config.algorithm import accelerator_of
+from fedrec.config.rows import OwnRows
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
@@ -103,8 +104,9 @@ class UserHalf(ServerHalf):
             self.device, self.device_bytes // 8 // beside if self.device_bytes else None
         )
         self._block_room: BlockRoom | None = None
-        self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
-        self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
+        # One for measuring and one for training, where a client's own floor sets them apart.
+        self._cohorts: dict[bool, tuple[UserSplit, SharedState, OwnRows, Cohort]] = {}
+        self._fresh: dict[bool, tuple[SharedState, UserSplit, OwnRows, PrivateState]] = {}
         self.engine = (
             workers
             if isinstance(workers, Engine)
@@ -180,18 +182,25 @@ class UserHalf(ServerHalf):
         shared: SharedState,
         users: UserSplit,
         private: PrivateState,
+        own_rows: OwnRows = None,
     ) -> PrivateState:
         """Return private parameters that belong to this version; see `Algorithm.refresh`.
+
+        Args:
+            own_rows: that they may follow from.
 
         Raises:
             TrainingError: a user's parameters do not follow from this version.
         """
         if not self.algorithm.refreshes:
             return private
-        known = self._fresh
-        if known is not None and known[0] is shared and known[1] is users:
-            return known[2]
-        cohort = self.cohort(shared, users)
+        if isinstance(self.algorithm, TrainedAlgorithm):
+            # Scores of all items with what was trained: no row that is left out is in them.
+            own_rows = None
+        known = self._fresh.get(own_rows is None)
+        if known is not None and known[0] is shared and known[1] is users and known[2] is own_rows:
+            return known[3]
+        cohort = self.cohort(shared, users, own_rows)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
         tables = open_tables(private, self.room, self.on_device)
         with self.on_its_threads():
@@ -205,21 +214,33 @@ class UserHalf(ServerHalf):
                 "singular, or a value of the published model is not finite.",
                 remedy=self.algorithm.about.divergence_remedy,
             )
-        self._fresh = (shared, users, fresh)
+        self._fresh[own_rows is None] = (shared, users, own_rows, fresh)
         return fresh
 
-    def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
-        """Return the users' training tables for the active items, made once."""
+    def cohort(self, shared: SharedState, users: UserSplit, own_rows: OwnRows = None) -> Cohort:
+        """Return the users' training tables for the active items, made once.
+
+        Args:
+            own_rows: that the users' sums may be about. An algorithm that trains works on these
+                rows alone, so that none of the others is drawn as a negative or shrinks; one whose
+                sums couple all rows works on all, as if nobody held an item of the others.
+        """
         counted = shared.last_counted
-        if self._cohort is not None:
-            known, version, cohort = self._cohort
-            if known is users and version.last_counted is counted:
+        found = self._cohorts.get(own_rows is None)
+        if found is not None:
+            known, version, rows, cohort = found
+            if known is users and version.last_counted is counted and rows is own_rows:
                 return cohort
         active = self.active_items(shared)
         scarce = None
+        if own_rows is not None and isinstance(self.algorithm, TrainedAlgorithm):
+            active = active[own_rows[active]]
+        elif own_rows is not None:
+            scarce = ~own_rows[active]
         if shared.recounted is not None and not self.algorithm.counts_rows:
             # Their rows would be about fewer than an opened row may be about.
-            scarce = shared.recounted[active] < self.plan.federation.minimum_item_users
+            few = shared.recounted[active] < self.plan.federation.minimum_item_users
+            scarce = few if scarce is None else few | scarce
         cohort = Cohort(
             users,
             active=active,
@@ -228,7 +249,7 @@ class UserHalf(ServerHalf):
             needs_negatives=self.algorithm.negatives_per_positive > 0,
             left_out=scarce,
         )
-        self._cohort = (users, shared, cohort)
+        self._cohorts[own_rows is None] = (users, shared, own_rows, cohort)
         return cohort
 
     def score_blocks(

@@ -69,8 +69,9 @@ def simulate(
 
     It publishes the same bits as the coordinator and clients would on the same kind of
     processor, whatever the number of clients and the protection, so neither is needed for
-    research; --protect measures their cost. Only update.compress = "client" and
-    update.subset = "client" depend on how users are dealt: give --clients with them. Ctrl-C
+    research; --protect measures their cost. Only update.compress = "client",
+    update.subset = "client" and client.minimum_own_item_users, which every client compares with
+    its own users, depend on how users are dealt: give --clients with them. Ctrl-C
     stops after the round and saves; a second one stops at once. What was stopped goes on with
     --resume to the same bits, and is refused where training rounds otherwise, unless
     --accept-other-arithmetic is given. The last line on stdout is the run's folder.

@@ -40,6 +40,14 @@ def tune(
             "grid is tried, where it has one.",
         ),
     ] = None,
+    clients: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Clients that share the users. They matter where a client compresses, or looks "
+            "at its own users: client.minimum_own_item_users.",
+        ),
+    ] = 1,
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
     as_json: AsJson = False,
@@ -67,13 +75,16 @@ def tune(
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     trials: list[Trial] = []
     popularity: Rates | None = None
-    plans: list[Plan] = []
+    known: list[tuple[Plan, int]] = []
     with stop.on_interrupt():
         for number, (each, own) in enumerate(jobs, start=1):
-            if own.plan in plans:
+            same = (own.plan, own.client.minimum_own_item_users)
+            if same in known:
                 continue
-            plans.append(own.plan)
-            found = try_settings(own, each, users, catalogue, stop=stop.requested)
+            known.append(same)
+            found = try_settings(
+                own, each, users, catalogue, n_clients=clients, stop=stop.requested
+            )
             if found is None:
                 break
             trial, reference = found

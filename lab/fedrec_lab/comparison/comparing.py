@@ -169,7 +169,7 @@ def compare(
     """
     users, catalogue = given_or_read(settings, users, catalogue)
     jobs = jobs_of(settings, protocols, seeds, references)
-    plan_identity = simulation_identity(settings.plan, catalogue.fingerprint(), users)
+    plan_identity = simulation_identity(settings, catalogue.fingerprint(), users, n_clients)
     identity = digest("fedrec comparison v1", plan_identity, n_clients).hex()
     parts = None if folder is None else Parts(folder, identity)
     listener = listener or _Silent()

@@ -85,15 +85,21 @@ def try_settings(
     users: UserSplit,
     catalogue: Catalogue,
     *,
+    n_clients: int = 1,
     stop: Callable[[], bool] = never,
 ) -> tuple[Trial, Rates | None] | None:
     """Train one federation with its settings, in one process that has all data.
+
+    Args:
+        n_clients: parties among which the users are divided.
 
     Returns:
         the trial and popularity's rates on validation; None when it was stopped.
     """
     try:
-        result = simulate(settings, users=users, catalogue=catalogue, stop=stop)
+        result = simulate(
+            settings, n_clients=n_clients, users=users, catalogue=catalogue, stop=stop
+        )
     except TrainingError as error:
         return Trial(values=values, rates=None, note=f"diverged: {error.message}"), None
     if not result.finished:

@@ -96,7 +96,8 @@ def provisioned(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> 
         plan.model_dump()
         | {
             "parties": {"address": "127.0.0.1:0", "clients": names},
-            "client": {"device": DEVICE, "threads": 1},
+            # One person plays all parties here, on public data.
+            "client": {"device": DEVICE, "threads": 1, "accept_member_exposure": True},
         }
     )
     kits = folder / "kits"

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Settings
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
@@ -36,20 +36,26 @@ _VERSION = 4
 _DAMAGED = "Start a new run, or restore the folder from a backup."
 
 
-def simulation_identity(plan: Plan, catalogue_fingerprint: str, users: UserSplit) -> str:
+def simulation_identity(
+    settings: Settings, catalogue_fingerprint: str, users: UserSplit, n_clients: int
+) -> str:
     """Return what must be the same for a simulation to go on: plan, catalogue and data.
 
-    The number of clients is not part of it, since it changes no bit of the model; nor is what
-    trains, which a checkpoint's `Provenance` has.
+    The number of clients is not part of it, since it changes no bit of the model, unless every
+    client looks at how many of its own users hold an item; nor is what trains, which a
+    checkpoint's `Provenance` has.
     """
+    least = settings.client.minimum_own_item_users
+    own_floor = () if least == 1 else (least, n_clients)
     arrays = (users.train_indptr, users.train_items, users.validation_items, users.test_items)
     return digest(
         "fedrec simulation v2",
-        plan_to_json(plan),
+        plan_to_json(settings.plan),
         catalogue_fingerprint,
         len(users),
         *users.user_ids,
         *(array.tobytes() for array in arrays),
+        *own_floor,
     ).hex()
 
 

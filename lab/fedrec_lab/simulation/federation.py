@@ -4,7 +4,8 @@ Round 1 counts who holds what; the vectors of all others cover the rows of the i
 users hold. Then come `rounds.total` training rounds, then one round that only measures, with all
 references. The state after round r is `Learner.apply` of round r's sum, as at
 every party of a real federation; neither the number of clients nor the protection changes a bit
-of it, unless `update.subset` or `update.compress` makes it depend on clients. A round measures
+of it, unless `update.subset`, `update.compress` or `client.minimum_own_item_users` makes it depend
+on clients. A round measures
 the version that it starts from, so what round r measured belongs to version r - 1. Of equal
 versions on validation the earliest is the best.
 
@@ -40,7 +41,12 @@ from fedrec.training.starting import check_start
 from fedrec.wire.messages import RoundKind
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
-from fedrec_lab.simulation.parties import join_private, make_parties, split_private
+from fedrec_lab.simulation.parties import (
+    counted_holders,
+    join_private,
+    make_parties,
+    split_private,
+)
 from fedrec_lab.simulation.privacy import PrivacyAccount
 from fedrec_lab.simulation.result import SimulationResult, Version
 from fedrec_lab.simulation.summing import add_segments, make_adder
@@ -71,7 +77,8 @@ class Federation:
         scratch: Path | None = None,
     ) -> None:
         plan = settings.plan
-        check_start(plan, users, len(catalogue), also)
+        holders = counted_holders(settings, len(catalogue), users, n_clients)
+        check_start(plan, users, len(catalogue), also, holders=holders)
         if protect:
             check_users(plan, -(-len(users) // n_clients))
         self._settings = settings
@@ -89,7 +96,7 @@ class Federation:
         self._adder, self._protection = make_adder(
             plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
         )
-        self._identity = simulation_identity(plan, catalogue.fingerprint(), users)
+        self._identity = simulation_identity(settings, catalogue.fingerprint(), users, n_clients)
         self._provenance = provenance_of(plan, str(self._learner.device))
         self._account = PrivacyAccount(plan, self._user_keys)
         self._shared = self._learner.initial_shared()

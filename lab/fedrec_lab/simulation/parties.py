@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.config.algorithm import algorithm_of
+from fedrec.config.exposure import check_own_floor
+from fedrec.config.rows import OwnRows, own_rows_of
 from fedrec.config.schema import Settings
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
@@ -24,7 +26,15 @@ from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["Party", "join_private", "make_parties", "select_users", "split_private", "user_groups"]
+__all__ = [
+    "Party",
+    "counted_holders",
+    "join_private",
+    "make_parties",
+    "select_users",
+    "split_private",
+    "user_groups",
+]
 
 
 def user_groups(
@@ -84,6 +94,7 @@ class Party:
     Args:
         user_index: positions of its users among all users of the simulation.
         alone: whether it is the only one; then local-only training is no reference.
+        own_rows: that it contributes to; see `client.minimum_own_item_users`.
     """
 
     def __init__(
@@ -93,7 +104,9 @@ class Party:
         user_index: NDArray[np.int64],
         *,
         alone: bool,
+        own_rows: OwnRows = None,
     ) -> None:
+        self._own_rows = own_rows
         self.learner = learner
         self.users = users
         self.user_index = user_index
@@ -142,7 +155,14 @@ class Party:
             )
         chosen = None if participating is None else participating[self.user_index]
         return self.learner.contribute(
-            kind, number, shared, self.users, self.private, chosen, abstains=not self.alone
+            kind,
+            number,
+            shared,
+            self.users,
+            self.private,
+            chosen,
+            abstains=not self.alone,
+            own_rows=self._own_rows,
         )
 
 
@@ -164,11 +184,8 @@ def make_parties(
     client = settings.client
     # Parties train one after the other, in the same processes.
     engine = engine_of(client.workers, threads=client.threads, folder=scratch)
-    groups = (
-        [np.arange(len(users), dtype=np.int64)]
-        if n_clients == 1
-        else user_groups(users.user_ids, n_clients)
-    )
+    groups = _groups(users, n_clients)
+    least = client.minimum_own_item_users
     # Drawn once: over a large catalogue that takes longer than a round.
     initial = cache(algorithm_of(settings.plan, n_items).initial_shared)
     return [
@@ -189,12 +206,40 @@ def make_parties(
                 beside=n_clients,
                 initial=initial,
             ),
-            users if n_clients == 1 else users.select(group),
+            own,
             group,
             alone=n_clients == 1,
+            own_rows=own_rows_of(np.bincount(own.train_items, minlength=n_items), least),
         )
         for group in groups
+        for own in (users if n_clients == 1 else users.select(group),)
     ]
+
+
+def _groups(users: UserSplit, n_clients: int) -> list[NDArray[np.int64]]:
+    if n_clients == 1:
+        return [np.arange(len(users), dtype=np.int64)]
+    return user_groups(users.user_ids, n_clients)
+
+
+def counted_holders(
+    settings: Settings, n_items: int, users: UserSplit, n_clients: int
+) -> NDArray[np.int64]:
+    """Return what the parties' count round comes to: holders of each item, int64 (n_items,).
+
+    Raises:
+        RefusedError: a party has fewer users than `client.minimum_own_item_users`.
+    """
+    least = settings.client.minimum_own_item_users
+    if least == 1:
+        return np.bincount(users.train_items, minlength=n_items).astype(np.int64)
+    total = np.zeros(n_items, dtype=np.int64)
+    for group in _groups(users, n_clients):
+        if len(group):
+            check_own_floor(least, len(group))
+        own = np.bincount(users.select(group).train_items, minlength=n_items)
+        total += np.where(own >= least, own, 0)
+    return total
 
 
 def join_private(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.data_options import DataFlags, echo_note, takes_data_flags
+from fedrec.cli.exposure_flag import FLAG
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ def provision(
         str, typer.Option(help="Take an operator's certificate back, and make no kit.")
     ] = "",
     into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
+    accept_exposure: Annotated[
+        bool,
+        typer.Option(
+            FLAG,
+            help="Write client.accept_member_exposure into the clients' kits: a member with "
+            "changed software could read histories of other clients' users.",
+        ),
+    ] = False,
     *,
     reading: DataFlags,
     as_json: AsJson = False,
@@ -100,11 +109,12 @@ def provision(
     if operator or remove_operator:
         _change_operators(into, operator, remove_operator, as_json)
         return
+    accepted = {"client.accept_member_exposure": True if accept_exposure else None}
     if add:
         if not settings_file.exists():
             raise _no_settings_to_add(settings_file, add)
         is_again = (into / CLIENTS / add).is_dir()
-        settings = load_settings(settings_file)
+        settings = load_settings(settings_file, accepted)
         kit = add_client(settings, into, add, confirm=confirm)
         roster = AuthorityFolder(into / AUTHORITY_KIT).last_roster
         why = ""
@@ -118,7 +128,7 @@ def provision(
         return
     if not settings_file.exists():
         _write_settings(settings_file, data, catalogue, clients, address, reading)
-    overrides: dict[str, object] = {"parties.address": address or None}
+    overrides: dict[str, object] = {"parties.address": address or None, **accepted}
     overrides |= {f"data.{name}": value for name, value in reading.items()}
     if clients:
         overrides["parties.clients"] = list(client_names(clients))

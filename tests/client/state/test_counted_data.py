@@ -74,6 +74,7 @@ class Client:
     run: str = "first"
     items: tuple[ItemId, ...] = ITEMS
     least: int = 10
+    floor: int = 1
     shared: dict[str, SharedState] = field(default_factory=dict)
 
     def sends(self, kind: str, histories: Histories) -> NDArray[np.int64]:
@@ -85,7 +86,7 @@ class Client:
                 catalogue_fingerprint="c", users=self.run,
             )  # fmt: skip
             store.bind(pin, 1, new_run=True)
-            model = LocalModel(member_with(self.items), learner, users, store)
+            model = LocalModel(member_with(self.items), learner, users, store, floor=self.floor)
             model._shared = self.start(learner) if kind == "train" else learner.initial_shared()
             made = model.contribute(kind, None)  # type: ignore[arg-type]
             assert {name: len(rows) for name, rows in made.private.tensors.items()} == {
@@ -268,3 +269,15 @@ def test_it_is_kept_as_it_is_and_nothing_else_is_read() -> None:
         assert (b"item 3" in raw, read.differing(made)) == (False, 0)
     with pytest.raises(StorageError, match="not what users had"):
         CountedData.from_bytes(b"something else")
+
+
+def test_a_floor_of_a_run_never_falls_in_it(tmp_path: Path) -> None:
+    client, everybody = Client(tmp_path, "ease", floor=3), people(0, 14)
+    floored = [count if count >= 3 else 0 for count in counts_of(everybody)]
+    assert client.counts(everybody) == floored != counts_of(everybody)
+    client.floor = 1
+    assert client.counts(everybody) == floored
+    client.floor = 4
+    assert client.counts(everybody) == [count if count >= 4 else 0 for count in floored]
+    client.run, client.floor = "second", 1
+    assert client.counts(everybody) == counts_of(everybody)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.exposure import check_exposure, check_sampling, check_users, exposure_of
+from fedrec.config.exposure import (
+    check_exposure,
+    check_member_exposure,
+    check_own_floor,
+    check_sampling,
+    check_users,
+    exposed_to_members,
+    exposure_of,
+)
 from fedrec.config.schema import Plan
 from fedrec.errors import RefusedError
 
@@ -64,3 +72,27 @@ def test_a_fixed_number_of_all_users_is_for_simulations() -> None:
         check_sampling(Plan.model_validate({"rounds": rounds}))
     assert "rounds.clients_per_round" in caught.value.remedy
     check_sampling(Plan.model_validate({"rounds": {"user_fraction": 0.6}}))
+
+
+def test_what_one_member_reads_needs_a_word_unless_cells_or_a_floor_help() -> None:
+    exposing = {name for name in ALGORITHMS if exposed_to_members(plan_of(name, "bfv"), 1)}
+    assert exposing == {"ease", "fedals", "sketch"}
+    for protection in ("bfv", "masks", "none"):
+        plan = plan_of("ease", protection)
+        with pytest.raises(RefusedError, match="complete history") as caught:
+            check_member_exposure(plan, n_cells=1, floor=2, accepted=False)
+        assert "client.minimum_own_item_users = 3" in caught.value.remedy
+        check_member_exposure(plan, n_cells=1, floor=3, accepted=False)
+        check_member_exposure(plan, n_cells=1, floor=1, accepted=True)
+    check_member_exposure(plan_of("ease", "bfv"), n_cells=2, floor=1, accepted=False)
+    with pytest.raises(RefusedError, match="masks"):
+        check_member_exposure(plan_of("ease", "masks"), n_cells=2, floor=1, accepted=False)
+
+
+def test_a_floor_above_the_number_of_users_is_refused() -> None:
+    check_own_floor(1, 1)
+    check_own_floor(3, 3)
+    with pytest.raises(RefusedError, match="one user"):
+        check_own_floor(2, 1)
+    with pytest.raises(RefusedError, match="2 users"):
+        check_own_floor(3, 2)
