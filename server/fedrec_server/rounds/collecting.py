@@ -17,7 +17,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import steps
 from fedrec_server.rounds.backoff import after_silence, is_left_out, missed_by_none
-from fedrec_server.rounds.by_client import Counted
+from fedrec_server.rounds.by_client import Asked, Counted
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     ClientJoined,
@@ -166,7 +166,7 @@ def has_all_but(state: State, round_: Round, gone: Collection[ClientId]) -> bool
     """Tell whether only clients that said goodbye keep a round from being complete."""
     waited_for = round_.asked - missed_by_none(state.rules, gone).difference(round_.accepted)
     fewer = waited_for < round_.asked
-    return fewer and _is_complete(state, replace(round_, asked=waited_for))
+    return fewer and _is_complete(state, replace(round_, asked=Asked(waited_for)))
 
 
 def _is_complete(state: State, round_: Round) -> bool:

@@ -19,7 +19,7 @@ from fedrec.protection import RoundTerms
 from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundProtocol, Step
 from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.rounds.backoff import missed_by_none
-from fedrec_server.rounds.by_client import Counted
+from fedrec_server.rounds.by_client import Asked, Counted
 from fedrec_server.rounds.selection import counted_of, has_all
 from fedrec_server.rounds.state import Phase, Round
 from fedrec_server.rounds.steps import arrived, invited, is_enough, seconds_of, without_vectors
@@ -104,7 +104,7 @@ class StepCollection(Collection):
         here = arrived(rules, round_)
         left = missed_by_none(rules, gone) - here
         if round_.phase == COLLECTING:
-            return has_all(rules, replace(round_, asked=round_.asked - left), here)
+            return has_all(rules, replace(round_, asked=Asked(round_.asked - left)), here)
         if here >= invited(rules, round_) - left:
             return True
         last = rules.steps.all[-1].phase
