@@ -175,23 +175,29 @@ def remove_operator(into: Path, name: str) -> Path:
 def presence_words(settings: Settings) -> str:
     """Say, for people, whom every round waits for; nothing where it waits for nobody.
 
-    With twice as many clients as a cell needs there are several, and a round goes on without one
-    of them; with fewer, nobody has to know that there are cells.
+    With twice as many clients as a cell needs there are several cells. Rounds go on without one
+    of them if that leaves more than may be corrupt.
     """
     plan, guests = settings.plan, settings.parties.go_on
     if not plan.has_cells:
         return ""
     size, core = cell_size_of(plan), len(settings.parties.clients) - len(guests)
     named = f"{', '.join(guests)} may be missing. " if guests else ""
-    fewest = max(size, plan.rounds.minimum_clients)
-    largest = -(-core // max(1, core // size))
-    if core - largest >= fewest:
+    fewest, n_cells = max(size, plan.rounds.minimum_clients), core // size
+    largest = -(-core // max(1, n_cells))
+    if core - largest >= fewest and n_cells > _cells_needed(settings):
         return (
             f"{named}Rounds are over whole cells of {size} to {2 * size - 1} clients, chosen at "
             "random and for good: a client that is away keeps its cell out of the round, and the "
             "others go on."
         )
     who = f"the {core} others" if guests else f"all {core} clients"
+    if n_cells > 1 and core - largest >= fewest:
+        return (
+            f"{named}Rounds are over {n_cells} whole cells of clients, chosen at random and for "
+            f"good, and need {_cells_needed(settings)} of them (federation.corrupt_cells): a round "
+            "waits for a client that is away, and goes on by itself when it is back."
+        )
     words = (
         f"{named}In every round {who} must be there: a round waits for a client that is away, and "
         "goes on by itself when it is back. "
@@ -212,6 +218,24 @@ def presence_words(settings: Settings) -> str:
         "them is lost for good, the others cannot go on and begin a new federation: run `fedrec "
         "provision` again, with --into another folder."
     )
+
+
+def _cells_needed(settings: Settings) -> int:
+    """Return how many cells a round needs where a roster has several."""
+    return settings.federation.corrupt_cells + 1 if settings.plan.counts_by_cell else 1
+
+
+def _check_cells(settings: Settings) -> None:
+    """Refuse a roster whose cells are fewer than any round needs."""
+    size, core = cell_size_of(settings.plan), len(settings.parties.clients)
+    core -= len(settings.parties.go_on)
+    if size and 1 < core // size < _cells_needed(settings):
+        raise SettingsError(
+            f"{core} clients that rounds wait for make {core // size} cells of {size}; with "
+            f"federation.corrupt_cells = {settings.federation.corrupt_cells} every round needs "
+            f"{_cells_needed(settings)}.",
+            remedy=f"Set federation.corrupt_cells = {core // size - 1}, or name more clients.",
+        )
 
 
 def _known_authority(into: Path) -> AuthorityFolder:
@@ -244,6 +268,7 @@ def _check_parties(settings: Settings, interactions: Interactions | None) -> Non
             remedy="Name them in parties.clients, or with --clients a,b,c.",
         )
     _check_guests(settings)
+    _check_cells(settings)
     if interactions is not None and interactions.n_users < count:
         raise SettingsError(
             f"The data has {interactions.n_users} users for {count} clients.",
