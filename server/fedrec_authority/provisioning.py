@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.config.exposure import check_member_exposure
+from fedrec.config.exposure import SAFE_FLOOR, exposed_to_members, exposing_sums
 from fedrec.config.schema import PartiesSettings, Settings
 from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
@@ -43,6 +43,7 @@ __all__ = [
     "Kit",
     "add_client",
     "add_operator",
+    "exposure_words",
     "presence_words",
     "provision",
     "remove_operator",
@@ -95,7 +96,7 @@ def provision(
     """
     parties = settings.parties
     _check_parties(settings, interactions)
-    _check_exposure(settings, len(parties.clients))
+    settings = _accepting(settings, len(parties.clients))
     folder = AuthorityFolder(into / AUTHORITY_KIT)
     _check_folder(folder)
     require_writable(into, "--into", mode=0o777)
@@ -137,7 +138,7 @@ def add_client(settings: Settings, into: Path, name: str, *, confirm: bool = Fal
     """
     folder = _known_authority(into)
     _check_name("--add", name)
-    _check_exposure(settings, len(settings.parties.clients) + 1)
+    settings = _accepting(settings, len(settings.parties.clients) + 1)
     with changing(folder) as keys:
         return _client_kit(settings, into / CLIENTS / name, keys, name, None, confirm=confirm)
 
@@ -276,15 +277,27 @@ def _check_parties(settings: Settings, interactions: Interactions | None) -> Non
         )
 
 
-def _check_exposure(settings: Settings, n_clients: int) -> None:
-    """Refuse kits for clients whom one member could read, unless that was accepted."""
-    size, client = cell_size_of(settings.plan), settings.client
-    check_member_exposure(
-        settings.plan,
-        n_cells=(n_clients - len(settings.parties.go_on)) // size if size else 0,
-        floor=client.minimum_own_item_users,
-        accepted=client.accept_member_exposure,
+def exposure_words(settings: Settings, n_clients: int) -> str:
+    """Say, for people, what one lying member could read of other clients; empty for nothing."""
+    size = cell_size_of(settings.plan)
+    n_cells = (n_clients - len(settings.parties.go_on)) // size if size else 0
+    exposed = exposed_to_members(settings.plan, n_cells)
+    if not exposed or settings.client.minimum_own_item_users >= SAFE_FLOOR:
+        return ""
+    return (
+        f"{settings.plan.algorithm.name}: a member with changed software could read {exposed}. It "
+        f"raises the counts of rare items; {exposing_sums(settings.plan)}. The clients accept "
+        "this in their kits (client.accept_member_exposure = true). To prevent it, set "
+        f"client.minimum_own_item_users = {SAFE_FLOOR} or more before you run provision."
     )
+
+
+def _accepting(settings: Settings, n_clients: int) -> Settings:
+    """Return settings whose kits accept what `exposure_words` says."""
+    if not exposure_words(settings, n_clients):
+        return settings
+    client = settings.client.model_copy(update={"accept_member_exposure": True})
+    return settings.model_copy(update={"client": client})
 
 
 def _check_guests(settings: Settings) -> None:

@@ -324,7 +324,10 @@ def test_before_the_start_people_hear_whom_rounds_wait_for(
     four = told(capsys)
     assert "In every round all 4 clients must be there" in four
     assert "waited for no more, as long as 3 are left. parties.go_on names" in four
-    assert not any("cell" in words for words in (three, four))
+    assert not any("cell" in words.partition("fedals:")[0] for words in (three, four))
+    assert "could read the vector of every user" in " ".join(three.split())
+    kit = (here / "kits" / "clients" / "north" / "client.toml").read_text()
+    assert "accept_member_exposure = true" in kit
 
 
 def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(
@@ -357,9 +360,32 @@ def test_who_may_be_missing_is_in_its_kit(
 def test_many_clients_hear_of_cells(
     here: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    given = ("--data", data, "--address", "127.0.0.1:7447", "--clients")
+    assert call(*given, "9") == 0
+    three_cells = told(capsys)
+    assert "whole cells of 3 to 5 clients" in three_cells
+    assert "the others go on" in three_cells and "could read" not in three_cells
+
+
+def test_as_many_cells_as_may_be_corrupt_and_one_wait_for_all(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = ("--data", data, "--clients", "7", "--address", "127.0.0.1:7447")
     assert call(*given) == 0
-    assert "whole cells of 3 to 5 clients" in told(capsys)
+    assert "over 2 whole cells of clients" in (said := told(capsys))
+    assert "need 2 of them (federation.corrupt_cells)" in said
+
+
+def test_cells_that_no_round_could_be_over_are_refused(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("--data", data, "--clients", "7", "--address", "127.0.0.1:7447") == 0
+    settings = here / "federation.toml"
+    text = settings.read_text()
+    settings.write_text(text.replace("[federation]", "[federation]\ncorrupt_cells = 2", 1))
+    assert call("federation.toml", "--clients", "7", "--into", "others") == 2
+    assert "Set federation.corrupt_cells = 1" in " ".join(capsys.readouterr().err.split())
+    assert not (here / "others").exists()
 
 
 @pytest.mark.parametrize(

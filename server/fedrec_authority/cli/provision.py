@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.data_options import DataFlags, echo_note, takes_data_flags
-from fedrec.cli.exposure_flag import FLAG
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
 if TYPE_CHECKING:
@@ -75,14 +74,6 @@ def provision(
         str, typer.Option(help="Take an operator's certificate back, and make no kit.")
     ] = "",
     into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
-    accept_exposure: Annotated[
-        bool,
-        typer.Option(
-            FLAG,
-            help="Write client.accept_member_exposure into the clients' kits: a member with "
-            "changed software could read histories of other clients' users.",
-        ),
-    ] = False,
     *,
     reading: DataFlags,
     as_json: AsJson = False,
@@ -101,7 +92,13 @@ def provision(
     from fedrec.config.loading import load_settings
     from fedrec.disk import require_writable
     from fedrec_authority.folder.authority_folder import AuthorityFolder
-    from fedrec_authority.provisioning import AUTHORITY_KIT, CLIENTS, add_client, presence_words
+    from fedrec_authority.provisioning import (
+        AUTHORITY_KIT,
+        CLIENTS,
+        add_client,
+        exposure_words,
+        presence_words,
+    )
     from fedrec_authority.provisioning import provision as make_kits
 
     if into.exists():
@@ -109,12 +106,11 @@ def provision(
     if operator or remove_operator:
         _change_operators(into, operator, remove_operator, as_json)
         return
-    accepted = {"client.accept_member_exposure": True if accept_exposure else None}
     if add:
         if not settings_file.exists():
             raise _no_settings_to_add(settings_file, add)
         is_again = (into / CLIENTS / add).is_dir()
-        settings = load_settings(settings_file, accepted)
+        settings = load_settings(settings_file)
         kit = add_client(settings, into, add, confirm=confirm)
         roster = AuthorityFolder(into / AUTHORITY_KIT).last_roster
         why = ""
@@ -128,7 +124,7 @@ def provision(
         return
     if not settings_file.exists():
         _write_settings(settings_file, data, catalogue, clients, address, reading)
-    overrides: dict[str, object] = {"parties.address": address or None, **accepted}
+    overrides: dict[str, object] = {"parties.address": address or None}
     overrides |= {f"data.{name}": value for name, value in reading.items()}
     if clients:
         overrides["parties.clients"] = list(client_names(clients))
@@ -136,10 +132,13 @@ def provision(
     items, interactions = _items(settings, data, catalogue)
     kits = make_kits(settings, into, items, interactions=interactions)
     presence = presence_words(settings)
+    exposure = exposure_words(settings, len(settings.parties.clients))
     shown = {"settings": str(settings_file), "n_items": len(items), "presence": presence}
+    if exposure:
+        shown["exposure"] = exposure
     _show(kits, into, settings, as_json, extra=shown)
-    if presence and not as_json:
-        typer.echo(f"\n{presence}")
+    for words in filter(None, () if as_json else (presence, exposure)):
+        typer.echo(f"\n{words}")
 
 
 def _change_operators(into: Path, add: str, remove: str, as_json: bool) -> None:

@@ -72,7 +72,7 @@ def test_it_is_refused_at_once_and_nothing_is_touched(
     assert "--accept-other-arithmetic" in caught.value.remedy
     assert "as good" in caught.value.remedy
     # A coordinator that is away does not hide it.
-    assert world.link.calls == calls
+    assert world.link.calls == [*calls, "close"]
     assert contents(world) == before
     world.whole_round(3)
     assert world.app().run().version == 3

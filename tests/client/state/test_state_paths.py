@@ -199,7 +199,7 @@ def test_a_mistyped_data_file(world: World, call: Call, content: str | None) -> 
         (world.folder / "dat.csv").write_text(content)
     code, said = call("run", "--data", "dat.csv")
     assert code == 2 and "dat.csv" in "".join(said.split())
-    assert world.link.calls == []
+    assert world.link.calls == ["close"]
     kept = {KEY_FILE, "identity.pub.json", "lock"}
     assert set(os.listdir(world.state)) == kept, "nothing but its own lock is new"
 
@@ -250,7 +250,7 @@ def test_a_new_run_is_not_applied_for_without_data(world: World, call: Call) -> 
     world.link.calls.clear()
     code, said = call("run", "--new-run", "--data", "dat.csv")
     assert code == 2 and "dat.csv" in "".join(said.split())
-    assert world.link.calls == []
+    assert world.link.calls == ["close"]
 
 
 def test_a_client_says_where_it_works(world: World, call: Call) -> None:
