@@ -25,6 +25,7 @@ from fedrec.ids import RoundId, digest
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.planning.cell_rows import Cells
 from fedrec.provenance import Provenance
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import Version
@@ -36,12 +37,20 @@ _VERSION = 4
 _DAMAGED = "Start a new run, or restore the folder from a backup."
 
 
-def simulation_identity(plan: Plan, catalogue_fingerprint: str, users: UserSplit) -> str:
-    """Return what must be the same for a simulation to go on: plan, catalogue and data.
+def simulation_identity(
+    plan: Plan,
+    catalogue_fingerprint: str,
+    users: UserSplit,
+    *,
+    n_clients: int = 1,
+    cells: Cells = (),
+) -> str:
+    """Return what must be the same for a simulation to go on: plan, catalogue, data and cells.
 
-    The number of clients is not part of it, since it changes no bit of the model; nor is what
-    trains, which a checkpoint's `Provenance` has.
+    Without cells the number of clients is not part of it, since it changes no bit of the model;
+    nor is what trains, which a checkpoint's `Provenance` has.
     """
+    dealt = (str(n_clients), *map(str, cells)) if cells else ()
     arrays = (users.train_indptr, users.train_items, users.validation_items, users.test_items)
     return digest(
         "fedrec simulation v2",
@@ -50,6 +59,7 @@ def simulation_identity(plan: Plan, catalogue_fingerprint: str, users: UserSplit
         len(users),
         *users.user_ids,
         *(array.tobytes() for array in arrays),
+        *dealt,
     ).hex()
 
 
@@ -254,7 +264,7 @@ class CheckpointFolder:
     def _check(record: dict[str, object], identity: str) -> None:
         if record["identity"] != identity:
             raise SettingsError(
-                "The checkpoint belongs to other settings or other data than these.",
+                "The checkpoint belongs to other settings, other data or other cells than these.",
                 remedy="Resume with the run folder's own resolved.toml and the same data file, "
-                "or start a new run.",
+                "with --cells and --clients as before, or start a new run.",
             )

@@ -1,12 +1,13 @@
 """A whole federation in one process: the same rounds, the same bits, no sockets.
 
 Round 1 counts who holds what; the vectors of all others cover the rows of the items that enough
-users hold. Then come `rounds.total` training rounds, then one round that only measures, with all
-references. The state after round r is `Learner.apply` of round r's sum, as at
+users hold; where cells are given, that enough users hold outside the largest of them, as the key
+authority would have it. Then come `rounds.total` training rounds, then one round that only
+measures, with all references. The state after round r is `Learner.apply` of round r's sum, as at
 every party of a real federation; neither the number of clients nor the protection changes a bit
-of it, unless `update.subset` or `update.compress` makes it depend on clients. A round measures
-the version that it starts from, so what round r measured belongs to version r - 1. Of equal
-versions on validation the earliest is the best.
+of it, unless cells are given, or `update.subset` or `update.compress` makes it depend on clients.
+A round measures the version that it starts from, so what round r measured belongs to version
+r - 1. Of equal versions on validation the earliest is the best.
 
 Under `privacy` every training round's sum carries the noise of a whole federation, drawn anew each
 time, so that no two runs are the same. What is measured then never leaves this process: it is
@@ -34,6 +35,7 @@ from fedrec.errors import InternalError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
+from fedrec.planning.cell_rows import Cells, cells_in_use, held_in_cells
 from fedrec.provenance import provenance_of
 from fedrec.training.learner import Contribution
 from fedrec.training.starting import check_start
@@ -67,6 +69,7 @@ class Federation:
         n_clients: int,
         protect: bool,
         clock: Clock,
+        cells: Cells = (),
         also: Sequence[Protocol] = (),
         scratch: Path | None = None,
     ) -> None:
@@ -74,6 +77,7 @@ class Federation:
         check_start(plan, users, len(catalogue), also)
         if protect:
             check_users(plan, -(-len(users) // n_clients))
+        self._cells = cells_in_use(plan, cells, n_clients)
         self._settings = settings
         self._plan = plan
         self._catalogue = catalogue
@@ -89,7 +93,9 @@ class Federation:
         self._adder, self._protection = make_adder(
             plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
         )
-        self._identity = simulation_identity(plan, catalogue.fingerprint(), users)
+        self._identity = simulation_identity(
+            plan, catalogue.fingerprint(), users, n_clients=n_clients, cells=self._cells
+        )
         self._provenance = provenance_of(plan, str(self._learner.device))
         self._account = PrivacyAccount(plan, self._user_keys)
         self._shared = self._learner.initial_shared()
@@ -140,6 +146,8 @@ class Federation:
         spec = self._learner.travelling.layout(kind, self._shared).vector_spec
         aggregate = self._adder.add_up(self._vectors(kind, round_id, parts), spec)
         self._check(kind, aggregate)
+        if kind == "count" and self._cells:
+            aggregate = self._held_widely(aggregate, parts)
         shared = self._learner.apply(kind, number, self._shared, aggregate)
         if kind == "count":
             self._learner.travelling.check(shared)
@@ -165,6 +173,15 @@ class Federation:
         if kind == "evaluate":
             self._evaluation = {self._plan.evaluation.protocol: sums, **further}
         return report
+
+    def _held_widely(
+        self, aggregate: NDArray[np.int64], parts: Sequence[Contribution]
+    ) -> NDArray[np.int64]:
+        """Leave out what the key authority would; other rounds have no such rows."""
+        travelling, shared = self._learner.travelling, self._shared
+        counts = [travelling.counts("count", shared, part.vector) for part in parts]
+        kept = held_in_cells(self._plan, counts, self._cells)
+        return travelling.with_rows("count", shared, aggregate, kept)
 
     def _check(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> None:
         """Find out here, and not in a deployed federation, that bounds do not hold.
