@@ -30,6 +30,7 @@ __all__ = [
     "deal_cells",
     "fewest_clients_of",
     "held_in_cells",
+    "trained_items",
 ]
 
 Cells = tuple[tuple[int, ...], ...]
@@ -142,12 +143,23 @@ def held_in_cells(
     return held_widely(plan, by_cell)
 
 
+def trained_items(
+    plan: Plan, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
+) -> NDArray[np.bool_]:
+    """Tell which items a simulation will train, from its users' data alone, bool (n_items,)."""
+    holders = np.bincount(users.train_items, minlength=n_items)
+    enough = np.asarray(holders >= plan.federation.minimum_item_users)
+    if not cells:
+        return enough
+    groups = user_groups(users.user_ids, n_clients)
+    counts = [np.bincount(users.select(one).train_items, minlength=n_items) for one in groups]
+    return enough & held_in_cells(plan, counts, cells)
+
+
 def cell_rows(
     plan: Plan, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
 ) -> CellRows:
     """Return how many items a simulation will train, from its users' data alone."""
-    groups = user_groups(users.user_ids, n_clients)
-    counts = [np.bincount(users.select(one).train_items, minlength=n_items) for one in groups]
-    enough = np.sum(counts, axis=0) >= plan.federation.minimum_item_users
-    kept = enough & held_in_cells(plan, counts, cells) if cells else enough
-    return CellRows(n_trained=int(kept.sum()), n_left_out=int((enough & ~kept).sum()))
+    without = trained_items(plan, users, n_items, n_clients=n_clients, cells=())
+    kept = trained_items(plan, users, n_items, n_clients=n_clients, cells=cells)
+    return CellRows(n_trained=int(kept.sum()), n_left_out=int((without & ~kept).sum()))

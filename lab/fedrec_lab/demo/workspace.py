@@ -53,8 +53,8 @@ class Workspace:
 
     @property
     def roster(self) -> Roster:
-        """The members and their cells, as the coordinator has them."""
-        return KeyEpoch.load(self.parties.coordinator.parent / EPOCH_FILE).roster
+        """The members and their cells, as the key authority has them."""
+        return KeyEpoch.load(self.parties.authority / EPOCH_FILE).roster
 
     @property
     def client_settings(self) -> tuple[Path, ...]:
