@@ -121,8 +121,9 @@ def check(
         refusals += _refused(lambda: check_summands(protection_of(plan, n_items), clients))
     if active == 0 and plan.privacy.mechanism == "none" and not refusals:
         warnings.append(
-            f"No item of data.path is held by {least} users (federation.minimum_item_users): with "
-            "this data alone no row would be trained."
+            f"No item of data.path is held by {least} users (federation.minimum_item_users)"
+            + " outside the largest cells (federation.corrupt_cells)" * bool(by_cells)
+            + ": with this data alone no row would be trained."
         )
     if users is not None and catalogue is not None:
         measured = (plan.evaluation.protocol,)

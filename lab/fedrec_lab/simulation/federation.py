@@ -31,7 +31,7 @@ from fedrec.config.noise import fewest_clients
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
-from fedrec.errors import InternalError, SumOutOfBounds, TrainingError
+from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
@@ -177,10 +177,22 @@ class Federation:
     def _held_widely(
         self, aggregate: NDArray[np.int64], parts: Sequence[Contribution]
     ) -> NDArray[np.int64]:
-        """Leave out what the key authority would; other rounds have no such rows."""
+        """Leave out what the key authority would; other rounds have no such rows.
+
+        Raises:
+            SettingsError: nothing is left.
+        """
         travelling, shared = self._learner.travelling, self._shared
         counts = [travelling.counts("count", shared, part.vector) for part in parts]
         kept = held_in_cells(self._plan, counts, self._cells)
+        if not kept.any():
+            rules = self._plan.federation
+            raise SettingsError(
+                f"Outside {rules.corrupt_cells} of the {len(self._cells)} cells "
+                f"(federation.corrupt_cells) no item is held by {rules.minimum_item_users} users "
+                "(federation.minimum_item_users), so that no row would be trained.",
+                remedy="Lower federation.minimum_item_users, or have fewer cells or more users.",
+            )
         return travelling.with_rows("count", shared, aggregate, kept)
 
     def _check(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> None:
