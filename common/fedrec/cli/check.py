@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.cells_flag import CellsOf, read_cells
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import failure_record
 from fedrec.cli.terminal import (
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fedrec.cli.opening_price import OpeningPrice
     from fedrec.cli.pricing import ExpectedPrice, ParameterSet, Price
     from fedrec.config.loading import LoadedSettings
-    from fedrec.config.schema import Plan, Settings
+    from fedrec.config.schema import Settings
     from fedrec.data import Catalogue, UserSplit
     from fedrec.errors import FedrecError
     from fedrec.protection.asked_round import StepsPrice
@@ -53,6 +54,7 @@ def check(
     clients: Annotated[
         int, typer.Option(min=0, help="Clients in a round, for the price; 0 takes the plan's.")
     ] = 0,
+    cells: CellsOf = "",
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain a setting, a section, or all of them.")
     ] = False,
@@ -83,6 +85,7 @@ def check(
     from fedrec.config.plan import plan_fingerprint
     from fedrec.errors import SettingsError
     from fedrec.planning.cautions import protocol_cautions
+    from fedrec.planning.cell_rows import cell_rows
     from fedrec.protection.rehearsal import check_summands
 
     if not target:
@@ -93,15 +96,20 @@ def check(
     loaded = load_with_sources(Path(target), values_of(values))
     plan = loaded.settings.plan
     data, found, source, active = loaded.settings.data, None, "", None
+    clients, by_cells, unused = read_cells(loaded.settings, cells, clients)
+    rows_of_cells = None
     users, catalogue = _read_if_here(loaded.settings) or (None, None)
     n_users = 0 if users is None else len(users)
     sets: tuple[ParameterSet, ...] = ()
     if items or data.catalogue or data.path:
         n_items, source = catalogue_size(loaded.settings, items, catalogue)
         sets = parameter_sets(plan, n_items)
-        active = None if users is None else _active_here(plan, users)
+        if users is not None and catalogue is not None:
+            trained = cell_rows(plan, users, len(catalogue), n_clients=clients or 1, cells=by_cells)
+            active, rows_of_cells = trained.n_trained, trained if by_cells else None
         found = price(plan, n_items=n_items, n_clients=clients, n_active=active)
     warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items, clients)
+    warnings += [unused] if unused else []
     private = private_price(loaded.settings, n_users, found.n_items) if found and n_users else None
     if private is not None:
         warnings += private.warnings()
@@ -113,8 +121,9 @@ def check(
         refusals += _refused(lambda: check_summands(protection_of(plan, n_items), clients))
     if active == 0 and plan.privacy.mechanism == "none" and not refusals:
         warnings.append(
-            f"No item of data.path is held by {least} users (federation.minimum_item_users): with "
-            "this data alone no row would be trained."
+            f"No item of data.path is held by {least} users (federation.minimum_item_users)"
+            + " outside the largest cells (federation.corrupt_cells)" * bool(by_cells)
+            + ": with this data alone no row would be trained."
         )
     if users is not None and catalogue is not None:
         measured = (plan.evaluation.protocol,)
@@ -135,6 +144,7 @@ def check(
             "price": None if found is None else _priced(found),
             "private": None if private is None else asdict(private),
             "sets": [asdict(entry) for entry in sets],
+            "cells": None if rows_of_cells is None else asdict(rows_of_cells),
             "privacy": None if privacy is None else asdict(privacy),
             "warnings": warnings,
             "refusals": [{"error": each.code, "message": str(each)} for each in refusals],
@@ -160,6 +170,8 @@ def check(
         typer.echo("\nNo differential privacy: sums are exact, so there is no epsilon.")
     else:
         print_table(privacy.rows(), title="\nWhat sums hide of a single user")
+    if rows_of_cells is not None:
+        typer.echo(f"\n{rows_of_cells.sentence(plan)}")
     typer.echo(f"\nPlan {plan_fingerprint(plan)}")
     for warning in warnings:
         typer.echo(f"warning: {warning}")
@@ -190,14 +202,6 @@ def _read_if_here(settings: Settings) -> tuple[UserSplit, Catalogue] | None:
     if data.path is None or (data.catalogue is not None and not Path(data.path).exists()):
         return None
     return read_users(data, reader="the price", tell=echo_note)
-
-
-def _active_here(plan: Plan, users: UserSplit) -> int:
-    """Return how many items would be trained if the data here were the whole federation's."""
-    import numpy as np
-
-    holders = np.bincount(users.train_items)
-    return int((holders >= plan.federation.minimum_item_users).sum())
 
 
 def _refusals(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
+from fedrec.cli.cells_flag import FLAG, CellsOf, read_cells, tell_rows
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, print_json
 from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
@@ -67,6 +68,7 @@ def evaluate(
             "rounds.minimum_clients.",
         ),
     ] = 0,
+    cells: CellsOf = "",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results, in place of a new run folder.")
     ] = None,
@@ -118,7 +120,11 @@ def evaluate(
     numbers = seeds_of(seeds, settings.federation.seed)
     names = _references(references, skip or [])
     users, catalogue = read_users(settings.data, reader="an evaluation", tell=echo_note)
-    n_clients = clients or (settings.rounds.minimum_clients if references else 1)
+    asked, by_cells, unused = read_cells(settings, cells, clients)
+    if unused:
+        typer.echo(f"warning: {unused}", err=True)
+    n_clients = asked or (settings.rounds.minimum_clients if references else 1)
+    tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     trains = provenance_of(settings.plan, settings.client.device)
     run = _folder(settings, out, resume)
     if resume is None:
@@ -142,6 +148,7 @@ def evaluate(
             seeds=numbers,
             references=names,
             n_clients=n_clients,
+            cells=by_cells,
             folder=run.path,
             accept_other_arithmetic=accept_other_arithmetic,
             listener=listener,
@@ -153,6 +160,7 @@ def evaluate(
     if not result.finished:
         again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
         again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
+        again += [FLAG, cells] if cells else []
         again += [] if references else ["--no-references"]
         again += ["--diagnostics"] if diagnostics else []
         again += [word for name in skip or () for word in ("--skip", name)]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedrec.cli.cells_flag import FLAG as CELLS
+from fedrec.cli.cells_flag import tell_rows
 from fedrec.cli.exposure_flag import FLAG
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import print_json
@@ -16,23 +18,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedrec.config.schema import EvaluationSettings, Settings
+    from fedrec.planning.cell_rows import Cells
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.simulation.seeds import SeedResult
 
 __all__ = ["resume_command", "run_seeds"]
 
 
-def resume_command(folder: Path, *, clients: int, protect: bool, accept_exposure: bool) -> str:
+def resume_command(
+    folder: Path, *, clients: int, cells: str, protect: bool, accept_exposure: bool
+) -> str:
     """Return the command that goes on with a stopped run.
 
     It names the run's own settings: those that were asked for may have been changed by flags and
     by the environment.
 
     Args:
-        clients: as given; 0 is the default of the command.
+        clients, cells: as given; 0 and no text are the defaults of the command.
     """
     command = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
     command += ["--clients", str(clients)] if clients else []
+    command += [CELLS, cells] if cells else []
     command += ["--protect"] if protect else []
     command += [FLAG] if accept_exposure else []
     return shlex.join(command)
@@ -44,11 +50,19 @@ def run_seeds(
     *,
     jobs: int,
     n_clients: int,
+    cells: Cells,
+    given: str,
     protect: bool,
     accept_exposure: bool,
     as_json: bool,
 ) -> None:
-    """Run all seeds, each into a run folder of its own, and print their results."""
+    """Run all seeds, each into a run folder of its own, and print their results.
+
+    Args:
+        cells, given: the partition, and the flag that gave it.
+    """
+    from fedrec.cli.data_options import echo_note
+    from fedrec.data.source import read_users
     from fedrec.provenance import provenance_of
     from fedrec_lab.cli.round_progress import round_text
     from fedrec_lab.reports.run_folder import RunFolder
@@ -56,6 +70,10 @@ def run_seeds(
 
     n_rounds = settings.rounds.total + 2
     name = settings.federation.name
+    users = catalogue = None
+    if cells:
+        users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
+        tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
     folders = {}
     for seed, own in settings_of_seeds(settings, seeds).items():
         run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
@@ -74,6 +92,9 @@ def run_seeds(
             folders,
             jobs=jobs,
             n_clients=n_clients,
+            cells=cells,
+            users=users,
+            catalogue=catalogue,
             protect=protect,
             on_round=told,
             stop=stop.requested,
@@ -82,7 +103,11 @@ def run_seeds(
     unfinished = [result for result in results if not result.finished]
     for result in unfinished:
         again = resume_command(
-            result.folder, clients=n_clients, protect=protect, accept_exposure=accept_exposure
+            result.folder,
+            clients=n_clients,
+            cells=given,
+            protect=protect,
+            accept_exposure=accept_exposure,
         )
         typer.echo(f"Seed {result.seed} stopped; go on with: {again}", err=True)
     if unfinished or len(results) < len(seeds):

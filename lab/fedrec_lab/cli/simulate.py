@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
+from fedrec.cli.cells_flag import CellsOf, read_cells, tell_rows
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, print_json
@@ -29,6 +30,7 @@ EPILOG = (
     "Examples:\n"
     "  fedrec simulate run.toml\n"
     "  fedrec simulate run.toml --clients 3 --protect --set rounds.total=5\n"
+    "  fedrec simulate run.toml --cells 4\n"
     "  fedrec simulate run.toml --seeds 1,2,3 --jobs 2\n"
     "  fedrec simulate run.toml --resume runs/movies-20260101-120000"
 )
@@ -39,6 +41,7 @@ def simulate(
     clients: Annotated[
         int, typer.Option(min=0, help="Clients that share the users; 0 takes what is fastest.")
     ] = 0,
+    cells: CellsOf = "",
     protect: Annotated[
         bool, typer.Option("--protect", help="Really encrypt, add and reveal every round.")
     ] = False,
@@ -69,7 +72,8 @@ def simulate(
 
     It publishes the same bits as the coordinator and clients would on the same kind of
     processor, whatever the number of clients and the protection, so neither is needed for
-    research; --protect measures their cost. Only update.compress = "client",
+    research; --protect measures their cost. Where the key authority opens sums over several cells
+    give --cells, or a roster, for the same rows. Only update.compress = "client",
     update.subset = "client" and client.minimum_own_item_users, which every client compares with
     its own users, depend on how users are dealt: give --clients with them. Ctrl-C
     stops after the round and saves; a second one stops at once. What was stopped goes on with
@@ -104,7 +108,10 @@ def simulate(
         *UPDATES[chosen.update.structure].warnings(chosen.update),
     ):
         typer.echo(f"warning: {warning}", err=True)
-    n_clients = clients or (settings.rounds.minimum_clients if protect else 1)
+    asked, by_cells, unused = read_cells(settings, cells, clients)
+    if unused:
+        typer.echo(f"warning: {unused}", err=True)
+    n_clients = asked or (settings.rounds.minimum_clients if protect else 1)
     if seeds is not None:
         if resume is not None:
             raise SettingsError(
@@ -115,6 +122,8 @@ def simulate(
             seeds_of(seeds, settings.federation.seed),
             jobs=jobs,
             n_clients=n_clients,
+            cells=by_cells,
+            given=cells,
             protect=protect,
             accept_exposure=accept_exposure,
             as_json=as_json,
@@ -123,6 +132,7 @@ def simulate(
     if jobs:
         raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
+    tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     private = private_price(settings, len(users), len(catalogue))
     if private.disk_bytes:
         for what, how in private.rows():
@@ -145,6 +155,7 @@ def simulate(
         result = run_federation(
             settings,
             n_clients=n_clients,
+            cells=by_cells,
             protect=protect,
             folder=run.path,
             resume=resume is not None,
@@ -166,7 +177,7 @@ def simulate(
         )
     if not result.finished:
         again = resume_command(
-            run.path, clients=clients, protect=protect, accept_exposure=accept_exposure
+            run.path, clients=clients, cells=cells, protect=protect, accept_exposure=accept_exposure
         )
         typer.echo(f"Stopped; go on with: {again}", err=True)
         raise typer.Exit(INTERRUPTED)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.cells_flag import CellsOf, read_cells, tell_rows
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, print_json, print_table
@@ -48,6 +49,7 @@ def tune(
             "at its own users: client.minimum_own_item_users.",
         ),
     ] = 1,
+    cells: CellsOf = "",
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
     as_json: AsJson = False,
@@ -71,19 +73,30 @@ def tune(
     # All are checked before the first is trained.
     jobs: list[tuple[Mapping[str, str], Settings]] = [({}, settings)]
     jobs += [(each, load_settings(settings_file, {**given, **each})) for each in grid]
+    dealt = [read_cells(own, cells, clients if clients > 1 else 0) for _, own in jobs]
+    if dealt[0][2]:
+        typer.echo(f"warning: {dealt[0][2]}", err=True)
     users, catalogue = read_users(settings.data, reader="tuning", tell=echo_note)
+    n_clients, by_cells, _ = dealt[0]
+    tell_rows(settings, users, len(catalogue), n_clients=n_clients or 1, cells=by_cells)
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     trials: list[Trial] = []
     popularity: Rates | None = None
     known: list[tuple[Plan, int]] = []
     with stop.on_interrupt():
-        for number, (each, own) in enumerate(jobs, start=1):
+        for number, ((each, own), parties) in enumerate(zip(jobs, dealt, strict=True), start=1):
             same = (own.plan, own.client.minimum_own_item_users)
             if same in known:
                 continue
             known.append(same)
             found = try_settings(
-                own, each, users, catalogue, n_clients=clients, stop=stop.requested
+                own,
+                each,
+                users,
+                catalogue,
+                n_clients=parties[0] or clients,
+                cells=parties[1],
+                stop=stop.requested,
             )
             if found is None:
                 break

@@ -15,6 +15,7 @@ from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.ids import digest
 from fedrec.planning.cautions import protocol_cautions
+from fedrec.planning.cell_rows import Cells, cells_in_use
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
 from fedrec_lab.comparison.parts import Parts
 from fedrec_lab.comparison.references import REFERENCES, Reference
@@ -140,6 +141,7 @@ def compare(
     seeds: tuple[int, ...] = (1,),
     references: tuple[str, ...] = tuple(REFERENCES),
     n_clients: int = 1,
+    cells: Cells = (),
     folder: Path | None = None,
     accept_other_arithmetic: bool = False,
     listener: Listener | None = None,
@@ -157,6 +159,7 @@ def compare(
             row, and the comparison goes on.
         n_clients: parties of the run's own federation; with 2 or more there is a row for local
             training.
+        cells: the partition of its parties; see `simulate`.
         folder: finished parts are kept there, and used if they are there already.
         accept_other_arithmetic: go on with a training that rounded otherwise.
         stop: asked between rounds and between settings.
@@ -169,7 +172,10 @@ def compare(
     """
     users, catalogue = given_or_read(settings, users, catalogue)
     jobs = jobs_of(settings, protocols, seeds, references)
-    plan_identity = simulation_identity(settings, catalogue.fingerprint(), users, n_clients)
+    cells = cells_in_use(settings.plan, cells, n_clients)
+    plan_identity = simulation_identity(
+        settings, catalogue.fingerprint(), users, n_clients=n_clients, cells=cells
+    )
     identity = digest("fedrec comparison v1", plan_identity, n_clients).hex()
     parts = None if folder is None else Parts(folder, identity)
     listener = listener or _Silent()
@@ -188,6 +194,7 @@ def compare(
             protocols=job.protocols,
             seeds=job.seeds,
             n_clients=n_clients,
+            cells=cells,
             folder=None if parts is None else parts.training_folder(job.name),
             accept_other_arithmetic=accept_other_arithmetic,
             tell=listener.tell,

@@ -13,6 +13,7 @@ from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.metrics import Protocol, Rates
+from fedrec.planning.cell_rows import Cells, trained_items
 
 __all__ = ["Measurement", "Stopped", "Task"]
 
@@ -51,6 +52,7 @@ class Task:
         seeds: for a method that depends on none, all of them are measured with one fit, because
             drawn candidates depend on them.
         n_clients: parties among which a federation's users are divided.
+        cells: the partition of these; see `simulate`.
         folder: a training that is interrupted leaves its checkpoint here; None keeps nothing.
         accept_other_arithmetic: whether a training that was interrupted goes on where training
             rounds otherwise.
@@ -64,6 +66,7 @@ class Task:
     protocols: tuple[Protocol, ...]
     seeds: tuple[int, ...]
     n_clients: int = 1
+    cells: Cells = ()
     folder: Path | None = None
     accept_other_arithmetic: bool = False
     tell: Callable[[str], None] = lambda _: None
@@ -72,6 +75,6 @@ class Task:
     @property
     def active(self) -> NDArray[np.int64]:
         """Rows of the items that the federation recommends, ascending: enough users hold them."""
-        holders = np.bincount(self.users.train_items, minlength=len(self.catalogue))
-        enough = holders >= self.settings.federation.minimum_item_users
-        return np.nonzero(enough)[0].astype(np.int64)
+        plan, n_items = self.settings.plan, len(self.catalogue)
+        kept = trained_items(plan, self.users, n_items, n_clients=self.n_clients, cells=self.cells)
+        return np.nonzero(kept)[0].astype(np.int64)

@@ -83,6 +83,7 @@ def train(task: Task, settings: Settings, seed: int) -> SimulationResult:
     result = simulate(
         changed,
         n_clients=task.n_clients,
+        cells=task.cells,
         users=task.users,
         catalogue=task.catalogue,
         also=task.protocols,

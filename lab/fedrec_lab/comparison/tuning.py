@@ -12,6 +12,7 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.planning.cell_rows import Cells
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.runner import never, simulate
 
@@ -86,6 +87,7 @@ def try_settings(
     catalogue: Catalogue,
     *,
     n_clients: int = 1,
+    cells: Cells = (),
     stop: Callable[[], bool] = never,
 ) -> tuple[Trial, Rates | None] | None:
     """Train one federation with its settings, in one process that has all data.
@@ -98,7 +100,12 @@ def try_settings(
     """
     try:
         result = simulate(
-            settings, n_clients=n_clients, users=users, catalogue=catalogue, stop=stop
+            settings,
+            n_clients=n_clients,
+            cells=cells,
+            users=users,
+            catalogue=catalogue,
+            stop=stop,
         )
     except TrainingError as error:
         return Trial(values=values, rates=None, note=f"diverged: {error.message}"), None

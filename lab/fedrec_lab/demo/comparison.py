@@ -11,6 +11,7 @@ from fedrec.data import leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.model.state import SharedState
+from fedrec.planning.cell_rows import Cells
 from fedrec_lab.demo.differences import differing_rounds, differing_tensors
 from fedrec_lab.demo.workspace import DEVICE, DemoData
 from fedrec_lab.reports.bootstrap import PairedBootstrap
@@ -85,18 +86,32 @@ class Comparison:
 
 
 def run_comparison(
-    plan: Plan, data: DemoData, on_round: Callable[[RoundReport], None]
+    plan: Plan,
+    data: DemoData,
+    on_round: Callable[[RoundReport], None],
+    *,
+    n_clients: int = 1,
+    cells: Cells = (),
 ) -> Comparison:
-    """Run a plan's federation in this process, all users merged, with protection none.
+    """Run a plan's federation in this process, without encryption.
+
+    Args:
+        n_clients, cells: the parties and their cells, where rows depend on them.
 
     Raises:
         TrainingError: when training diverges or nothing was measured.
     """
-    settings = Settings.model_validate(
-        plan.model_dump() | {"protection": {"name": "none"}, "client": {"device": DEVICE}}
-    )
+    # The protection stays, since cells count only under one; nothing is protected here.
+    settings = Settings.model_validate(plan.model_dump() | {"client": {"device": DEVICE}})
     users = leave_one_out(data.interactions, data.catalogue)
-    result = simulate(settings, users=users, catalogue=data.catalogue, on_round=on_round)
+    result = simulate(
+        settings,
+        users=users,
+        catalogue=data.catalogue,
+        on_round=on_round,
+        n_clients=n_clients,
+        cells=cells,
+    )
     report = result.best_report
     if report is None or report.test is None:
         raise TrainingError("The comparison measured nothing: no user has a held-out item.")

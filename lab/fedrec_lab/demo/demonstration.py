@@ -21,6 +21,7 @@ from fedrec.config.starter import TUNED
 from fedrec.data import partition_users
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.planning.cell_rows import cells_in_use, cells_of_roster
 from fedrec.planning.statements import trust_statement
 from fedrec.provenance import provenance_of
 from fedrec.training.learner import Learner
@@ -32,7 +33,7 @@ from fedrec_lab.demo.costs import RoundCosts, measured_costs
 from fedrec_lab.demo.exposure import finish_recording, look_at_coordinator, recording_of
 from fedrec_lab.demo.running import announce, run_federation
 from fedrec_lab.demo.second_act import SecondAct, run_second_act
-from fedrec_lab.demo.workspace import DEVICE, DemoData, load_data, provisioned
+from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, load_data, provisioned
 from fedrec_lab.reports.federation_record import record_federation, result_rows
 from fedrec_lab.reports.html import Fact
 from fedrec_lab.reports.message_sizes import message_sizes
@@ -176,7 +177,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     comparison = verdict = None
     if options.compare:
         announce(console, "Comparing", ": the same federation without encryption, in one process")
-        comparison = _compare(plan, data, console)
+        comparison = _compare(workspace, data, console)
         verdict = comparison.judge(view, models)
     second_plan, second = options.second_plan(), None
     if second_plan is not None:
@@ -215,10 +216,20 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     return folder.path
 
 
-def _compare(plan: Plan, data: DemoData, console: Console) -> Comparison:
+def _compare(workspace: Workspace, data: DemoData, console: Console) -> Comparison:
+    plan, names = workspace.plan, [path.parent.name for path in workspace.client_settings]
+    # In the order in which `provision` dealt users out to them.
+    names.sort(key=lambda name: int(name.rpartition("-")[2]))
+    cells = cells_in_use(plan, cells_of_roster(workspace.roster, names), len(names))
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("rounds", total=plan.rounds.total + 2)
-        return run_comparison(plan, data, lambda _: progress.advance(bar))
+        return run_comparison(
+            plan,
+            data,
+            lambda _: progress.advance(bar),
+            n_clients=len(names) if cells else 1,
+            cells=cells,
+        )
 
 
 def _rows(plan: Plan, outcome: _Outcome) -> tuple[ResultRow, ...]:

@@ -12,6 +12,9 @@ from pathlib import Path
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate
 from fedrec.errors import DataError
+from fedrec.identity.authority import EPOCH_FILE
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.roster import Roster
 from fedrec_lab.demo.parties import Parties
 
 __all__ = ["DEVICE", "DemoData", "Workspace", "load_data", "provisioned"]
@@ -47,6 +50,11 @@ class Workspace:
     def coordinator_settings(self) -> Path:
         """The coordinator's settings file."""
         return self.parties.coordinator
+
+    @property
+    def roster(self) -> Roster:
+        """The members and their cells, as the key authority has them."""
+        return KeyEpoch.load(self.parties.authority / EPOCH_FILE).roster
 
     @property
     def client_settings(self) -> tuple[Path, ...]:

@@ -25,6 +25,7 @@ from fedrec.ids import RoundId, digest
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.planning.cell_rows import Cells
 from fedrec.provenance import Provenance
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import Version
@@ -37,16 +38,22 @@ _DAMAGED = "Start a new run, or restore the folder from a backup."
 
 
 def simulation_identity(
-    settings: Settings, catalogue_fingerprint: str, users: UserSplit, n_clients: int
+    settings: Settings,
+    catalogue_fingerprint: str,
+    users: UserSplit,
+    *,
+    n_clients: int = 1,
+    cells: Cells = (),
 ) -> str:
-    """Return what must be the same for a simulation to go on: plan, catalogue and data.
+    """Return what must be the same for a simulation to go on: plan, catalogue, data and cells.
 
-    The number of clients is not part of it, since it changes no bit of the model, unless every
-    client looks at how many of its own users hold an item; nor is what trains, which a
-    checkpoint's `Provenance` has.
+    The number of clients is not part of it, since it changes no bit of the model, unless cells are
+    given or every client looks at how many of its own users hold an item. What trains is not
+    either: a checkpoint's `Provenance` has it.
     """
     least = settings.client.minimum_own_item_users
     own_floor = () if least == 1 else (least, n_clients)
+    dealt = (str(n_clients), *map(str, cells)) if cells else ()
     arrays = (users.train_indptr, users.train_items, users.validation_items, users.test_items)
     return digest(
         "fedrec simulation v2",
@@ -56,6 +63,7 @@ def simulation_identity(
         *users.user_ids,
         *(array.tobytes() for array in arrays),
         *own_floor,
+        *dealt,
     ).hex()
 
 
@@ -262,7 +270,7 @@ class CheckpointFolder:
     def _check(record: dict[str, object], identity: str) -> None:
         if record["identity"] != identity:
             raise SettingsError(
-                "The checkpoint belongs to other settings or other data than these.",
+                "The checkpoint belongs to other settings, other data or other cells than these.",
                 remedy="Resume with the run folder's own resolved.toml and the same data file, "
-                "or start a new run.",
+                "with --cells and --clients as before, or start a new run.",
             )

@@ -1,11 +1,12 @@
 """A whole federation in one process: the same rounds, the same bits, no sockets.
 
 Round 1 counts who holds what; the vectors of all others cover the rows of the items that enough
-users hold. Then come `rounds.total` training rounds, then one round that only measures, with all
-references. The state after round r is `Learner.apply` of round r's sum, as at
+users hold; where cells are given, that enough users hold outside the largest of them, as the key
+authority would have it. Then come `rounds.total` training rounds, then one round that only
+measures, with all references. The state after round r is `Learner.apply` of round r's sum, as at
 every party of a real federation; neither the number of clients nor the protection changes a bit
-of it, unless `update.subset`, `update.compress` or `client.minimum_own_item_users` makes it depend
-on clients. A round measures
+of it, unless cells are given, or `update.subset`, `update.compress` or
+`client.minimum_own_item_users` makes it depend on clients. A round measures
 the version that it starts from, so what round r measured belongs to version r - 1. Of equal
 versions on validation the earliest is the best.
 
@@ -31,10 +32,11 @@ from fedrec.config.noise import fewest_clients
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
-from fedrec.errors import InternalError, SumOutOfBounds, TrainingError
+from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
+from fedrec.planning.cell_rows import Cells, cells_in_use, held_in_cells
 from fedrec.provenance import provenance_of
 from fedrec.training.learner import Contribution
 from fedrec.training.starting import check_start
@@ -73,6 +75,7 @@ class Federation:
         n_clients: int,
         protect: bool,
         clock: Clock,
+        cells: Cells = (),
         also: Sequence[Protocol] = (),
         scratch: Path | None = None,
     ) -> None:
@@ -81,6 +84,7 @@ class Federation:
         check_start(plan, users, len(catalogue), also, holders=holders)
         if protect:
             check_users(plan, -(-len(users) // n_clients))
+        self._cells = cells_in_use(plan, cells, n_clients)
         self._settings = settings
         self._plan = plan
         self._catalogue = catalogue
@@ -96,7 +100,9 @@ class Federation:
         self._adder, self._protection = make_adder(
             plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
         )
-        self._identity = simulation_identity(settings, catalogue.fingerprint(), users, n_clients)
+        self._identity = simulation_identity(
+            settings, catalogue.fingerprint(), users, n_clients=n_clients, cells=self._cells
+        )
         self._provenance = provenance_of(plan, str(self._learner.device))
         self._account = PrivacyAccount(plan, self._user_keys)
         self._shared = self._learner.initial_shared()
@@ -147,6 +153,8 @@ class Federation:
         spec = self._learner.travelling.layout(kind, self._shared).vector_spec
         aggregate = self._adder.add_up(self._vectors(kind, round_id, parts), spec)
         self._check(kind, aggregate)
+        if kind == "count" and self._cells:
+            aggregate = self._held_widely(aggregate, parts)
         shared = self._learner.apply(kind, number, self._shared, aggregate)
         if kind == "count":
             self._learner.travelling.check(shared)
@@ -172,6 +180,27 @@ class Federation:
         if kind == "evaluate":
             self._evaluation = {self._plan.evaluation.protocol: sums, **further}
         return report
+
+    def _held_widely(
+        self, aggregate: NDArray[np.int64], parts: Sequence[Contribution]
+    ) -> NDArray[np.int64]:
+        """Leave out what the key authority would; other rounds have no such rows.
+
+        Raises:
+            SettingsError: nothing is left.
+        """
+        travelling, shared = self._learner.travelling, self._shared
+        counts = [travelling.counts("count", shared, part.vector) for part in parts]
+        kept = held_in_cells(self._plan, counts, self._cells)
+        if not kept.any():
+            rules = self._plan.federation
+            raise SettingsError(
+                f"Outside {rules.corrupt_cells} of the {len(self._cells)} cells "
+                f"(federation.corrupt_cells) no item is held by {rules.minimum_item_users} users "
+                "(federation.minimum_item_users), so that no row would be trained.",
+                remedy="Lower federation.minimum_item_users, or have fewer cells or more users.",
+            )
+        return travelling.with_rows("count", shared, aggregate, kept)
 
     def _check(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> None:
         """Find out here, and not in a deployed federation, that bounds do not hold.

@@ -18,6 +18,7 @@ from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import Protocol
+from fedrec.planning.cell_rows import Cells
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.federation import Federation
@@ -53,6 +54,7 @@ def simulate(
     settings: Settings,
     *,
     n_clients: int = 1,
+    cells: Cells = (),
     protect: bool = False,
     folder: Path | None = None,
     resume: bool = False,
@@ -68,6 +70,10 @@ def simulate(
 
     Args:
         n_clients: parties among which the users are divided; 1 is fastest.
+        cells: the partition of a deployed federation: which parties, counted from 0 in the order
+            in which users are dealt, are in which cell; `fedrec.planning.cell_rows.deal_cells`
+            and `cells_of_roster` make it. It changes bits only where the key authority opens
+            sums: items are trained that enough users hold outside federation.corrupt_cells.
         protect: really protect, add and reveal every round, as the settings say.
         folder: the run folder; without one nothing is written and nothing can be resumed. A
             checkpoint is written when the run stops, and every half minute.
@@ -107,6 +113,7 @@ def simulate(
                     catalogue,
                     users,
                     n_clients=n_clients,
+                    cells=cells,
                     protect=protect,
                     clock=timer,
                     also=also,

@@ -20,6 +20,7 @@ from fedrec.config.schema import FederationSettings, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.errors import FedrecError, InternalError, SettingsError
+from fedrec.planning.cell_rows import Cells
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
@@ -55,6 +56,7 @@ class _Job:
     settings: Settings
     folder: Path
     n_clients: int
+    cells: Cells
     protect: bool
     users: UserSplit | None
     catalogue: Catalogue | None
@@ -102,6 +104,7 @@ def simulate_seeds(
     *,
     jobs: int = 0,
     n_clients: int = 1,
+    cells: Cells = (),
     protect: bool = False,
     on_round: Callable[[int, RoundReport], None] | None = None,
     stop: Callable[[], bool] = never,
@@ -134,6 +137,7 @@ def simulate_seeds(
             settings=own.model_copy(update={"client": own.client.model_copy(update=within)}),
             folder=folders[seed],
             n_clients=n_clients,
+            cells=cells,
             protect=protect,
             users=users,
             catalogue=catalogue,
@@ -237,6 +241,7 @@ def _work(job: _Job, said: Any, stopping: Any) -> None:
         result = simulate(
             job.settings,
             n_clients=job.n_clients,
+            cells=job.cells,
             protect=job.protect,
             folder=job.folder,
             on_round=tell,

@@ -31,6 +31,7 @@ def test_the_keys_of_its_json_are_stable(
         "sources",
         "users",
         "price",
+        "cells",
         "sets",
         "privacy",
         "private",

@@ -76,6 +76,14 @@ def test_the_same_bits_for_every_number_of_clients_and_protection(
     assert (result.evaluation.rates("local", "test") is None) == (n_clients == 1)
 
 
+def test_cells_that_leave_nothing_name_their_setting(settings_of, data):
+    settings = settings_of(
+        protection={"name": "bfv", "key_holder": "authority"}, federation={"minimum_item_users": 10}
+    )
+    with pytest.raises(SettingsError, match=r"federation\.corrupt_cells"):
+        run(settings, data, n_clients=6, cells=((0, 1, 2), (3, 4, 5)))
+
+
 @pytest.mark.parametrize(
     "update",
     [

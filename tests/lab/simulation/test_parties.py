@@ -7,11 +7,12 @@ import pytest
 
 from fedrec.config.schema import Settings
 from fedrec.data import generate, leave_one_out, partition_users
+from fedrec.data.partition import user_groups
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation import simulate
-from fedrec_lab.simulation.parties import select_users, user_groups
+from fedrec_lab.simulation.parties import select_users
 
 
 @pytest.mark.parametrize("n_parts", [1, 3, 7])

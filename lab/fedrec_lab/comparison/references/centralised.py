@@ -74,7 +74,7 @@ class _Centralised(Reference):
         settings = self.settings(task.settings)
         found: list[Measurement] = []
         for seed in task.seeds:
-            result = train(replace(task, n_clients=1), settings, seed)
+            result = train(replace(task, n_clients=1, cells=()), settings, seed)
             found += measurements_of(result, method=self.name, label=self.label)
         return found
 

@@ -1,0 +1,128 @@
+"""`--cells` of the commands that train, and of `fedrec check`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedrec_lab.cli.stop_request import StopRequest
+
+from .conftest import Fedrec
+
+pytestmark = pytest.mark.slow
+
+SMALL = (
+    "rounds.total=2",
+    "algorithm.dim=4",
+    "update.rank=2",
+    "federation.minimum_item_users=3",
+    "evaluation.at=5",
+    "client.threads=1",
+)
+FLAGS = [text for value in SMALL for text in ("--set", value)]
+SAID = re.compile(
+    r"(\d+) items are trained; (\d+) more are held by 3 users, but not outside the largest cell "
+    r"\(federation\.corrupt_cells = 1\)\."
+)
+
+
+@pytest.fixture
+def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    path = tmp_path / "run.toml"
+    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
+    return path
+
+
+@pytest.fixture
+def said(fedrec: Fedrec, settings_file: Path) -> tuple[int, int]:
+    """How many rows are trained and left out, as `fedrec check` counts them."""
+    found = fedrec("check", settings_file, "--cells", 2, *FLAGS, "--json").json
+    cells = found["cells"]
+    assert cells["n_left_out"] > 0
+    assert found["price"]["n_clients"] == 6
+    assert found["price"]["expected"]["n_active"] == cells["n_trained"]
+    assert fedrec("check", settings_file, *FLAGS, "--json").json["cells"] is None
+    return cells["n_trained"], cells["n_left_out"]
+
+
+def numbers(text: str) -> tuple[int, int]:
+    (found,) = SAID.findall(text)
+    return int(found[0]), int(found[1])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check",),
+        ("simulate",),
+        pytest.param(("simulate", "--seeds", "1,2", "--jobs", "1"), marks=pytest.mark.long),
+        ("evaluate", "--seeds", "1", "--protocols", "full", "--no-references"),
+        ("tune", "--try", "algorithm.learning_rate=2"),
+    ],
+    ids=["check", "simulate", "seeds", "evaluate", "tune"],
+)
+def test_every_command_tells_the_same_rows(
+    fedrec: Fedrec, settings_file: Path, said: tuple[int, int], command: tuple[str, ...]
+) -> None:
+    name, *more = command
+    outcome = fedrec(name, settings_file, "--cells", 2, *more, *FLAGS)
+    assert outcome.code == 0, outcome.err
+    assert numbers(outcome.out + outcome.err) == said
+
+
+def test_a_stopped_run_goes_on_with_its_cells_and_no_others(
+    fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fedrec("simulate", settings_file, *FLAGS, "--cells", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(StopRequest, "requested", lambda self: True)
+        stopped = fedrec("simulate", settings_file, *FLAGS, "--cells", 2)
+    assert stopped.code == 130
+    command = stopped.err.rpartition("go on with: fedrec ")[2].split()
+    assert command[-2:] == ["--cells", "2"]
+    for other in ([], ["--cells", "3"], ["--cells", "2", "--clients", "7"]):
+        refused = fedrec(*command[:-2], *other)
+        assert refused.code == 2
+        assert "other cells" in refused.err
+    resumed = fedrec(*command)
+    assert resumed.code == 0, resumed.err
+    models = [Path(out.splitlines()[-1], "model.safetensors") for out in (whole.out, resumed.out)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    alone = fedrec("simulate", settings_file, *FLAGS, "--clients", 6)
+    other = Path(alone.out.splitlines()[-1], "model.safetensors")
+    assert other.read_bytes() != models[0].read_bytes()
+    one = fedrec("simulate", settings_file, *FLAGS, "--cells", 1)
+    same = Path(one.out.splitlines()[-1], "model.safetensors")
+    assert same.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("check", ()),
+        ("simulate", ()),
+        ("evaluate", ("--seeds", "1", "--protocols", "full", "--no-references")),
+        ("tune", ("--try", "algorithm.learning_rate=2")),
+    ],
+)
+def test_cells_that_cannot_be_and_cells_that_change_nothing(
+    fedrec: Fedrec, settings_file: Path, command: str, more: tuple[str, ...]
+) -> None:
+    corrupt = ("--set", "federation.corrupt_cells=2")
+    refused = fedrec(command, settings_file, "--cells", 2, *FLAGS, *more, *corrupt)
+    assert refused.code == 2
+    assert "federation.corrupt_cells = 2" in refused.err
+    missing = fedrec(command, settings_file, "--cells", "nowhere.json", *FLAGS, *more)
+    assert missing.code != 0
+    assert "nowhere.json does not exist" in missing.err
+    if command == "check":
+        few = fedrec(command, settings_file, "--cells", 2, "--clients", 5, *FLAGS)
+        assert few.code == 2
+        assert "5 clients are too few for 2 cells" in few.err
+    masks = ("--set", "protection.name=masks", "--set", "rounds.total=1")
+    warned = fedrec(command, settings_file, "--cells", 2, *FLAGS, *more, *masks)
+    assert (warned.out + warned.err).count("warning: --cells changes no row") == 1
+    assert not SAID.search(warned.out + warned.err)
