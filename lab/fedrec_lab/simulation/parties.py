@@ -14,10 +14,10 @@ from fedrec.config.algorithm import algorithm_of
 from fedrec.config.exposure import check_own_floor
 from fedrec.config.rows import OwnRows, own_rows_of
 from fedrec.config.schema import Settings
+from fedrec.data.partition import user_groups
 from fedrec.data.splits import UserSplit
-from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol
-from fedrec.ids import RoundId, UserId, digest
+from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import BLOCK_BYTES, NewTable, TableRoom
 from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
@@ -33,26 +33,7 @@ __all__ = [
     "make_parties",
     "select_users",
     "split_private",
-    "user_groups",
 ]
-
-
-def user_groups(
-    user_ids: Sequence[UserId], n_parts: int, *, seed: int = 0
-) -> list[NDArray[np.int64]]:
-    """Return the positions of each part's users, ascending; parts may be empty.
-
-    The rule is that of `fedrec.data.partition_users`: users are ordered by a hash of
-    (seed, id) and dealt out in turn.
-
-    Raises:
-        SettingsError: `n_parts` is below 1.
-    """
-    if n_parts < 1:
-        raise SettingsError(f"{n_parts} clients were asked for.", remedy="Ask for 1 or more.")
-    hashes = [digest("fedrec partition", seed, user) for user in user_ids]
-    dealt = np.array(sorted(range(len(user_ids)), key=hashes.__getitem__), dtype=np.int64)
-    return [np.sort(dealt[part::n_parts]) for part in range(n_parts)]
 
 
 def select_users(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.data.partition import user_groups
 from fedrec.evaluation.metrics import ndcg_of_users
 from fedrec_lab.reports.figures import quality_by_activity, share_of_clients, spectra
 from fedrec_lab.reports.html import Figure
 from fedrec_lab.reports.table_diagnostics import diagnose_model
-from fedrec_lab.simulation.parties import user_groups
 from fedrec_lab.simulation.ranks import UserRanks
 from fedrec_lab.simulation.result import SimulationResult
 

@@ -33,6 +33,7 @@ def test_the_keys_of_its_json_are_stable(
         "price",
         "sets",
         "privacy",
+        "own_floor",
         "private",
         "warnings",
         "refusals",
