@@ -133,3 +133,13 @@ def test_low_rank_rows_of_other_algorithms(
     federation = found(Plan.model_validate({**plan, "algorithm": own, "update": update}))
     federation.start_all()
     check_against_one_process(federation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ease", "fedmf"])
+def test_with_a_floor_of_the_clients_own(found: Found, algorithm: str) -> None:
+    """Three holders among a client's own users are asked of every row, from the count on."""
+    federation = found(plan_of("bfv", algorithm=algorithm))
+    federation.start_all(client__minimum_own_item_users=3)
+    check_against_one_process(federation, floor=3)
+    assert federation.bench.model(0) != merged(algorithm).model

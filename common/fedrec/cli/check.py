@@ -52,7 +52,12 @@ def check(
         int, typer.Option(min=0, help="Size of the catalogue, if no file says it.")
     ] = 0,
     clients: Annotated[
-        int, typer.Option(min=0, help="Clients in a round, for the price; 0 takes the plan's.")
+        int,
+        typer.Option(
+            min=0,
+            help="Clients in a round, for the price, and whom data.path is dealt to, for "
+            "client.minimum_own_item_users; 0 takes the plan's, and the data as one client's.",
+        ),
     ] = 0,
     cells: CellsOf = "",
     explain: Annotated[
@@ -77,6 +82,7 @@ def check(
         _explain("" if Path(target).is_file() else target, as_json)
         return
     from fedrec.cli.catalogue_size import catalogue_size
+    from fedrec.cli.own_floor import HeldRows
     from fedrec.cli.pricing import parameter_sets, price, warnings_for
     from fedrec.cli.privacy_price import privacy_price, privacy_warnings
     from fedrec.cli.private_pricing import private_price
@@ -101,12 +107,21 @@ def check(
     users, catalogue = _read_if_here(loaded.settings) or (None, None)
     n_users = 0 if users is None else len(users)
     sets: tuple[ParameterSet, ...] = ()
+    floor, least = loaded.settings.client.minimum_own_item_users, plan.federation.minimum_item_users
+    held = None
+    # Noise covers a single user's row already, and who sends indices is one user.
+    tells_floor = plan.privacy.mechanism == "none" and plan.update.indices == "hidden"
     if items or data.catalogue or data.path:
         n_items, source = catalogue_size(loaded.settings, items, catalogue)
         sets = parameter_sets(plan, n_items)
         if users is not None and catalogue is not None:
-            trained = cell_rows(plan, users, len(catalogue), n_clients=clients or 1, cells=by_cells)
-            active, rows_of_cells = trained.n_trained, trained if by_cells else None
+            held = HeldRows.of(users, n_items, 1 if _is_one_party(loaded.settings) else clients)
+            active = held.trained(floor, least)
+            if by_cells:
+                rows_of_cells = cell_rows(
+                    plan, users, n_items, n_clients=clients or 1, cells=by_cells
+                )
+                active = rows_of_cells.n_trained
         found = price(plan, n_items=n_items, n_clients=clients, n_active=active)
     warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items, clients)
     warnings += [unused] if unused else []
@@ -115,7 +130,6 @@ def check(
         warnings += private.warnings()
     privacy = privacy_price(plan, 0 if found is None else found.n_items)
     warnings += privacy_warnings(plan, n_users)
-    least = plan.federation.minimum_item_users
     refusals = list(_refusals(loaded.settings, users, catalogue, accept_exposure))
     if clients and found is not None:
         refusals += _refused(lambda: check_summands(protection_of(plan, n_items), clients))
@@ -142,6 +156,7 @@ def check(
             "sources": {key: asdict(origin) for key, origin in loaded.origins.items()},
             "users": None if users is None else n_users,
             "price": None if found is None else _priced(found),
+            "own_floor": held.content() if held and tells_floor else None,
             "private": None if private is None else asdict(private),
             "sets": [asdict(entry) for entry in sets],
             "cells": None if rows_of_cells is None else asdict(rows_of_cells),
@@ -165,6 +180,8 @@ def check(
             rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
         if private is not None:
             rows += private.rows()
+        if held is not None and tells_floor:
+            rows += held.table(floor)
         _print_price(found, rows, sets)
     if privacy is None:
         typer.echo("\nNo differential privacy: sums are exact, so there is no epsilon.")
@@ -204,6 +221,11 @@ def _read_if_here(settings: Settings) -> tuple[UserSplit, Catalogue] | None:
     return read_users(data, reader="the price", tell=echo_note)
 
 
+def _is_one_party(settings: Settings) -> bool:
+    client = settings.client
+    return client.invitation is not None or client.certificate is not None
+
+
 def _refusals(
     settings: Settings, users: UserSplit | None, catalogue: Catalogue | None, accepted: bool
 ) -> Iterator[FedrecError]:
@@ -216,14 +238,13 @@ def _refusals(
     from fedrec.training.starting import check_start
 
     plan, client = settings.plan, settings.client
-    is_one_party = client.invitation is not None or client.certificate is not None
     runs = Path(settings.output.runs)
     checks: list[Callable[[], object]] = [lambda: check_exposure(plan, accepted=accepted)]
-    if is_one_party:
+    if _is_one_party(settings):
         checks.append(lambda: check_one_party(settings.data))
     else:
         checks.append(lambda: check_runs_folder(runs))
-    if not is_one_party and users is not None and catalogue is not None:
+    if not _is_one_party(settings) and users is not None and catalogue is not None:
         n_items, n_users = len(catalogue), len(users)
         widths = algorithm_of(plan, n_items).private_widths
         room = room_in(runs, client.memory_mib << 20)

@@ -9,24 +9,36 @@ from numpy.typing import NDArray
 
 from fedrec.data.interactions import Interactions
 from fedrec.data.ordering import encode_ids
-from fedrec.errors import DataError, SettingsError
+from fedrec.errors import DataError
 from fedrec.ids import digest
 
 __all__ = ["partition_users", "user_groups"]
 
 
-def partition_users(interactions: Interactions, n_parts: int, seed: int = 0) -> list[Interactions]:
-    """Give every user, with all rows, to exactly one of `n_parts` parts.
+def user_groups(user_ids: Sequence[str], n_parts: int, *, seed: int = 0) -> list[NDArray[np.int64]]:
+    """Return the positions of each part's users, ascending; parts may be empty.
 
-    Users are ordered by a hash of (seed, id) and dealt out in turn, so that part sizes differ
-    by at most one user and neither the order of rows nor the machine matters. Adding a user may
-    move others. Rows of a part are in canonical order; parts may be empty.
+    Users are ordered by a hash of (seed, id) and dealt out in turn, so that part sizes differ by at
+    most one user and neither their order nor the machine matters. Adding a user may move others.
 
     Raises:
         DataError: `n_parts` is below 1.
     """
     if n_parts < 1:
         raise DataError(f"{n_parts} parts were asked for.", remedy="Ask for 1 or more.")
+    hashes = [digest("fedrec partition", seed, user) for user in user_ids]
+    dealt = np.array(sorted(range(len(user_ids)), key=hashes.__getitem__), dtype=np.int64)
+    return [np.sort(dealt[part::n_parts]) for part in range(n_parts)]
+
+
+def partition_users(interactions: Interactions, n_parts: int, seed: int = 0) -> list[Interactions]:
+    """Give every user, with all rows, to exactly one of `n_parts` parts, by `user_groups`.
+
+    Rows of a part are in canonical order; parts may be empty.
+
+    Raises:
+        DataError: `n_parts` is below 1.
+    """
     ordered = interactions.canonical()
     users, user_index = encode_ids(ordered.user_ids)
     part_of_user = np.empty(len(users), dtype=np.int64)
@@ -34,18 +46,3 @@ def partition_users(interactions: Interactions, n_parts: int, seed: int = 0) -> 
         part_of_user[group] = part
     part_of_row = part_of_user[user_index]
     return [ordered.take(part_of_row == part) for part in range(n_parts)]
-
-
-def user_groups(user_ids: Sequence[str], n_parts: int, *, seed: int = 0) -> list[NDArray[np.int64]]:
-    """Return the positions of each part's users, ascending; parts may be empty.
-
-    Users are ordered by a hash of (seed, id) and dealt out in turn.
-
-    Raises:
-        SettingsError: `n_parts` is below 1.
-    """
-    if n_parts < 1:
-        raise SettingsError(f"{n_parts} clients were asked for.", remedy="Ask for 1 or more.")
-    hashes = [digest("fedrec partition", seed, user) for user in user_ids]
-    dealt = np.array(sorted(range(len(user_ids)), key=hashes.__getitem__), dtype=np.int64)
-    return [np.sort(dealt[part::n_parts]) for part in range(n_parts)]

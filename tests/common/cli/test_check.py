@@ -34,6 +34,7 @@ def test_the_keys_of_its_json_are_stable(
         "cells",
         "sets",
         "privacy",
+        "own_floor",
         "private",
         "warnings",
         "refusals",

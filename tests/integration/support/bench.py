@@ -16,6 +16,7 @@ from made_federation import DemoData, Workspace, prepare
 from numpy.typing import NDArray
 
 from fedrec.config.loading import load_settings
+from fedrec.config.rows import own_rows_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partition_users
 from fedrec.evaluation.metrics import METRIC_NAMES
@@ -206,9 +207,17 @@ class Accepted:
     clients: frozenset[int]
 
 
-def compute(plan: Plan, parties: Sequence[UserSplit], rounds: Sequence[Accepted]) -> Result:
-    """Play rounds without protection, wire or store: contribute, add, apply."""
+def compute(
+    plan: Plan, parties: Sequence[UserSplit], rounds: Sequence[Accepted], *, floor: int = 1
+) -> Result:
+    """Play rounds without protection, wire or store: contribute, add, apply.
+
+    Args:
+        floor: every party's `client.minimum_own_item_users`.
+    """
     learner = Learner(plan, N_ITEMS, device="cpu", threads=1)
+    holders = [np.bincount(users.train_items, minlength=N_ITEMS) for users in parties]
+    own_rows = [own_rows_of(own, floor) for own in holders]
     shared = learner.initial_shared()
     private = [learner.initial_private(users) for users in parties]
     metrics: dict[int, list[int]] = {}
@@ -218,7 +227,14 @@ def compute(plan: Plan, parties: Sequence[UserSplit], rounds: Sequence[Accepted]
         layout = learner.travelling.layout(played.kind, shared)
         total: NDArray[np.int64] = np.zeros(layout.length, dtype=np.int64)
         for number in sorted(played.clients):
-            made = learner.contribute(played.kind, drawn, shared, parties[number], private[number])
+            made = learner.contribute(
+                played.kind,
+                drawn,
+                shared,
+                parties[number],
+                private[number],
+                own_rows=own_rows[number],
+            )
             total += made.vector
             private[number] = made.private
         shared = learner.apply(played.kind, drawn, shared, total)

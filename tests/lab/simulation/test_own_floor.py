@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fedrec.config.rows import own_rows_of
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data.partition import user_groups
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.pairs import determined_users
-from fedrec_lab.simulation.parties import user_groups
 
 N_ITEMS, N_CLIENTS, LEAST = 60, 3, 6
 

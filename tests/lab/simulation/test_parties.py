@@ -8,7 +8,7 @@ import pytest
 from fedrec.config.schema import Settings
 from fedrec.data import generate, leave_one_out, partition_users
 from fedrec.data.partition import user_groups
-from fedrec.errors import SettingsError, TrainingError
+from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation import simulate
@@ -26,11 +26,6 @@ def test_groups_are_those_of_partition_users(n_parts):
         assert found.user_ids == expected.user_ids
         assert np.array_equal(found.train_items, expected.train_items)
         assert np.array_equal(found.test_items, expected.test_items)
-
-
-def test_no_clients_are_refused():
-    with pytest.raises(SettingsError, match="0 clients"):
-        user_groups((), 0)
 
 
 def test_coins_depend_on_user_and_round_alone():

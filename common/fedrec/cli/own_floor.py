@@ -1,0 +1,130 @@
+"""What a client's own floor, `client.minimum_own_item_users`, leaves of the data that is here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.cli.terminal import count_of
+from fedrec.data.partition import user_groups
+from fedrec.data.splits import UserSplit
+
+__all__ = ["FloorCost", "HeldRows"]
+
+_FLOORS = (1, 3, 5, 10)
+_RECOMMENDED = (5, 3)
+_MOST_BELOW = 0.1
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloorCost:
+    """What one floor costs.
+
+    Attributes:
+        floor: users of a client who must hold an item.
+        rows: that a client contributes to, on average.
+        below: share of the training interactions whose rows lie below the floor.
+    """
+
+    floor: int
+    rows: float
+    below: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldRows:
+    """The items that each client's users hold, and how many of them do.
+
+    Attributes:
+        n_users, n_clients: whose data it is.
+        items: an item of a client, int64 (n_held,).
+        holders: how many of that client's users hold it, int64 (n_held,).
+    """
+
+    n_users: int
+    n_clients: int
+    items: NDArray[np.int64]
+    holders: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, users: UserSplit, n_items: int, n_clients: int) -> HeldRows:
+        """Count, with the users dealt to so many clients as a simulation deals them; 0 is one."""
+        client = np.zeros(len(users), dtype=np.int64)
+        if n_clients > 1:
+            for number, group in enumerate(user_groups(users.user_ids, n_clients)):
+                client[group] = number
+        held = client[users.train_owner] * n_items + users.train_items
+        rows, holders = np.unique(held, return_counts=True)
+        return cls(
+            n_users=len(users),
+            n_clients=max(1, n_clients),
+            items=rows % max(1, n_items),
+            holders=holders.astype(np.int64),
+        )
+
+    def trained(self, floor: int, least: int) -> int:
+        """Return how many items would be trained if this data were the whole federation's.
+
+        Args:
+            least: `federation.minimum_item_users`.
+        """
+        kept = self.holders >= floor
+        total = np.bincount(self.items[kept], self.holders[kept])
+        return int((total >= least).sum())
+
+    def cost(self, floor: int) -> FloorCost:
+        """Return what a floor costs."""
+        kept = self.holders >= floor
+        below = int(self.holders[~kept].sum()) / max(1, int(self.holders.sum()))
+        return FloorCost(floor=floor, rows=int(kept.sum()) / self.n_clients, below=below)
+
+    @property
+    def recommended(self) -> int:
+        """The largest floor of those that people take which leaves nearly all interactions."""
+        return next((each for each in _RECOMMENDED if self.cost(each).below <= _MOST_BELOW), 1)
+
+    def content(self) -> dict[str, object]:
+        """Return what scripts are told."""
+        return {
+            "clients": self.n_clients,
+            "floors": [asdict(self.cost(each)) for each in _FLOORS],
+            "recommended": self.recommended,
+        }
+
+    def table(self, floor: int) -> Iterator[tuple[str, str]]:
+        """Yield what people are told.
+
+        Args:
+            floor: as it is set.
+        """
+        all_rows, *costs = map(self.cost, _FLOORS)
+        dealt = "" if self.n_clients == 1 else f", the users dealt to {self.n_clients} clients"
+        yield (
+            "rows above an own floor",
+            "; ".join(f"{each.floor}: {each.rows:.0f}" for each in costs)
+            + f" of {all_rows.rows:.0f} rows a client; below it "
+            + ", ".join(_percent(each.below) for each in costs)
+            + f" of the interactions{dealt}",
+        )
+        yield "client.minimum_own_item_users", f"{self._reason()}; it is {floor}"
+
+    def _reason(self) -> str:
+        best, most = self.recommended, f"{100 * _MOST_BELOW:.0f} %"
+        if best > 1:
+            lost = _percent(self.cost(best).below)
+            return f"{best} is recommended: {lost} of the interactions are below, at most {most}"
+        if self.n_users <= self.n_clients:
+            return "1 is recommended: a client of one user can't have a floor"
+        least = self.cost(min(_RECOMMENDED))
+        clients = count_of(self.n_clients, "client")
+        return (
+            f"1 is recommended: {_percent(least.below)} of the interactions of {clients} are below "
+            f"{least.floor}, more than {most}"
+        )
