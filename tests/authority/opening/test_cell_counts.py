@@ -1,0 +1,265 @@
+"""Members of few cells count users whom they don't have: rare items stay untrained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from authority.opening.counting import APART, LEAST, MADE_UP, RARE, CountedWorld
+from authority.opening.spoiling import added, state_of
+from client.support.fake_link import Killed
+from client.support.fake_parties import N_ITEMS
+from client.support.key_watch import KeyWatch
+
+from fedrec.wire.messages import Wait
+from fedrec_authority.folder import backup as backup_module
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.backup import back_up, restore
+from fedrec_authority.opening.cell_counts import CellCounts
+from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_authority.opening.revealer import STATE_FOLDER
+from fedrec_client.state.private_store import PrivateStore
+
+pytestmark = pytest.mark.slow
+
+EVERYTHING = set(range(N_ITEMS))
+
+
+def without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CellCounts, "is_on", False)
+
+
+def test_without_the_rule_one_member_has_a_rare_item_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user holds it: what moves its row is that user's data."""
+    without_the_rule(monkeypatch)
+    world = CountedWorld(tmp_path, liars=(8,))
+    assert world.counts()[RARE] == 1 + MADE_UP
+    assert world.trains(2) == EVERYTHING
+
+
+def test_one_member_alone_cannot(tmp_path: Path, key: KeyWatch) -> None:
+    """Its count is not in the published total either, so that nobody's rows would cover it."""
+    world = CountedWorld(tmp_path, liars=(8,))
+    found = world.counts()
+    assert found[RARE] == 0 and found[APART] == 12
+    assert set(np.delete(found, [RARE, APART])) == {18}
+    round_ = world.rounds[1]
+    cells = [added(world, round_, *range(first, first + 3)) for first in (0, 3, 6)]
+    assert key.opened == [world.total(round_), *cells]
+    kept = world.kept_counts()
+    assert [kept[cell][RARE] for cell in "123"] == [1, 0, MADE_UP]
+    assert [kept[cell][APART] for cell in "123"] == [6, 0, 6]
+    assert world.trains(2) == EVERYTHING - {RARE}
+    assert len(key.opened) == 4 + 1
+
+
+@pytest.mark.parametrize(("corrupt", "is_trained"), [(1, True), (2, False)])
+def test_two_members_of_two_cells_need_two_corrupt_cells(
+    tmp_path: Path, corrupt: int, is_trained: bool
+) -> None:
+    world = CountedWorld(tmp_path, liars=(5, 8), corrupt=corrupt)
+    assert world.counts()[RARE] == is_trained * (1 + 2 * MADE_UP)
+    # With two left out, six holders of the smallest cell are enough; of APART it has none.
+    others = EVERYTHING - {RARE} - ({APART} if corrupt == 2 else set())
+    assert world.trains(2) == others | ({RARE} if is_trained else set())
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_later_count_is_held_to_the_first_one(
+    tmp_path: Path, is_guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that was honest when cells were counted makes holders up in the next count."""
+    if not is_guarded:
+        without_the_rule(monkeypatch)
+    world = CountedWorld(tmp_path)
+    assert world.counts()[RARE] == (0 if is_guarded else 1)
+    world.trains(2)
+    world.liars = (8,)
+    assert world.counts(3)[RARE] == (0 if is_guarded else 1 + MADE_UP)
+    # Which rows travel follows from the first count for good.
+    assert RARE not in world.trains(4)
+
+
+def test_a_cell_is_opened_once_in_a_run(tmp_path: Path, key: KeyWatch) -> None:
+    """The difference of two counts of a cell would be that of the users who came in between."""
+    world = CountedWorld(tmp_path)
+    world.counts(1, *range(6))
+    assert len(key.opened) == 1 + 2 and world.kept_counts().keys() == {"1", "2"}
+    kept = world.kept_counts()
+    world.liars = (2,)
+    # The third cell was not counted so far: it is, now, and the others are not again.
+    world.counts(2)
+    assert key.opened[3:] == [world.total(world.rounds[2]), added(world, world.rounds[2], 6, 7, 8)]
+    assert all(np.array_equal(world.kept_counts()[cell], kept[cell]) for cell in "12")
+    before = state_of(world).cell_counts
+    world.counts(3)
+    assert len(key.opened) == 5 + 1
+    assert state_of(world).cell_counts == before
+
+
+@pytest.mark.parametrize("kind", ["count", "train"])
+def test_a_coordinator_that_shows_one_cell_alone_is_refused(
+    tmp_path: Path, key: KeyWatch, kind: str
+) -> None:
+    world = CountedWorld(tmp_path)
+    if kind == "train":
+        world.counts()
+    known = list(key.opened)
+    world.ask(world.open(2, kind), 6, 7, 8)
+    assert key.opened == known, "the key was not used"
+    (declined,) = world.link.declined
+    assert "is over 1 cells, expected at least 2" in declined.refused
+    assert "federation.corrupt_cells" in world.refusals()
+
+
+def test_two_corrupt_cells_need_three_cells(tmp_path: Path, key: KeyWatch) -> None:
+    world = CountedWorld(tmp_path, corrupt=2)
+    world.ask(world.open(1, "count"), *range(6))
+    assert key.opened == [] and world.link.reveals == []
+    assert "is over 2 cells, expected at least 3" in world.refusals()
+
+
+def test_rows_that_need_an_absent_cell_are_zero(tmp_path: Path) -> None:
+    """Two cells hold the item: with one of them here, a lie of its members would be enough."""
+    world = CountedWorld(tmp_path)
+    assert world.counts()[APART] == 12
+    assert world.trains(2) == EVERYTHING - {RARE}
+    assert world.trains(3, *range(6)) == EVERYTHING - {RARE, APART}
+    assert world.trains(4) == EVERYTHING - {RARE}
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_guest_adds_no_holders(
+    tmp_path: Path, key: KeyWatch, is_guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may be missing is no holder on whom others count; its cell is opened without it."""
+    if not is_guarded:
+        without_the_rule(monkeypatch)
+    world = CountedWorld(tmp_path, liars=(99,))
+    found = world.counts(1, *range(9), guest=world.identity)
+    assert found[RARE] == (0 if is_guarded else 1 + MADE_UP)
+    assert found[0] == 18 + 2
+    if is_guarded:
+        assert added(world, world.rounds[1], 0, 1, 2) in key.opened
+        assert world.kept_counts()["1"][RARE] == 1
+
+
+def everybody(world: CountedWorld, number: int) -> list[Any]:
+    return [one.public for one in (world.identity, *world.puppets[:number])]
+
+
+def test_a_cell_that_joined_after_the_count_adds_nothing(tmp_path: Path, key: KeyWatch) -> None:
+    """Until a round counts it; alone with it no other cell has a sum."""
+    world = CountedWorld(tmp_path, n_puppets=12)
+    world.epoch = world.make_epoch(members=everybody(world, 9))
+    world.counts()
+    # It takes the published count in before the roster changes.
+    world.run_revealer(Wait)
+    world.epoch = world.make_epoch(epoch=2)
+    assert world.trains(2, *range(3), *range(6, 12)) == EVERYTHING - {RARE}
+    # The first cell and the second one hold nothing of APART in common.
+    assert world.trains(3, *range(6), 9, 10, 11) == EVERYTHING - {RARE, APART}
+    world.ask(world.open(4), 0, 1, 2, 9, 10, 11)
+    (declined,) = world.link.declined
+    assert declined.round == 4
+    assert "1 of the 2 cells in the sum were counted in this run" in world.refusals()
+    known = len(key.opened)
+    world.counts(5, *range(12))
+    last = added(world, world.rounds[5], 9, 10, 11)
+    assert key.opened[known:] == [world.total(world.rounds[5]), last]
+    assert world.trains(6, 0, 1, 2, 9, 10, 11) == EVERYTHING - {RARE}
+
+
+@pytest.mark.parametrize("opened", [1, 2, 3])
+def test_killed_while_it_counts_cells(
+    tmp_path: Path, key: KeyWatch, opened: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sum was noted before the key was used: it opens the same ones again and no other."""
+    world, reveal = CountedWorld(tmp_path, liars=(8,)), KeyWatch.reveal
+
+    def killed(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> Any:
+        if len(watch.opened) == opened:
+            raise Killed
+        return reveal(watch, total, n_summands, names)
+
+    monkeypatch.setattr(KeyWatch, "reveal", killed)
+    round_ = world.open(1, "count")
+    with pytest.raises(Killed):
+        world.ask(round_)
+    monkeypatch.setattr(KeyWatch, "reveal", reveal)
+    (noted,) = state_of(world).revealed
+    assert [(one.cell, one.core) for one in noted.cells] == [(n + 1, True) for n in range(opened)]
+    assert state_of(world).cell_counts is None
+    first = key.opened[:]
+    world.run_revealer(lambda: world.reveal(round_))
+    world.follow(round_)
+    cells = [added(world, round_, *range(first, first + 3)) for first in (0, 3, 6)]
+    assert set(key.opened) == {world.total(round_), *cells} and set(first) <= set(key.opened)
+    assert world.trains(2) == EVERYTHING - {RARE}
+
+
+def test_killed_between_the_count_and_the_word(
+    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was counted is on disk, and no cell is opened again."""
+    world, keep = CountedWorld(tmp_path, liars=(8,)), OpenedSums.record_opened
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(OpenedSums, "record_opened", killed)
+    round_ = world.open(1, "count")
+    with pytest.raises(Killed):
+        world.ask(round_)
+    monkeypatch.setattr(OpenedSums, "record_opened", keep)
+    kept = state_of(world).cell_counts
+    assert kept is not None and len(key.opened) == 4
+    world.run_revealer(lambda: world.reveal(round_))
+    world.follow(round_)
+    assert key.opened[4:] == [world.total(round_)]
+    assert state_of(world).cell_counts == kept
+    assert world.trains(2) == EVERYTHING - {RARE}
+
+
+def test_a_new_run_counts_again(tmp_path: Path, key: KeyWatch) -> None:
+    world = CountedWorld(tmp_path)
+    world.counts()
+    world.run, world.published_round, known = "run-2", world.published_round * 0, len(key.opened)
+    world.rounds.clear()
+    world.liars = (8,)
+    round_ = world.open(1, "count")
+    for number in range(9):
+        world.put_vector(round_, world.puppets[number], world.vector(number, round_))
+    world.run_revealer(lambda: world.reveal(round_), new_run=True)
+    world.follow(round_)
+    assert len(key.opened) == known + 4
+    assert world.kept_counts()["3"][RARE] == MADE_UP
+
+
+def test_a_backup_keeps_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restored authority would otherwise open every cell once more."""
+    monkeypatch.setattr(backup_module, "COST", 2**10)
+    (tmp_path / "world").mkdir()
+    world = CountedWorld(tmp_path / "world")
+    world.counts()
+    kept, fresh = state_of(world).cell_counts, AuthorityFolder(tmp_path / "fresh")
+    assert kept is not None
+    back_up(world.keys, tmp_path / "copy", "a passphrase of some words")
+    restore(tmp_path / "copy", fresh, "a passphrase of some words")
+    store = PrivateStore(fresh.revealer.folder / STATE_FOLDER, read_only=True)
+    assert store.state.cell_counts == kept
+    with PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True) as before:
+        assert store.read(kept) == before.read(kept)
+
+
+def test_one_cell_has_nobody_to_hide_rows_from(tmp_path: Path, key: KeyWatch) -> None:
+    """Where the roster has one cell, everybody's users are counted together."""
+    world = CountedWorld(tmp_path, n_puppets=3)
+    found = world.counts(1, 0, 1, 2)
+    assert found[RARE] == 1 < LEAST and found[APART] == 6
+    assert len(key.opened) == 1 and state_of(world).cell_counts is None
+    assert world.trains(2, 0, 1, 2) == EVERYTHING - {RARE}
