@@ -21,6 +21,7 @@ from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
 from integration.support.parties import Federation, operators_link
 from integration.test_recovering import recovered, state_of
 
+from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.training.learner import Contribution
@@ -86,10 +87,16 @@ def cells(bench: Bench) -> dict[int, frozenset[int]]:
     }
 
 
+def by_two_cells(protection: str, **rounds: float) -> Plan:
+    """Return a plan whose rounds go on with one of two cells: all items are trained."""
+    plan = plan_of(protection, n_clients=3, key_holder="authority", **rounds)
+    federation = plan.federation.model_copy(update={"minimum_item_users": 1})
+    return plan.model_copy(update={"federation": federation})
+
+
 def begun(found: Found, spoiler: Spoiler, protection: str) -> tuple[Federation, frozenset[int]]:
     """Start a federation of two cells; return the numbers of the first, which is honest."""
-    plan = plan_of(protection, n_clients=3, key_holder="authority")
-    federation = found(plan, 6)
+    federation = found(by_two_cells(protection), 6)
     both = cells(federation.bench)
     spoiler.folder = federation.bench.state(min(both[2]))
     return federation, both[1]
@@ -123,9 +130,7 @@ def test_the_others_publish_the_same_bits_without_its_cell(
 
 def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: Spoiler) -> None:
     """Coordinator and authority are killed in the fourth round; then the cell is taken in again."""
-    plan = plan_of("bfv", n_clients=3, key_holder="authority").model_copy()
-    plan = plan.model_copy(update={"rounds": plan.rounds.model_copy(update={"total": 4})})
-    federation = found(plan, 6)
+    federation = found(by_two_cells("bfv", total=4), 6)
     bench, both = federation.bench, cells(federation.bench)
     spoiler.folder = bench.state(min(both[2]))
     all_six, go_on = together(6, (1, 2, 5, 6)), threading.Event()
