@@ -87,16 +87,16 @@ def cells(bench: Bench) -> dict[int, frozenset[int]]:
     }
 
 
-def by_two_cells(protection: str, **rounds: float) -> Plan:
-    """Return a plan whose rounds go on with one of two cells: all items are trained."""
-    plan = plan_of(protection, n_clients=3, key_holder="authority", **rounds)
-    federation = plan.federation.model_copy(update={"minimum_item_users": 1})
+def trained_if_held_by(least: int, protection: str = "bfv") -> Plan:
+    """Return a plan; where one holder is enough, no sum needs more cells than one."""
+    plan = plan_of(protection, n_clients=3, key_holder="authority")
+    federation = plan.federation.model_copy(update={"minimum_item_users": least})
     return plan.model_copy(update={"federation": federation})
 
 
 def begun(found: Found, spoiler: Spoiler, protection: str) -> tuple[Federation, frozenset[int]]:
     """Start a federation of two cells; return the numbers of the first, which is honest."""
-    federation = found(by_two_cells(protection), 6)
+    federation = found(trained_if_held_by(1, protection), 6)
     both = cells(federation.bench)
     spoiler.folder = federation.bench.state(min(both[2]))
     return federation, both[1]
@@ -128,9 +128,43 @@ def test_the_others_publish_the_same_bits_without_its_cell(
             assert len(told) == 1 and "fedrec keys roster resume 2" in told[0]
 
 
+def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(
+    found: Found, revealing: Revealers, spoiler: Spoiler
+) -> None:
+    """Two cells are left: more than the one that may be corrupt."""
+    federation = found(trained_if_held_by(2), 9)
+    spoiler.folder = federation.bench.state(min(cells(federation.bench)[3]))
+    revealing(federation)
+    federation.start_all(wrap=together(9, (1, 2)))
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    published = federation.published()
+    said = [found.statement.paused for found in published if found.statement is not None]
+    assert said == [(), (3,), (3,), (3,), (3,)]
+    assert [len(found.contributions) for found in published] == [9, 6, 6, 6, 6]
+    assert len({federation.bench.model(number) for number in range(9)}) == 1
+
+
+def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
+    found: Found, revealing: Revealers, spoiler: Spoiler
+) -> None:
+    """One cell alone could be corrupt: the round is given up, and nobody is paused."""
+    federation = found(trained_if_held_by(2), 6)
+    spoiler.folder = federation.bench.state(min(cells(federation.bench)[2]))
+    revealing(federation)
+    federation.start_all(wrap=together(6, (1, 2)))
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    (given_up,) = [entry for entry in federation.journal() if entry.kind == "round abandoned"]
+    assert (given_up.round, given_up.fields["reason"]) == (2, f"{REFUSED}: {OUT_OF_BOUNDS}")
+    assert not [entry for entry in federation.journal() if entry.kind == "cells paused"]
+
+
 def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: Spoiler) -> None:
     """Coordinator and authority are killed in the fourth round; then the cell is taken in again."""
-    federation = found(by_two_cells("bfv", total=4), 6)
+    plan = trained_if_held_by(1)
+    plan = plan.model_copy(update={"rounds": plan.rounds.model_copy(update={"total": 4})})
+    federation = found(plan, 6)
     bench, both = federation.bench, cells(federation.bench)
     spoiler.folder = bench.state(min(both[2]))
     all_six, go_on = together(6, (1, 2, 5, 6)), threading.Event()

@@ -136,8 +136,8 @@ class ClientSettings(_Observed):
     accept_member_exposure: bool = Field(
         default=False,
         description="Take part though a member with changed software could read the histories of "
-        "some of this client's users (`fedrec check` says when). `fedrec provision "
-        "--accept-exposure` writes it into the kits.",
+        "some of this client's users (`fedrec check` says when). `fedrec provision` "
+        "prints what it could read and writes this into the kits.",
     )
     device: Annotated[
         str,
