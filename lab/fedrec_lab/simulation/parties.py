@@ -16,6 +16,7 @@ from fedrec.config.rows import OwnRows, own_rows_of
 from fedrec.config.schema import Settings
 from fedrec.data.partition import user_groups
 from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
@@ -198,6 +199,8 @@ def make_parties(
 
 
 def _groups(users: UserSplit, n_clients: int) -> list[NDArray[np.int64]]:
+    if n_clients < 1:
+        raise SettingsError(f"{n_clients} clients were asked for.", remedy="Ask for 1 or more.")
     if n_clients == 1:
         return [np.arange(len(users), dtype=np.int64)]
     return user_groups(users.user_ids, n_clients)
