@@ -133,7 +133,7 @@ class Nothing(Accumulator):
 
 
 def bookkeeping_seconds(n_clients: int) -> float:
-    """Return the processor's time for a round of so many updates, without what is in them."""
+    """Return the processor seconds that a round takes to count `n_clients` updates, unread."""
     clients = [client(number) for number in range(n_clients)]
     state = State(
         rules=rules(needs_reveal=False, minimum_clients=n_clients), roster=frozenset(clients)

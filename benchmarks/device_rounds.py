@@ -123,7 +123,7 @@ class Rounds:
         from fedrec.model.state import PrivateState
 
         shared, private = self.counted(users), self.learner.initial_private(few)
-        # Drawing the first tables of so many takes longer than a round.
+        # Drawing that many users' first tables takes longer than a round.
         arrays = private.arrays().items()
         tables = {name: np.tile(own, (times, *(1,) * (own.ndim - 1))) for name, own in arrays}
         return self.play(users, shared, PrivateState.of(tables))[0]

@@ -55,7 +55,7 @@ class HeldRows:
 
     @classmethod
     def of(cls, users: UserSplit, n_items: int, n_clients: int) -> HeldRows:
-        """Count, with the users dealt to so many clients as a simulation deals them; 0 is one."""
+        """Count each client's users, dealt as in a simulation; 0 clients count as one."""
         client = np.zeros(len(users), dtype=np.int64)
         if n_clients > 1:
             for number, group in enumerate(user_groups(users.user_ids, n_clients)):

@@ -61,7 +61,7 @@ class CellRows:
 
 
 def fewest_clients_of(plan: Plan, n_cells: int) -> int:
-    """Return how many clients so many cells have at least."""
+    """Return the fewest clients that `n_cells` cells have."""
     return n_cells * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
 
 
