@@ -30,7 +30,7 @@ from fedrec_client.state.held_model import (
 
 __all__ = ["ModelHolder"]
 
-_Stamp = tuple[int, int, int] | None
+_Stamp = tuple[tuple[int, int, int], ...] | None
 _Stamps = tuple[bytes | None, _Stamp, _Stamp]
 """Of the state, the catalogue and the data file."""
 _UsersKey = tuple[_Stamp, str, str]
@@ -155,12 +155,12 @@ class ModelHolder:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return what changes with a file's content, or None where there is none."""
+    """Return what changes with the content of a file or folder, or None where there is none."""
     try:
-        found = os.stat(path)
+        found = [os.stat(each) for each in (path, *sorted(path.rglob("*")))]
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
 
 
 def _as_known(error: Exception) -> FedrecError:

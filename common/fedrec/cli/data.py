@@ -69,6 +69,8 @@ def _read(path: Path, flags: DataFlags) -> tuple[Interactions, ReadReport, DataS
             typer.echo(f"  {path}:{bad.line}: {bad.reason}", err=True)
     if report.n_below_rating:
         echo_note(report.below_rating(data.minimum_rating or 0.0))
+    for doubt in report.doubts(named=True):
+        echo_note(doubt)
     return selected(found, data, tell=echo_note), report, data
 
 
@@ -200,6 +202,8 @@ def _import_own(
             "layout": report.layout,
             "n_rows": report.n_rows,
             "n_bad": report.n_bad,
+            "n_without_id": report.n_without_id,
+            "n_headers": report.n_headers,
             "n_below_rating": report.n_below_rating,
             "has_times": kept.has_times,
             "n_interactions": len(kept),

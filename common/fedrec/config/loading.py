@@ -329,7 +329,7 @@ def _with_paths(settings: Settings, origins: Mapping[str, Origin], folder: Path)
         if value is None:
             continue
         origin = origins.get(key)
-        resolved = Path(value)
+        resolved = Path("/dev/stdin" if key == "data.path" and value == "-" else value)
         if origin is None or origin.kind == "file":
             resolved = _shortened(folder / resolved.expanduser())
         if key == "data.path" and value in PUBLIC and not resolved.exists():

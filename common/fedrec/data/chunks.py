@@ -73,6 +73,7 @@ class Table:
     Attributes:
         separator: what is between two fields; None in what has no such thing.
         decimal_comma: whether a rating may be written as 3,5.
+        header: the fields of a header as they stand in the file; None where it has none.
         has_dates: whether times are a column of dates, which comes as microseconds since 1970.
     """
 
@@ -80,4 +81,5 @@ class Table:
     chunks: Iterator[Chunk]
     separator: str | None = None
     decimal_comma: bool = False
+    header: Columns | None = None
     has_dates: bool = False

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Protocol
 
 from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Columns, Table
 from fedrec.data.columns import Places, find_places, places_of_roles
-from fedrec.data.guessing import is_header, no_header
-from fedrec.data.opening import head_of, open_text
-from fedrec.data.reading import Reading
+from fedrec.data.guessing import is_header, is_value, no_header
+from fedrec.data.opening import head_of, open_text, zero_byte
+from fedrec.data.reading import UNQUOTED, Reading, flag_of, is_nothing, separator_word
 from fedrec.errors import DataError
 
 __all__ = ["fields_of", "read_headed", "read_headless"]
+
+_AS_FOUND = Reading()
+_ASKED_ROWS = 1000
+_MARK = "\ufeff"
+_UNIT = "\x1f"
+"""In place of a separator of several characters, for what knows only those of one."""
 
 
 class _Rows(Protocol):
@@ -26,107 +33,164 @@ class _Rows(Protocol):
     def __next__(self) -> list[str]: ...
 
 
-class _Lines:
-    """A file's lines, some of which can be put back."""
-
-    def __init__(self, file: Iterable[str]) -> None:
-        self._back: Iterator[str] = iter(())
-        self._file = iter(file)
-
-    def rest(self) -> Iterator[str]:
-        """Return what takes lines one after the other."""
-        return chain(self._back, self._file)
-
-    def take(self, n: int) -> list[str]:
-        """Return the next lines, n at most."""
-        return list(islice(self.rest(), n))
-
-    def put_back(self, lines: list[str]) -> None:
-        """Have lines that were just taken come once more."""
-        self._back = iter([*lines, *self._back])
+def _split(lines: Iterable[str], separator: str, quotes: str) -> _Rows:
+    between = separator
+    if between == " ":
+        lines, separator = map(_UNIT.join, map(str.split, lines)), _UNIT
+    elif len(between) > 1:
+        lines, separator = (line.replace(between, _UNIT) for line in lines), _UNIT
+    return csv.reader(
+        lines,
+        delimiter=separator,
+        quoting=csv.QUOTE_NONE if quotes == "none" else csv.QUOTE_MINIMAL,
+        # Else a mark that is not closed before the file ends would be no error.
+        strict=quotes == "lines",
+    )
 
 
-class _Split:
-    """Lines split at a separator of several characters or at white space; without quotes."""
+def fields_of(
+    lines: Sequence[str], separator: str, reading: Reading = _AS_FOUND
+) -> list[list[str]]:
+    """Return the fields of some lines, nearly as the readers here split them.
 
-    def __init__(self, lines: Iterable[str], separator: str | None) -> None:
-        self.line_num = 0
-        self._lines, self._separator = iter(lines), separator
-
-    def __iter__(self) -> Iterator[list[str]]:
-        return self
-
-    def __next__(self) -> list[str]:
-        line = next(self._lines)
-        self.line_num += 1
-        text = line.rstrip("\r\n")
-        return text.split(self._separator) if text and not text.isspace() else []
-
-
-def _split(lines: Iterable[str], separator: str, *, quotes: bool) -> _Rows:
-    if len(separator) > 1 or separator == " ":
-        return _Split(lines, None if separator == " " else separator)
-    if quotes:
-        return csv.reader(lines, delimiter=separator)
-    return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+    No line's quotation mark reaches the next one, unless fields may span lines.
+    """
+    quotes = reading.quotes_between(separator)
+    rows: list[list[str]] = []
+    for some in [lines] if quotes == "lines" else [[line] for line in lines]:
+        try:
+            rows += _split(some, separator, quotes)
+        except csv.Error:
+            rows += [line.split(separator) for line in some]
+    around = " \t\r\n" + _MARK + '"' * (quotes == "none")
+    return [[field.strip(around) for field in row] for row in rows]
 
 
-def fields_of(lines: Sequence[str], separator: str) -> list[list[str]]:
-    """Return the fields of some lines, as the readers here split them."""
-    if len(separator) > 1 or separator == " ":
-        return [line.split(None if separator == " " else separator) for line in lines]
-    try:
-        return [[field.strip() for field in row] for row in csv.reader(lines, delimiter=separator)]
-    except csv.Error:
-        return [line.split(separator) for line in lines]
-
-
-def read_headed(
-    path: Path, reading: Reading, *, separator: str, typed: bool = False, quotes: bool = True
-) -> Table:
+def read_headed(path: Path, reading: Reading, *, separator: str, typed: bool = False) -> Table:
     """Read rows under a header.
 
     Args:
         separator: what is between two fields.
         typed: the header's names are ``name:type``, as RecBole's.
-        quotes: fields may stand in quotation marks.
 
     Raises:
-        DataError: the header lacks a column.
+        DataError: the header lacks a column, or quotation marks may mean two things.
     """
+    quotes = _quotes(path, reading, separator, skipped=1)
     with open_text(path, reading.encoding) as file:
-        header = next(filter(_is_row, _split(file, separator, quotes=quotes)), [])
-    names = [name.partition(":")[0] for name in header] if typed else header
+        header, _ = _header(path, file, separator, quotes)
+    names = [name.strip(' "') for name in header] if quotes == "none" else header
+    names = [name.partition(":")[0] for name in names] if typed else names
     lines = head_of(path, reading.encoding)
-    rows = fields_of(lines[1:], separator)
+    rows = fields_of(lines[1:], separator, reading)
     try:
         places = find_places(path, names, reading, rows)
     except DataError as error:
-        if lines and not typed and not is_header(header, rows):
-            raise no_header(path, lines[0], header, rows, reading) from error
+        if lines and not typed and not is_header(names, rows):
+            raise no_header(path, lines[0], names, rows, reading) from error
         raise
-    chunks = _chunks(path, reading, separator, places, len(names), skipped=1, quotes=quotes)
-    return _table(chunks, places.columns([name.strip() for name in names]), separator)
+    chunks = _chunks(path, reading, separator, places, len(names), quotes, skipped=1)
+    columns = places.columns([name.strip() for name in names])
+    return _table(chunks, columns, separator, places.columns(header))
 
 
-def read_headless(
-    path: Path, reading: Reading, *, separator: str, roles: Sequence[str], quotes: bool = True
-) -> Table:
-    """Read rows without a header, whose columns have these roles in order."""
+def read_headless(path: Path, reading: Reading, *, separator: str, roles: Sequence[str]) -> Table:
+    """Read rows without a header, whose columns have these roles in order.
+
+    Raises:
+        DataError: quotation marks may mean two things.
+    """
     places = places_of_roles(roles, reading)
-    chunks = _chunks(path, reading, separator, places, len(roles), skipped=0, quotes=quotes)
+    quotes = _quotes(path, reading, separator, skipped=0)
+    chunks = _chunks(path, reading, separator, places, len(roles), quotes, skipped=0)
     names = [f"column {number}" for number in range(1, len(roles) + 1)]
     return _table(chunks, places.columns(names), separator)
 
 
-def _table(chunks: Iterator[Chunk], columns: Columns, separator: str) -> Table:
+def _table(
+    chunks: Iterator[Chunk], columns: Columns, separator: str, header: Columns | None = None
+) -> Table:
     return Table(
-        columns=columns, chunks=chunks, separator=separator, decimal_comma=separator != ","
+        columns=columns,
+        chunks=chunks,
+        separator=separator,
+        decimal_comma=separator != ",",
+        header=header,
     )
+
+
+def _quotes(path: Path, reading: Reading, separator: str, *, skipped: int) -> str:
+    """Return what quotation marks do between these fields.
+
+    Args:
+        skipped: lines above the rows.
+
+    Raises:
+        DataError: nothing says so, and either meaning is likely; or white space cannot be quoted.
+    """
+    if separator == " " and reading.quotes not in (None, "none"):
+        raise DataError(
+            f"{flag_of('quotes')} is {reading.quotes}, but white space is between the fields.",
+            remedy=f"Leave {flag_of('quotes')} out, or write the file with commas.",
+            options={"quotes": None},
+        )
+    if reading.quotes is not None or separator not in UNQUOTED or separator == " ":
+        return reading.quotes_between(separator)
+    with open_text(path, reading.encoding) as file:
+        lines = [line.rstrip("\r\n") for line in islice(file, _ASKED_ROWS + skipped)]
+    if skipped:
+        lines = [line for line in lines if line != lines[0]]
+    end = re.escape(separator)
+    quoted = re.compile(f'(?:^|(?<={end})) *"(?:[^"]|"")*" *(?={end}|$)')
+    if not any(map(quoted.search, lines)):
+        return "none"
+    others = (field for line in lines for field in quoted.sub("", line).split(separator))
+    if all(is_nothing(field) or is_value(field) for field in others):
+        raise DataError(
+            f"Every text in the first {len(lines)} rows of {path} is in quotation marks. Between "
+            f"{separator_word(separator)}s they may be part of the text.",
+            remedy=f"Say which: {flag_of('quotes')} = fields takes them off, {flag_of('quotes')} = "
+            "none keeps them.",
+        )
+    return "none"
+
+
+def _header(path: Path, lines: Iterable[str], separator: str, quotes: str) -> tuple[list[str], int]:
+    """Return the first row, and the number of its last line; no line after it is taken.
+
+    Raises:
+        DataError: a quotation mark in it is not closed.
+    """
+    rows = _split((line.removeprefix(_MARK) for line in lines), separator, quotes)
+    before = 0
+    try:
+        for fields in rows:
+            if quotes == "fields" and (rows.line_num > before + 1 or _is_open(fields)):
+                raise _unclosed(path, before + 1)
+            before = rows.line_num
+            if _is_row(fields):
+                return fields, before
+    except csv.Error as error:
+        raise DataError(f"{path}, line {before + 1}, is no header: {error}.") from error
+    return [], before
 
 
 def _is_row(fields: list[str]) -> bool:
     return len(fields) > 1 or bool(fields and fields[0].strip())
+
+
+def _is_open(fields: list[str]) -> bool:
+    """Tell whether the last line of a file ended within quotation marks."""
+    return bool(fields) and fields[-1].endswith(("\n", "\r"))
+
+
+def _unclosed(path: Path, line: int) -> DataError:
+    return DataError(
+        f"{path}, line {line}, has a quotation mark that is not closed, so that lines after it "
+        "would be part of one field.",
+        remedy=f"Correct the line. Or say what quotation marks do: {flag_of('quotes')} = none "
+        f"makes them text, {flag_of('quotes')} = lines reads fields that hold line breaks.",
+    )
 
 
 def _chunks(
@@ -135,30 +199,23 @@ def _chunks(
     separator: str,
     places: Places,
     n_fields: int,
+    quotes: str,
     *,
     skipped: int,
-    quotes: bool,
 ) -> Iterator[Chunk]:
     wanted = [places.user, places.item]
     with_ratings = places.rating is not None and reading.minimum_rating is not None
     wanted += [places.rating] if places.rating is not None and with_ratings else []
     wanted += [places.timestamp] if places.timestamp is not None else []
     with open_text(path, reading.encoding) as file:
-        source, before = _Lines(file), 0
+        source, before = iter(file), 0
         if skipped:
-            header = _split(source.rest(), separator, quotes=quotes)
-            next(filter(_is_row, header), None)
-            before = header.line_num
+            before = _header(path, source, separator, quotes)[1]
         n_lines = -1
         while n_lines:
-            lines: Sequence[int]
-            bad: list[BadRow] = []
-            columns, n_lines = _plain_columns(source, separator, n_fields, wanted, quotes=quotes)
-            lines = range(before + 1, before + n_lines + 1)
-            if not n_lines:
-                rows = _split(source.rest(), separator, quotes=quotes)
-                lines, columns, bad = _take(rows, wanted, n_fields, before)
-                n_lines = rows.line_num
+            lines, columns, bad, n_lines = _next_rows(
+                path, source, before, separator, n_fields, wanted, quotes
+            )
             before += n_lines
             further = iter(columns[2:])
             yield Chunk(
@@ -171,32 +228,85 @@ def _chunks(
             )
 
 
-def _plain_columns(
-    source: _Lines, separator: str, n_fields: int, wanted: Sequence[int], *, quotes: bool
-) -> tuple[list[list[str]], int]:
-    """Return the columns of the next lines, and how many, where each is a row without quotes.
+def _next_rows(
+    path: Path,
+    source: Iterator[str],
+    before: int,
+    separator: str,
+    n_fields: int,
+    wanted: Sequence[int],
+    quotes: str,
+) -> tuple[Sequence[int], list[list[str]], list[BadRow], int]:
+    """Return what `_take` does of the next rows, and how many lines they are."""
+    if quotes == "lines":
+        lines: Iterable[str] = _clean(path, source, before)
+    else:
+        lines = list(islice(source, CHUNK_ROWS))
+        text = "".join(lines)
+        if "\x00" in text or _MARK in text:
+            lines = list(_clean(path, lines, before))
+            text = "".join(lines)
+        plain = _plain_columns(lines, text, separator, n_fields, wanted, quotes)
+        if plain is not None:
+            return range(before + 1, before + len(lines) + 1), plain, [], len(lines)
+    rows = _split(lines, separator, quotes)
+    numbers, columns, bad = _take(path, rows, wanted, n_fields, before, quotes)
+    if len(separator) > 1 and quotes != "none":
+        columns = [[field.replace(_UNIT, separator) for field in each] for each in columns]
+    return numbers, columns, bad, rows.line_num
 
-    Where one is not, no line is taken. What `_take` makes of such lines is the same, in four times
-    the time: a list for each row costs more than splitting does.
+
+def _clean(path: Path, lines: Iterable[str], before: int) -> Iterator[str]:
+    """Yield lines without the byte order marks of files that were joined.
+
+    Raises:
+        DataError: a line has a zero byte.
     """
-    if len(separator) > 1 or separator == " ":
-        return [], 0
-    lines = source.take(CHUNK_ROWS)
-    text = "".join(lines).replace("\r\n", "\n")
+    for number, line in enumerate(lines, start=before + 1):
+        if "\x00" in line:
+            raise zero_byte(path, number)
+        yield line.removeprefix(_MARK)
+
+
+def _plain_columns(
+    lines: list[str],
+    text: str,
+    separator: str,
+    n_fields: int,
+    wanted: Sequence[int],
+    quotes: str,
+) -> list[list[str]] | None:
+    """Return the columns of lines if each is a row without quotes, else None.
+
+    What `_take` makes of such lines is the same, in four times the time: a list for each row costs
+    more than splitting does.
+
+    Args:
+        text: these lines, joined.
+    """
+    if separator == " " or (len(separator) > 1 and _UNIT in text):
+        return None
+    text = text.replace("\r\n", "\n")
     if (
         "\r" in text
-        or (quotes and '"' in text)
+        or (quotes != "none" and '"' in text)
         or set(map(str.count, lines, repeat(separator))) != {n_fields - 1}
         or (len(text) > csv.field_size_limit() < max(map(len, lines)))
     ):
-        source.put_back(lines)
-        return [], 0
-    fields = text.removesuffix("\n").replace("\n", separator).split(separator)
-    return [fields[place::n_fields] for place in wanted], len(lines)
+        return None
+    between = separator if len(separator) == 1 else _UNIT
+    text = text.removesuffix("\n").replace(separator, between)
+    fields = text.replace("\n", between).split(between)
+    return [fields[place::n_fields] for place in wanted]
 
 
 def _take(
-    rows: _Rows, wanted: Sequence[int], n_fields: int, skipped: int
+    path: Path,
+    rows: _Rows,
+    wanted: Sequence[int],
+    n_fields: int,
+    skipped: int,
+    quotes: str,
 ) -> tuple[list[int], list[list[str]], list[BadRow]]:
     """Return the columns of the next rows with their first lines, and what has no such columns.
 
@@ -205,11 +315,15 @@ def _take(
 
     Args:
         skipped: lines before the first one.
+
+    Raises:
+        DataError: a quotation mark is not closed where its field has to end.
     """
     lines: list[int] = []
     columns: list[list[str]] = [[] for _ in wanted]
     bad: list[BadRow] = []
     adding = [(column.append, place) for column, place in zip(columns, wanted, strict=True)]
+    fields: list[str] = []
     before, n_taken = skipped, 0
     while n_taken < CHUNK_ROWS:
         try:
@@ -221,12 +335,20 @@ def _take(
                         add(fields[place])
                 elif _is_row(fields):
                     bad.append(BadRow(line=before + 1, reason=_misfit(fields, n_fields)))
-                before = skipped + rows.line_num
+                after = skipped + rows.line_num
+                if after > before + 1 and quotes == "fields":
+                    raise _unclosed(path, before + 1)
+                before = after
             break
         except csv.Error as error:
+            after = skipped + rows.line_num
+            if after > before + 1 or "unexpected end" in str(error):
+                raise _unclosed(path, before + 1) from error
             bad.append(BadRow(line=before + 1, reason=str(error)))
-            before = skipped + rows.line_num
+            before = after
             n_taken += 1
+    if quotes == "fields" and _is_open(fields):
+        raise _unclosed(path, before)
     return lines, columns, bad
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedrec.data.columns import find_places, known_roles
 from fedrec.data.delimited import fields_of
 from fedrec.data.guessing import is_header, is_number, is_value, no_header
-from fedrec.data.opening import head_of, plain_name
+from fedrec.data.opening import head_of, on_disk, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of, separator_word
 from fedrec.errors import DataError
 
@@ -25,7 +25,10 @@ def detect_layout(path: Path, reading: Reading) -> str:
         DataError: none fits, with what was found and what would help.
     """
     suffix = plain_name(path).suffix.lower()
-    with path.open("rb") as file:
+    source = on_disk(path)
+    if source.is_dir():
+        return "parquet"
+    with source.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
     if is_parquet or suffix in (".parquet", ".pq"):
         return "parquet"
@@ -88,7 +91,7 @@ def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
     fitting = [
         separator
         for separator in candidates
-        if {len(row) for row in fields_of(lines, separator)} == {len(roles)}
+        if {len(row) for row in fields_of(lines, separator, reading)} == {len(roles)}
     ]
     fitting = _without_space(fitting)
     if len(fitting) > 1:
@@ -97,7 +100,7 @@ def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
     separator = fitting[0] if fitting else _most_fitting(lines, candidates, len(roles))
     if separator is None:
         raise _misfit(path, lines, candidates, roles)
-    first = fields_of(lines[:1], separator)[0]
+    first = fields_of(lines[:1], separator, reading)[0]
     named = known_roles(first)
     if {"user", "item"} <= named:
         raise DataError(

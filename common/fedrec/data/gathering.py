@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.chunks import BadRow, Chunk, Table
+from fedrec.data.chunks import BadRow, Chunk, Columns, Table
 from fedrec.data.interactions import Interactions
-from fedrec.data.reading import Reading
+from fedrec.data.reading import Reading, is_nothing
 from fedrec.data.times import Times
 
 __all__ = ["REPORTED_ROWS", "Gathered", "gather"]
 
 REPORTED_ROWS = 20
-_NO_ID = frozenset({"", "nan", "NaN"})
+_FEW_ROWS = 20
 _DECIMAL_COMMA = re.compile(r"\s*-?\d+,\d{1,2}\s*")
 
 
@@ -33,7 +33,12 @@ class Gathered:
         n_rows: rows found, bad ones included.
         n_bad: rows left out because they cannot be read.
         n_below: rows left out for their rating.
+        n_without_id, n_headers: of the bad ones, those without a user or an item, and those that
+            repeat the header.
         bad: the first bad rows.
+        frequent: of users and of items the id that suspiciously many kept rows have: its role,
+            itself and how many.
+        written_twice: how many users, or items, are written both as 1 and as 1.0.
         unread_times: the first values that should be times and are none.
         has_dates: whether times were dates.
     """
@@ -43,9 +48,13 @@ class Gathered:
     n_bad: int = 0
     n_below: int = 0
     n_rounded: int = 0
+    n_without_id: int = 0
+    n_headers: int = 0
     bad: list[BadRow] = field(default_factory=list)
     unread_times: list[Any] = field(default_factory=list)
     has_dates: bool = False
+    frequent: list[tuple[str, str, int]] = field(default_factory=list)
+    written_twice: list[tuple[str, int]] = field(default_factory=list)
 
 
 class _Ids(dict[str, int]):
@@ -68,7 +77,7 @@ class _Ids(dict[str, int]):
             values, bad = _as_text(values, role)
         codes = np.fromiter(map(self.__getitem__, values), np.int32, len(values))
         for key in islice(reversed(self), len(self) - before):
-            if key in _NO_ID or key.isspace():
+            if is_nothing(key):
                 self._void.add(self[key])
         if self._void:
             for place in np.flatnonzero(np.isin(codes, list(self._void))).tolist():
@@ -92,6 +101,10 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
         user, bad = users.encode(chunk.users, "user")
         item, more = items.encode(chunk.items, "item")
         bad = more | bad
+        found.n_without_id += len(bad)
+        headers = _repeated(table.header, chunk, (user, users), (item, items))
+        found.n_headers += len(headers)
+        bad |= dict.fromkeys(headers, "the header again")
         when = None
         if with_times and chunk.times is not None:
             when, more = times.read(chunk.times, chunk.lines)
@@ -116,10 +129,17 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
     times.check(path)
     found.n_rounded, found.unread_times = times.n_rounded, times.unread
     found.has_dates = table.has_dates or times.are_dates
-    if kept:
+    if any(len(part[0]) for part in kept):
+        names = []
+        for role, ids, place in (("user", users, 0), ("item", items, 1)):
+            codes = np.concatenate([part[place] for part in kept])
+            _note_odd_ids(found, role, ids, codes)
+            names.append(_names(ids, codes))
+        if found.frequent and found.frequent[0][::2] == ("user", len(codes)):
+            found.frequent.clear()  # one person may well have one item above all
         found.interactions = Interactions(
-            user_ids=_names(users, np.concatenate([part[0] for part in kept])),
-            item_ids=_names(items, np.concatenate([part[1] for part in kept])),
+            user_ids=names[0],
+            item_ids=names[1],
             timestamps=np.concatenate([part[2] for part in kept if part[2] is not None])
             if with_times
             else None,
@@ -131,6 +151,39 @@ def _names(ids: _Ids, codes: NDArray[np.int32]) -> NDArray[np.object_]:
     distinct = np.empty(len(ids), dtype=np.object_)
     distinct[:] = list(ids)
     return distinct[codes]
+
+
+def _note_odd_ids(found: Gathered, role: str, ids: _Ids, codes: NDArray[np.int32]) -> None:
+    """Note which ids of the kept rows may be no user or item of their own."""
+    n_rows = np.bincount(codes, minlength=len(ids))
+    n_ids, most = np.count_nonzero(n_rows), int(n_rows.argmax())
+    # Of a few ids or rows, one has a tenth in any case.
+    if n_rows[most] * (10 if n_ids > 10 else 2) > len(codes) >= _FEW_ROWS:
+        found.frequent.append((role, list(ids)[most], int(n_rows[most])))
+    n_twice = 0
+    for id_ in (each for each in ids if "." in each):
+        whole, _, zeros = id_.partition(".")
+        if not zeros.strip("0") and whole.isdecimal() and whole in ids:
+            n_twice += bool(n_rows[ids[whole]] and n_rows[ids[id_]])
+    if n_twice:
+        found.written_twice.append((role, n_twice))
+
+
+def _repeated(
+    header: Columns | None,
+    chunk: Chunk,
+    user: tuple[NDArray[np.int32], _Ids],
+    item: tuple[NDArray[np.int32], _Ids],
+) -> list[int]:
+    """Return where a chunk has the header once more, as files have that were joined."""
+    if header is None or header.user not in user[1] or header.item not in item[1]:
+        return []
+    same = (user[0] == user[1][header.user]) & (item[0] == item[1][header.item])
+    return [
+        place
+        for place in np.flatnonzero(same).tolist()
+        if chunk.times is None or chunk.times[place] == header.timestamp
+    ]
 
 
 def _bad_rows(chunk: Chunk, bad: dict[int, str]) -> Iterator[BadRow]:

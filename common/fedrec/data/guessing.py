@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedrec.data.opening import plain_name
-from fedrec.data.reading import ROLES, Reading, flag_of
+from fedrec.data.reading import ROLES, Reading, flag_of, is_nothing
 from fedrec.data.times import looks_like_time
 from fedrec.errors import DataError
 
@@ -152,5 +152,5 @@ def _shape(text: str) -> str:
 
 
 def _all_times(rows: Rows, place: int) -> bool:
-    values = [row[place] for row in rows if place < len(row) and row[place].strip()]
+    values = [row[place] for row in rows if place < len(row) and not is_nothing(row[place])]
     return bool(values) and all(map(looks_like_time, values))

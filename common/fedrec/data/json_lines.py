@@ -39,7 +39,8 @@ def read_json_lines(path: Path, reading: Reading) -> Table:
     names = list(dict.fromkeys(key for found in objects for key in found))
     rows = [[str(found.get(name, "")) for name in names] for found in objects]
     columns = find_places(path, names, reading, rows).columns(names)
-    return Table(columns=columns, chunks=_chunks(path, reading, [*columns.by_role().values()]))
+    chunks = _chunks(path, reading, [*columns.by_role().values()])
+    return Table(columns=columns, chunks=chunks, header=columns)
 
 
 def _chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[Chunk]:
@@ -70,7 +71,7 @@ def _chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[Ch
 def _object(text: str) -> dict[str, Any] | str:
     """Return a line's object, or why it has none."""
     try:
-        found = json.loads(text)
+        found = json.loads(text.removeprefix("\ufeff"))
     except ValueError as error:
         return f"no JSON: {error}"
     except RecursionError:

@@ -16,15 +16,16 @@ from fedrec.errors import DataError
 
 __all__ = ["READERS"]
 
-_NAMED = ("encoding", *(f"{role}_column" for role in ROLES))
+_TEXT = ("encoding", "quotes")
+_NAMED = (*_TEXT, *(f"{role}_column" for role in ROLES))
 
 
 def _read_fixed(
     path: Path, reading: Reading, *, layout: str, separator: str, roles: Sequence[str]
 ) -> Table:
     """Read a layout that has no header and always the same columns."""
-    reading.refuse_beyond(layout, "encoding")
-    return read_headless(path, reading, separator=separator, roles=roles, quotes=False)
+    reading.refuse_beyond(layout, *_TEXT)
+    return read_headless(path, reading, separator=separator, roles=roles)
 
 
 def _read_movielens_csv(path: Path, reading: Reading) -> Table:
@@ -40,7 +41,7 @@ def _read_csv(path: Path, reading: Reading) -> Table:
 
 def _read_table(path: Path, reading: Reading) -> Table:
     """Read fields without a header, whose columns were named."""
-    reading.refuse_beyond("table", "columns", "separator", "encoding")
+    reading.refuse_beyond("table", "columns", "separator", *_TEXT)
     if reading.roles is None:
         raise DataError(
             "The layout table has no header, and nothing says what its columns are.",
@@ -54,7 +55,7 @@ def _read_table(path: Path, reading: Reading) -> Table:
 def _read_inter(path: Path, reading: Reading) -> Table:
     """Read a RecBole `.inter` file: tab separated under a header of ``name:type``."""
     reading.refuse_beyond("inter", *_NAMED)
-    return read_headed(path, reading, separator="\t", typed=True, quotes=False)
+    return read_headed(path, reading, separator="\t", typed=True)
 
 
 READERS: dict[str, Callable[[Path, Reading], Table]] = {

@@ -2,27 +2,76 @@
 
 from __future__ import annotations
 
+import atexit
 import bz2
 import codecs
 import gzip
 import io
 import lzma
 import shlex
+import shutil
+import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, TextIO
 
 from fedrec.data.reading import flag_of
 from fedrec.errors import DataError
 
-__all__ = ["head_of", "open_text", "plain_name", "reading_problems"]
+__all__ = ["head_of", "on_disk", "open_text", "plain_name", "reading_problems", "zero_byte"]
+
+_PACKED_BYTES = 1 << 14
+
+
+class _ZstdFile(io.RawIOBase):
+    """The content of a zstd file; zstandard's own reader takes one that is cut off for whole."""
+
+    def __init__(self, path: Path) -> None:
+        import zstandard
+
+        self._file = path.open("rb")
+        self._broken = zstandard.ZstdError
+        self._new_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        self._frame = self._new_frame()
+        self._packed, self._plain = b"", memoryview(b"")
+        self._is_within = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._plain:
+            packed = self._packed or self._file.read(_PACKED_BYTES)
+            if not packed:
+                if self._is_within:
+                    raise EOFError("a frame is cut off")
+                return 0
+            try:
+                self._plain = memoryview(self._frame.decompress(packed))
+            except self._broken as error:
+                raise EOFError(str(error)) from error
+            self._packed, self._is_within = b"", not self._frame.eof
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, self._new_frame()
+        n_read = min(len(buffer), len(self._plain))
+        buffer[:n_read], self._plain = self._plain[:n_read], self._plain[n_read:]
+        return n_read
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
 
 COMPRESSIONS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(_ZstdFile(path)),
+    b"\x50\x2a\x4d\x18": lambda path: io.BufferedReader(_ZstdFile(path)),
 }
 """How a compressed file begins, whatever its name, and what opens it."""
 
@@ -33,7 +82,9 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_SUFFIXES = frozenset({".gz", ".bz2", ".xz"})
+_SUFFIXES = frozenset({".gz", ".bz2", ".xz", ".zst"})
+_STDIN = Path("/dev/stdin")
+_TAR_BYTES = 1 << 9
 _HEAD_BYTES = 1 << 16
 _HEAD_CHARS = 1 << 16
 _HEAD_LINES = 50
@@ -45,21 +96,53 @@ def plain_name(path: Path) -> Path:
     return path.with_suffix("") if path.suffix.lower() in _SUFFIXES else path
 
 
+def on_disk(path: Path) -> Path:
+    """Return where a file can be opened again and again; a pipe is copied to a temporary one.
+
+    ``-`` is standard input, unless a file has that name.
+    """
+    if str(path) == "-" and not path.exists():
+        path = _STDIN
+    return path if path.is_file() or path.is_dir() or not path.exists() else _copied(path)
+
+
+@cache
+def _copied(pipe: Path) -> Path:
+    # Only its owner can read it, and it goes when the process ends.
+    copy = tempfile.NamedTemporaryFile(prefix="fedrec-piped-")  # noqa: SIM115
+    atexit.register(copy.close)
+    with open(sys.stdin.fileno() if pipe == _STDIN else pipe, "rb", closefd=pipe != _STDIN) as file:
+        shutil.copyfileobj(file, copy)
+    copy.flush()
+    return Path(copy.name)
+
+
 def _open_bytes(path: Path) -> IO[bytes]:
-    """Open a file as what it holds, whether it is compressed or not."""
-    with path.open("rb") as file:
-        start = file.read(8)
-    for magic, opened in COMPRESSIONS.items():
-        if start.startswith(magic):
-            found: IO[bytes] = opened(path)
-            return found
+    """Open a file as what it holds, whether it is compressed or not.
+
+    Raises:
+        DataError: it is an archive.
+    """
+    source = on_disk(path)
+    with source.open("rb") as file:
+        start = file.read(_TAR_BYTES)
+    opened: Callable[[Path], Any] = partial(Path.open, mode="rb")
+    opened = next((each for magic, each in COMPRESSIONS.items() if start.startswith(magic)), opened)
+    with opened(source) as file:
+        is_tar = file.read(_TAR_BYTES)[257:262] == b"ustar"
+    if is_tar:
+        raise DataError(
+            f"{path} is a tar archive, which holds files.",
+            remedy=f"Unpack it first: tar -xf {shlex.quote(str(path))}. Then name one of them.",
+        )
     if start.startswith(b"PK\x03\x04"):
         raise DataError(
             f"{path} is a zip archive or a spreadsheet.",
             remedy=f"Unpack it first: python3 -m zipfile -e {shlex.quote(str(path))} FOLDER. Save "
             "a spreadsheet as CSV.",
         )
-    return path.open("rb")
+    found: IO[bytes] = opened(source)
+    return found
 
 
 @contextmanager
@@ -91,6 +174,8 @@ def head_of(path: Path, encoding: str | None = None) -> list[str]:
     """Return the lines that a file begins with, some dozens at most, blank ones left out."""
     with open_text(path, encoding) as text:
         head = text.read(_HEAD_CHARS)
+    if "\x00" in head:
+        raise zero_byte(path, head.count("\n", 0, head.index("\x00")) + 1)
     lines = head.splitlines()
     if len(head) == _HEAD_CHARS and len(lines) > 1:
         del lines[-1]  # it may be cut
@@ -119,11 +204,21 @@ def _encoding_of(path: Path) -> str:
         ),
         None,
     )
+    if guess is None:
+        raise zero_byte(path, head.count(b"\n", 0, head.index(0)) + 1)
     raise DataError(
-        f"{path} has zero bytes in its first {len(head)} bytes, so that it is no UTF-8 text: "
-        + ("UTF-16 without a mark, as it looks." if guess else "no table of text."),
-        remedy=f"Name its encoding with {flag_of('encoding')}." if guess else "Check the path.",
-        options={"encoding": guess} if guess else None,
+        f"{path} has zero bytes in its first {len(head)} bytes: UTF-16 without a mark, as it "
+        "looks.",
+        remedy=f"Name its encoding with {flag_of('encoding')}.",
+        options={"encoding": guess},
+    )
+
+
+def zero_byte(path: Path, line: int) -> DataError:
+    """Return what to say of a byte that no text has."""
+    return DataError(
+        f"{path}, line {line}, has a zero byte, so that it is no table of text, or damaged.",
+        remedy="Check the path. To take zero bytes out of a text: tr -d '\\000' < FILE > COPY",
     )
 
 
@@ -152,8 +247,8 @@ def reading_problems(path: Path, encoding: str | None) -> Iterator[None]:
         raise DataError(
             f"{path} is damaged or cut off: its compressed data ends or breaks after line "
             f"{_lines_before_damage(path)}.",
-            remedy=f"Fetch or compress it again; `gzip -t {shlex.quote(str(path))}` (or bzip2, xz) "
-            "says whether a copy is whole.",
+            remedy=f"Fetch or compress it again; `gzip -t {shlex.quote(str(path))}` (or bzip2, xz, "
+            "zstd) says whether a copy is whole.",
         ) from error
     except OSError as error:
         raise DataError(

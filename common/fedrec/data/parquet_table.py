@@ -8,19 +8,37 @@ from typing import Any
 
 from fedrec.data.chunks import CHUNK_ROWS, Chunk, Table
 from fedrec.data.columns import find_places
+from fedrec.data.opening import on_disk
 from fedrec.data.reading import ROLES, Reading
 from fedrec.errors import DataError
 
-__all__ = ["read_parquet"]
+__all__ = ["parts_of", "read_parquet"]
 
 _FIRST_ROWS = 50
 
 
+def parts_of(path: Path) -> list[Path]:
+    """Return a file itself, or a folder's Parquet files in the order of their names.
+
+    Names that begin with ``_`` or a dot are what writers leave beside the parts.
+    """
+    if not path.is_dir():
+        return [path]
+    return [
+        file
+        for file in sorted(path.rglob("*"))
+        if not any(name.startswith(("_", ".")) for name in file.relative_to(path).parts)
+        and file.suffix.lower() in (".parquet", ".pq")
+        and file.is_file()
+    ]
+
+
 def read_parquet(path: Path, reading: Reading) -> Table:
-    """Read a Parquet table, points in time as microseconds since 1970.
+    """Read a Parquet file or a folder of them, points in time as microseconds since 1970.
 
     Raises:
-        DataError: pyarrow is missing, or the file or a column cannot be used.
+        DataError: pyarrow is missing, a file or a column cannot be used, or files differ in
+            their columns.
     """
     reading.refuse_beyond("parquet", *(f"{role}_column" for role in ROLES))
     try:
@@ -31,26 +49,38 @@ def read_parquet(path: Path, reading: Reading) -> Table:
             f"{path} is Parquet and pyarrow is not installed.",
             remedy="Install fedrec[client], or convert the file to CSV.",
         ) from error
-    try:
-        # A handle keeps pyarrow from guessing partitions from the names of the folders above.
-        with path.open("rb") as file, parquet.ParquetFile(file) as table:
-            schema = table.schema_arrow
-    except arrow.ArrowException as error:
-        raise _unreadable(path, error) from error
-    names = list(schema.names)
+    schemas: dict[Path, Any] = {}
+    for part in parts_of(on_disk(path)):
+        try:
+            # A handle keeps pyarrow from guessing partitions from the names of the folders above.
+            with part.open("rb") as file, parquet.ParquetFile(file) as table:
+                # What has no rows may have lost the types of its columns.
+                if table.metadata.num_rows or not schemas:
+                    schemas[part] = table.schema_arrow
+        except arrow.ArrowException as error:
+            raise _unreadable(part, error) from error
+    parts = list(schemas)
+    names = list(schemas[parts[0]].names)
     try:
         places = find_places(path, names, reading)
     except DataError:
         # Rows are needed for a guess alone: a group of them takes memory in all of its columns.
-        places = find_places(path, names, reading, _first_rows(path))
+        places = find_places(path, names, reading, _first_rows(parts[0]))
     columns = places.columns(names)
     chosen = [*columns.by_role().values()]
-    for name in chosen:
-        if name is not None:
-            _check_type(path, name, schema.field(name).type)
+    for part, schema in schemas.items():
+        _check_columns(part, schema, parts[0], names, chosen)
     when = columns.timestamp
-    has_dates = when is not None and _is_dates(schema.field(when).type)
-    return Table(columns=columns, chunks=_chunks(path, chosen), has_dates=has_dates)
+    kinds = [] if when is None else [schema.field(when).type for schema in schemas.values()]
+    has_dates = {_is_dates(kind) for kind in kinds if not arrow.types.is_null(kind)}
+    if len(has_dates) > 1:
+        raise DataError(
+            f"{path}: the column {when!r} has dates in some files and none in others.",
+            remedy="Write all files with one type of times.",
+        )
+    return Table(
+        columns=columns, chunks=_chunks(parts, chosen), has_dates=True in has_dates, header=columns
+    )
 
 
 def _first_rows(path: Path) -> list[tuple[str, ...]]:
@@ -70,40 +100,56 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} cannot be read as Parquet: {error}.", remedy="Write the file again.")
 
 
-def _chunks(path: Path, names: list[str | None]) -> Iterator[Chunk]:
+def _chunks(parts: list[Path], names: list[str | None]) -> Iterator[Chunk]:
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
     wanted = [name for name in names if name is not None]
     line = 1
-    try:
-        with path.open("rb") as file, parquet.ParquetFile(file) as table:
-            for batch in table.iter_batches(CHUNK_ROWS, columns=wanted):
-                users, items, ratings, times = (
-                    None if name is None else _values(batch.column(name)) for name in names
-                )
-                yield Chunk(
-                    lines=range(line, line + len(batch)), users=users or [], items=items or [],
-                    ratings=ratings, times=times,
-                )  # fmt: skip
-                line += len(batch)
-    except arrow.ArrowException as error:
-        raise _unreadable(path, error) from error
+    for part in parts:
+        try:
+            with part.open("rb") as file, parquet.ParquetFile(file) as table:
+                for batch in table.iter_batches(CHUNK_ROWS, columns=wanted):
+                    users, items, ratings, times = (
+                        None if name is None else _values(batch.column(name)) for name in names
+                    )
+                    yield Chunk(
+                        lines=range(line, line + len(batch)), users=users or [],
+                        items=items or [], ratings=ratings, times=times,
+                    )  # fmt: skip
+                    line += len(batch)
+        except arrow.ArrowException as error:
+            raise _unreadable(part, error) from error
 
 
-def _check_type(path: Path, name: str, kind: Any) -> None:
+def _check_columns(
+    part: Path, schema: Any, first: Path, names: list[str], chosen: list[str | None]
+) -> None:
+    """Refuse a part with other columns than the first one, or with values of no use.
+
+    Raises:
+        DataError: naming the column.
+    """
     import pyarrow as arrow
 
-    kind = _plain(kind)
+    other = sorted(set(names) ^ set(schema.names))
+    if other:
+        raise DataError(
+            f"{part} has other columns than {first}: only one of them has {', '.join(other[:10])}.",
+            remedy="Name one file, or a folder that holds the parts of one table.",
+        )
     allowed = (
         arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_integer,
-        arrow.types.is_floating, _is_dates,
+        arrow.types.is_floating, arrow.types.is_null, _is_dates,
     )  # fmt: skip
-    if not any(is_one(kind) for is_one in allowed):
-        raise DataError(
-            f"{path}: the column {name!r} has the type {kind}; expected text, numbers or times.",
-            remedy="Convert the column, or name another one.",
-        )
+    for name in filter(None, chosen):
+        kind = _plain(schema.field(name).type)
+        if not any(is_one(kind) for is_one in allowed):
+            raise DataError(
+                f"{part}: the column {name!r} has the type {kind}; expected text, numbers or "
+                "times.",
+                remedy="Convert the column, or name another one.",
+            )
 
 
 def _plain(kind: Any) -> Any:

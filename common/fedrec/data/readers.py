@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,9 +14,10 @@ from fedrec.data.detection import detect_layout
 from fedrec.data.gathering import Gathered, gather
 from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
 from fedrec.data.layouts import READERS
-from fedrec.data.opening import reading_problems
+from fedrec.data.opening import on_disk, reading_problems
+from fedrec.data.parquet_table import parts_of
 from fedrec.data.reading import SEPARATORS, Reading, flag_of, separator_word
-from fedrec.data.times import formats_that_fit
+from fedrec.data.times import FIRST_TIME, formats_that_fit
 from fedrec.errors import DataError
 
 __all__ = ["READERS", "BadRow", "ReadReport", "read_interactions", "try_reading"]
@@ -37,10 +39,16 @@ class ReadReport:
         n_rows: rows found, bad ones included, header and blank lines not.
         n_bad: rows left out because they cannot be read.
         bad_rows: the first 20 of them.
+        n_without_id: bad rows without a user or an item: empty, nan, NA, NULL and the like.
+        n_headers: bad rows that repeat the header, as in files that were joined.
         n_below_rating: rows left out because their rating is below the minimum.
         n_missing_timestamps: kept rows whose time is missing (all where there is no column).
         n_rounded_timestamps: kept rows whose time had a fraction, which was cut off.
+        n_zero_timestamps: kept rows whose time is 0, where that is unlikely.
         has_dates: whether times were dates, which became microseconds since 1970.
+        frequent: an id that more than a tenth of the kept rows have, or half of them where there
+            are ten ids or fewer: ``("user", "guest", 72)``. Not where there is one user.
+        written_twice: how many ids are written both as 1 and as 1.0: ``("user", 12)``.
     """
 
     path: Path
@@ -50,10 +58,15 @@ class ReadReport:
     n_rows: int
     n_bad: int
     bad_rows: tuple[BadRow, ...]
+    n_without_id: int
+    n_headers: int
     n_below_rating: int
     n_missing_timestamps: int
     n_rounded_timestamps: int
+    n_zero_timestamps: int
     has_dates: bool
+    frequent: tuple[tuple[str, str, int], ...]
+    written_twice: tuple[tuple[str, int], ...]
 
     @property
     def read_as(self) -> str:
@@ -66,7 +79,12 @@ class ReadReport:
     @property
     def left_out(self) -> str:
         """How many rows were left out because they cannot be read, in words."""
-        return f"{self.n_bad} of {self.n_rows} rows {'was' if self.n_bad == 1 else 'were'} left out"
+        reasons = {"without a user or an item": self.n_without_id, "the header": self.n_headers}
+        counted = ", ".join(f"{count} {words}" for words, count in reasons.items() if count)
+        return (
+            f"{self.n_bad} of {self.n_rows} rows {'was' if self.n_bad == 1 else 'were'} left out"
+            + (f" ({counted})" if counted else "")
+        )
 
     def below_rating(self, minimum: float) -> str:
         """Return how many rows were left out for their rating, in words."""
@@ -75,6 +93,27 @@ class ReadReport:
             f"{self.n_below_rating} of {self.n_rows} rows {has} a rating below {minimum:g} and "
             f"{was} left out"
         )
+
+    def doubts(self, *, named: bool = False) -> Iterator[str]:
+        """Say what is read as it stands and may mean something else.
+
+        Args:
+            named: whether an id may be named.
+        """
+        n_kept = self.n_rows - self.n_bad - self.n_below_rating
+        for role, id_, count in self.frequent:
+            which = f"the {role} {id_!r}" if named else f"one {role}"
+            yield (
+                f"{which} has {count} of {n_kept} rows; leave them out if that stands for a "
+                f"missing {role}"
+            )
+        for role, count in self.written_twice:
+            yield f"{role}s written both as 1 and as 1.0, each of which counts as two: {count}"
+        if self.n_zero_timestamps:
+            yield (
+                f"{self.n_zero_timestamps} of {n_kept} rows have the time 0, which counts as the "
+                "oldest; leave it empty if it is missing"
+            )
 
 
 def read_interactions(
@@ -117,8 +156,8 @@ def try_reading(path: Path, reading: Reading) -> Interactions:
 
 
 def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gathered, ReadReport]:
-    _refuse_unreadable(path)
     with reading_problems(path, reading.encoding):
+        _refuse_unreadable(path, reading)
         name = detect_layout(path, reading) if reading.layout is None else reading.layout
         if name not in READERS:
             raise DataError(
@@ -136,6 +175,8 @@ def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gather
                 options={"minimum_rating": None},
             )
         found = gather(path, replace(table, chunks=islice(table.chunks, n_chunks)), reading)
+    times = found.interactions.times()
+    n_zero, latest = int(np.count_nonzero(times == 0)), times.max(initial=MISSING_TIMESTAMP)
     report = ReadReport(
         path=path,
         layout=name,
@@ -144,22 +185,31 @@ def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gather
         n_rows=found.n_rows,
         n_bad=found.n_bad,
         bad_rows=tuple(found.bad),
+        n_without_id=found.n_without_id,
+        n_headers=found.n_headers,
         n_below_rating=found.n_below,
-        n_missing_timestamps=int(np.count_nonzero(found.interactions.times() == MISSING_TIMESTAMP)),
+        n_missing_timestamps=int(np.count_nonzero(times == MISSING_TIMESTAMP)),
         n_rounded_timestamps=found.n_rounded,
+        n_zero_timestamps=n_zero if latest == 0 or latest >= FIRST_TIME else 0,
         has_dates=found.has_dates,
+        frequent=tuple(found.frequent),
+        written_twice=tuple(found.written_twice),
     )
     _refuse_unusable(found, report, reading)
     return found, report
 
 
-def _refuse_unreadable(path: Path) -> None:
-    if not path.is_file():
+def _refuse_unreadable(path: Path, reading: Reading) -> None:
+    source = on_disk(path)
+    if source.is_dir() and reading.layout in (None, "parquet") and parts_of(source):
+        return
+    if not source.is_file():
         raise DataError(
-            f"{path} is {'a folder' if path.is_dir() else 'not there'}; expected a file.",
+            f"{path} is {'a folder' if source.is_dir() else 'not there'}; expected a file, or a "
+            "folder of Parquet files.",
             remedy="Check the path.",
         )
-    if path.stat().st_size == 0:
+    if source.stat().st_size == 0:
         raise DataError(f"{path} is empty; expected interactions.", remedy="Check the path.")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from fedrec.errors import DataError
 
-__all__ = ["ROLES", "SEPARATORS", "Reading", "flag_of", "separator_word"]
+__all__ = ["ROLES", "SEPARATORS", "UNQUOTED", "Reading", "flag_of", "is_nothing", "separator_word"]
 
 ROLES = ("user", "item", "rating", "timestamp")
 """What a column may be; ``-`` is any other."""
@@ -15,12 +15,23 @@ SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space":
 """The words for what is between two fields; other characters stand for themselves."""
 
 
+UNQUOTED = ("\t", "|", "::", " ")
+"""Between fields like these a quotation mark is text, unless `Reading.quotes` says otherwise."""
 _WORDS = {text: word for word, text in SEPARATORS.items()}
+_NOTHING = frozenset(
+    {"", "nan", "NaN", "NA", "N/A", "<NA>", "NULL", "null", "None", "\\N"}
+)  # fmt: skip
+"""What exports write where a value is missing."""
 
 
 def separator_word(separator: str) -> str:
     """Return the word for what is between two fields, or that itself where it has none."""
     return _WORDS.get(separator, separator)
+
+
+def is_nothing(text: str) -> bool:
+    """Tell whether a field has no value: it is empty, or a word for that."""
+    return text.strip() in _NOTHING
 
 
 def flag_of(name: str) -> str:
@@ -40,6 +51,7 @@ class Reading:
     columns: str | None = None
     separator: str | None = None
     encoding: str | None = None
+    quotes: str | None = None
     user_column: str | None = None
     item_column: str | None = None
     rating_column: str | None = None
@@ -51,6 +63,12 @@ class Reading:
     def __post_init__(self) -> None:
         """Check what can be checked without the file."""
         _ = self.roles, self.separating
+        if self.quotes not in (None, "none", "fields", "lines"):
+            raise DataError(
+                f"quotes is {self.quotes!r}.",
+                remedy=f"Set {flag_of('quotes')} to none, fields or lines.",
+                options={"quotes": None},
+            )
         how = self.timestamp_format
         if how not in ("auto", "number", "iso", "none") and "%" not in how:
             raise DataError(
@@ -98,13 +116,25 @@ class Reading:
             )
         return found
 
+    def quotes_between(self, separator: str) -> str:
+        """Return what quotation marks do between these separators: none, fields or lines."""
+        if self.quotes is None:
+            return "none" if separator in UNQUOTED else "fields"
+        return self.quotes
+
     def refuse_beyond(self, layout: str, *allowed: str) -> None:
         """Refuse what a layout would ignore.
 
         Raises:
             DataError: an option that says how to split or name columns is none of `allowed`.
         """
-        about = ("columns", "separator", "encoding", *(f"{role}_column" for role in ROLES))
+        about = (
+            "columns",
+            "separator",
+            "encoding",
+            "quotes",
+            *(f"{role}_column" for role in ROLES),
+        )
         beyond = [name for name in about if getattr(self, name) and name not in allowed]
         if beyond:
             raise DataError(

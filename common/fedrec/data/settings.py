@@ -42,6 +42,12 @@ class DataSettings(Section):
         description="Encoding of the text, as in latin-1; UTF-8, or what its byte order mark "
         "says, where it is missing.",
     )
+    quotes: str | None = Field(
+        default=None,
+        description="What quotation marks do: none (they are text), fields (they may hold "
+        "separators) or lines (line breaks, too); where it is missing, none between tabs, pipes, "
+        ":: and white space, else fields.",
+    )
     user_column: str | None = Field(default=None, description="Name of the user column.")
     item_column: str | None = Field(default=None, description="Name of the item column.")
     rating_column: str | None = Field(default=None, description="Name of the rating column.")

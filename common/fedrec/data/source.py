@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,13 +55,18 @@ def check_one_party(data: DataSettings) -> None:
 
 
 def read_source(
-    data: DataSettings, *, reader: str, tell: Callable[[str], None] = _quiet
+    data: DataSettings,
+    *,
+    reader: str,
+    tell: Callable[[str], None] = _quiet,
+    warn: bool = False,
 ) -> Interactions:
     """Read `data.path` the way that its section says; nobody is left out for a minimum.
 
     Args:
         reader: who needs the file, for the error: "a client".
         tell: told, in a sentence, of what was left out and what the file lacks.
+        warn: also warn, as Python code expects it, of what was left out and no setting asks for.
 
     Raises:
         SettingsError: no data file is named.
@@ -73,8 +79,10 @@ def read_source(
         )
     require_if_public(data.path)
     found, report = read_file(data.path, data)
-    for note in _notes(found, report, data):
+    for note in (*_unasked(report), *_notes(found, report, data)):
         tell(note)
+    for note in _unasked(report) if warn else ():
+        warnings.warn(f"{data.path}: {note}.", stacklevel=2)
     return found
 
 
@@ -142,6 +150,7 @@ def read_users(
     *,
     reader: str,
     tell: Callable[[str], None] = _quiet,
+    warn: bool = False,
     divide: Divide = leave_one_out,
 ) -> tuple[UserSplit, Catalogue]:
     """Read and split the data file.
@@ -150,7 +159,7 @@ def read_users(
         catalogue: the federation's items; None takes `data.catalogue`, and without that the
             items of the file, less those that `data.minimum_item_interactions` leaves out.
         reader: who needs the file, for the error.
-        tell: told, in a sentence, of what was left out and what the file lacks.
+        tell, warn: see `read_source`.
         divide: whether users' last items are held out.
 
     Raises:
@@ -158,7 +167,7 @@ def read_users(
         DataError: the file or the catalogue cannot be used.
         CatalogueMismatch: the file has items that the catalogue has not.
     """
-    found = read_source(data, reader=reader, tell=tell)
+    found = read_source(data, reader=reader, tell=tell, warn=warn)
     kept, items = kept_and_items(found, data, catalogue, tell=tell)
     return divide(kept, items), items
 
@@ -169,8 +178,10 @@ def load_data(source: str | Path, **reading: object) -> tuple[UserSplit, Catalog
     ``load_data("ml-100k")`` downloads MovieLens 100K into the cache where it is missing; the
     other public data sets are there after `fedrec data import`.
 
+    Rows that cannot be read and ids that look wrong are warnings.
+
     Args:
-        source: a file, or a name in `PUBLIC`.
+        source: a file, ``-`` for standard input, or a name in `PUBLIC`.
         reading: further settings of the section `data`, as in ``minimum_rating=4``.
 
     Returns:
@@ -194,16 +205,21 @@ def load_data(source: str | Path, **reading: object) -> tuple[UserSplit, Catalog
             f"data.{place}: {wrong['msg']}.",
             remedy=f"Settings of reading are {', '.join(DataSettings.model_fields)}.",
         ) from None
-    return read_users(data, reader="load_data")
+    return read_users(data, reader="load_data", warn=True)
 
 
-def _notes(found: Interactions, report: ReadReport, data: DataSettings) -> Iterator[str]:
-    """Say what somebody who trusts figures of this file should know; no value of it is named."""
+def _unasked(report: ReadReport) -> Iterator[str]:
+    """Say what was left out or may be wrong, whatever the settings; no value of it is named."""
     if report.n_bad:
         yield (
             f"{report.left_out}, the first in line {report.bad_rows[0].line}; "
             "`fedrec data describe` lists them"
         )
+    yield from report.doubts()
+
+
+def _notes(found: Interactions, report: ReadReport, data: DataSettings) -> Iterator[str]:
+    """Say what follows from the settings, and which times are missing; no value is named."""
     if report.n_below_rating:
         yield report.below_rating(data.minimum_rating or 0.0)
     if report.n_missing_timestamps == len(found):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.interactions import MISSING_TIMESTAMP
-from fedrec.data.reading import flag_of
+from fedrec.data.reading import flag_of, is_nothing
 from fedrec.errors import DataError
 
 __all__ = ["FIRST_TIME", "Times", "formats_that_fit", "looks_like_time", "shown_span"]
@@ -115,7 +115,8 @@ class Times:
             self._note(f"{_UNITS[unit - 1]} since 1970", lines[place], values[place])
 
     def _one(self, value: Any, line: int) -> int:
-        if value is None or (isinstance(value, str) and (not value or value.isspace())):
+        # Only NaN differs from itself.
+        if value is None or value != value or (isinstance(value, str) and is_nothing(value)):
             return MISSING_TIMESTAMP
         number = _number(value) if self._how in ("auto", "number") else None
         if number is not None:
@@ -161,6 +162,8 @@ def looks_like_time(text: str) -> bool:
 
     Smaller numbers may be times, too, but as well ids or ratings.
     """
+    if is_nothing(text):
+        return False
     number = _number(text)
     if number is not None:
         return bool(FIRST_TIME <= number < _LATEST)

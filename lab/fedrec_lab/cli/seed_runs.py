@@ -70,9 +70,8 @@ def run_seeds(
 
     n_rounds = settings.rounds.total + 2
     name = settings.federation.name
-    users = catalogue = None
+    users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     if cells:
-        users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
         tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
     folders = {}
     for seed, own in settings_of_seeds(settings, seeds).items():

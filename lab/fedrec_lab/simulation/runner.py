@@ -46,7 +46,7 @@ def given_or_read(
     if (users is None) != (catalogue is None):
         raise SettingsError("Users and catalogue belong together; one of them is missing.")
     if users is None or catalogue is None:
-        return read_users(settings.data, reader="a simulation")
+        return read_users(settings.data, reader="a simulation", warn=True)
     return users, catalogue
 
 

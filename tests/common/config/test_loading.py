@@ -202,6 +202,7 @@ def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not() -> None:
         "data.columns",
         "data.separator",
         "data.encoding",
+        "data.quotes",
         "data.rating_column",
         "data.timestamp_format",
         "data.user_column",

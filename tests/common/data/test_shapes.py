@@ -49,7 +49,7 @@ def test_any_separator_under_a_header(tmp_path: Path, separator: str) -> None:
     assert found_in(path) == ROWS
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("separator", [",", ";"])
 def test_a_separator_in_quotation_marks_is_no_separator(tmp_path: Path, separator: str) -> None:
     path = tmp_path / "visits.csv"
     text = table(separator, lambda item: f'"{item}"').replace("x", f"x{separator}y")
@@ -392,7 +392,7 @@ def test_columns_of_parquet_that_nobody_named_are_guessed(tmp_path: Path) -> Non
 def test_lines_are_counted_past_blank_ones_and_quoted_breaks(tmp_path: Path) -> None:
     path = tmp_path / "v.csv"
     path.write_text('user,item\n\n"a\nb",x\n\nc\nd,\n')
-    interactions, report = read_interactions(path)
+    interactions, report = read_interactions(path, Reading(quotes="lines"))
     assert interactions.user_ids.tolist() == ["a\nb"]
     assert [(bad.line, bad.reason) for bad in report.bad_rows] == [
         (6, "1 fields, expected 2"),
@@ -413,35 +413,45 @@ def test_chunks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 LINES = st.lists(
     st.sampled_from(["u1,i1,3\n", "u1,i2,4\n", "u2,,5\n", "u3,i1\n", '"u,4",i4,6\n', "\n"])
-    | st.text(alphabet='u7,"\r\n\x00 ', max_size=9).map(lambda text: text + "\n"),
+    | st.text(alphabet='u7,"\r\n ', max_size=9).map(lambda text: text + "\n"),
     max_size=12,
 )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lines=LINES, quotes=st.booleans(), ends=st.sampled_from(["\n", "\r\n"]))
+@given(
+    lines=LINES,
+    separator=st.sampled_from([",", "::"]),
+    quotes=st.sampled_from(["none", "fields"]),
+    ends=st.sampled_from(["\n", "\r\n"]),
+)
 def test_lines_without_quotes_are_read_as_the_csv_module_reads_them(
-    tmp_path: Path, lines: list[str], quotes: bool, ends: str
+    tmp_path: Path, lines: list[str], separator: str, quotes: str, ends: str
 ) -> None:
     """The same columns, first lines and bad rows, wherever chunks end."""
     path = tmp_path / "v.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
-        file.write("".join(lines).replace("\n", ends) + "u9,i9,9")
-    reading = Reading(encoding="utf-8")
+        text = "".join(lines).replace("\n", ends) + "u9,i9,9"
+        file.write(text.replace(",", separator))
+    reading = Reading(encoding="utf-8", quotes=quotes)
     roles = ("user", "item", "timestamp")
 
     def found() -> list[tuple[object, ...]]:
-        table = read_headless(path, reading, separator=",", roles=roles, quotes=quotes)
+        table = read_headless(path, reading, separator=separator, roles=roles)
         rows: list[tuple[object, ...]] = []
-        for chunk in table.chunks:
-            columns = (chunk.lines, chunk.users, chunk.items, chunk.times or [])
-            rows += [*zip(*columns, strict=True), *((bad.line, bad.reason) for bad in chunk.bad)]
+        try:
+            for chunk in table.chunks:
+                columns = (chunk.lines, chunk.users, chunk.items, chunk.times or [])
+                rows += zip(*columns, strict=True)
+                rows += ((bad.line, bad.reason) for bad in chunk.bad)
+        except DataError as error:
+            return [(str(error),)]
         return sorted(rows, key=str)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fedrec.data.delimited.CHUNK_ROWS", 2)
         quick = found()
-        patched.setattr("fedrec.data.delimited._plain_columns", lambda *args, **named: ([], 0))
+        patched.setattr("fedrec.data.delimited._plain_columns", lambda *args: None)
         assert quick == found()
         patched.undo()
     assert quick == found(), "and in one chunk"
