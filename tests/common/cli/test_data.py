@@ -6,6 +6,8 @@ import gzip
 import re
 import shlex
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -257,3 +259,47 @@ def test_an_unknown_dataset_names_the_known(fedrec: Fedrec) -> None:
     outcome = fedrec("data", "fetch", "netflix")
     assert outcome.code == 2
     assert "Known are: ml-100k." in outcome.err
+
+
+def test_what_was_left_out_is_counted_and_what_is_doubtful_is_named(
+    fedrec: Fedrec, tmp_path: Path
+) -> None:
+    path = tmp_path / "v.csv"
+    rows = [f"guest,i{n},0" for n in range(20)] + [f"{n},{n},{1300000000 + n}" for n in range(9)]
+    rows += ["1.0,x,1300000000", "user,item,time", "NULL,x,5", "a,x,\\N", "b"]
+    path.write_text("user,item,time\n" + "".join(f"{row}\n" for row in rows))
+    told = fedrec("data", "describe", path)
+    assert "3 of 34 rows were left out (1 without a user or an item, 1 the header):" in told.err
+    assert f"{path}:32: the header again" in told.err
+    assert "data: the user 'guest' has 20 of 31 rows; " in told.err
+    assert "data: users written both as 1 and as 1.0, each of which counts as two: 1." in told.err
+    assert "data: 20 of 31 rows have the time 0, which counts as the oldest" in told.err
+    found = fedrec("data", "describe", path, "--json").json
+    counts = ("n_rows", "n_bad", "n_without_id", "n_headers", "n_below_rating")
+    assert [found[name] for name in counts] == [34, 3, 1, 1, 0]
+    assert (found["n_zero_timestamps"], found["interactions_without_time"]) == (20, 1)
+    settings = tmp_path / "run.toml"
+    settings.write_text(f'[data]\npath = "{path}"\n')
+    told = fedrec("check", settings)
+    assert "left out (1 without a user or an item, 1 the header), the first in line 32" in told.err
+    assert "one user has 20 of 31 rows" in told.err
+    assert "guest" not in told.err
+    refused = fedrec("data", "import", path, "--into", tmp_path / "out", "--strict")
+    assert (refused.code, "Line 32: the header again." in refused.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_standard_input_is_a_file_too(tmp_path: Path) -> None:
+    rows = "user,item\n" + "".join(f"u{n % 9},i{n}\n" for n in range(90))
+    settings = tmp_path / "run.toml"
+    settings.write_text('[data]\npath = "-"\n')
+
+    def run(text: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "fedrec", *map(str, arguments)]
+        packed = gzip.compress(text.encode()) if text else b""
+        return subprocess.run(command, input=packed, capture_output=True)
+
+    for name in ("-", "/dev/stdin"):
+        assert b'"n_users": 9' in run(rows, "data", "describe", name, "--json").stdout
+    assert b"data: /dev/stdin has no times" in run(rows, "check", settings).stderr
+    assert b"/dev/stdin is empty" in run("", "check", settings).stderr
