@@ -20,7 +20,7 @@ from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundP
 from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.rounds.backoff import missed_by_none
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
-from fedrec_server.rounds.selection import counted_of, has_all, may_have_all
+from fedrec_server.rounds.selection import counted_of, has_all, lacking, may_have_all
 from fedrec_server.rounds.state import Phase, Round
 from fedrec_server.rounds.steps import (
     all_arrived,
@@ -52,6 +52,8 @@ class StepCollection(Collection):
         self._held: Mapping[str, ByClient[bytes]] = {}
         self._folded = Counted()
         self._side: CoordinatorSide | None = None
+        # Of whom a look at all cells was, and with how many first messages the next one is due.
+        self._looked: tuple[object, int] = (None, 0)
 
     def hear(self, round_: Round, message: StepMessage) -> None:
         """Take a message that the state machine lets pass.
@@ -112,9 +114,7 @@ class StepCollection(Collection):
         here = arrived(rules, round_)
         left = frozenset(one for one in missed_by_none(rules, gone) if one not in here)
         if round_.phase == COLLECTING:
-            if left:
-                round_ = replace(round_, asked=Asked(round_.asked - left))
-            return may_have_all(rules, round_, len(here)) and has_all(rules, round_, here)
+            return self._have_all_begun(round_, left)
         if all_arrived(rules, round_, left):
             return True
         last = rules.steps.all[-1].phase
@@ -122,6 +122,21 @@ class StepCollection(Collection):
         if round_.phase != last or now < patient_until:
             return False
         return self._following(round_).can_finish
+
+    def _have_all_begun(self, round_: Round, left: frozenset[ClientId]) -> bool:
+        rules, here = self._run.state.rules, arrived(self._run.state.rules, round_)
+        about = (round_.number, len(round_.asked), left)
+        if self._looked[0] == about and len(here) < self._looked[1]:
+            return False
+        if left:
+            round_ = replace(round_, asked=Asked(round_.asked - left))
+        if not may_have_all(rules, round_, len(here)):
+            return False
+        if has_all(rules, round_, here):
+            return True
+        if rules.rounds.cells_per_round:
+            self._looked = about, len(here) + lacking(rules, round_, here)
+        return False
 
     def close(self, round_: Round) -> frozenset[ClientId]:
         """Close the present step; return who is left out of it.
