@@ -50,7 +50,7 @@ input (``safe = True``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 __all__ = [
@@ -147,6 +147,10 @@ class DataError(FedrecError):
     Args:
         options: settings of the section ``data`` with which the same command would work, None for
             one to be left out; a command that fails shows them as its own flags.
+        readings: such settings for each reading that is possible; with one, they are the options.
+
+    Attributes:
+        first_rows: of each reading, where there are several and the file was read so.
     """
 
     code = "data"
@@ -155,10 +159,19 @@ class DataError(FedrecError):
     grpc_status = "INVALID_ARGUMENT"
 
     def __init__(
-        self, message: str, *, remedy: str = "", options: Mapping[str, str | None] | None = None
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        options: Mapping[str, str | None] | None = None,
+        readings: Sequence[Mapping[str, str | None]] = (),
     ) -> None:
         super().__init__(message, remedy=remedy)
         self.options: Mapping[str, str | None] = options or {}
+        self.readings = readings
+        self.first_rows: Sequence[Sequence[str]] = ()
+        if len(readings) == 1:
+            self.options, self.readings = readings[0], ()
 
 
 class KeysError(FedrecError):

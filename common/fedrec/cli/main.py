@@ -184,15 +184,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _propose_command(error: DataError, command: Any, given: Sequence[str]) -> None:
     """Name the command's own flags, and what would work where the error knows it."""
-    from fedrec.cli.data_options import corrected_command, naming_own_flags
+    from fedrec.cli.data_options import naming_own_flags
+    from fedrec.cli.terminal import printable
 
     error.message = naming_own_flags(command, given, error.message)
     error.remedy = naming_own_flags(command, given, error.remedy)
-    if not error.options:
-        return
-    proposed = corrected_command(command, given, error.options)
+    if error.options:
+        error.remedy += f"\n  As in{_proposal(command, given, error.options)}"
+    if error.readings:
+        error.remedy += "\n  More than one reading is possible. Choose the one that is right:"
+    for options, rows in zip(error.readings, error.first_rows, strict=False):
+        error.remedy += f"\n  Either{_proposal(command, given, options)}"
+        error.remedy += "".join(f"\n    {printable(row)}" for row in rows)
+
+
+def _proposal(command: Any, given: Sequence[str], options: Mapping[str, str | None]) -> str:
+    from fedrec.cli.data_options import corrected_command
+
+    if proposed := corrected_command(command, given, options):
+        return f": {proposed}"
     settings = ", ".join(
         f"data.{name} = {value!r}" if value is not None else f"without data.{name}"
-        for name, value in error.options.items()
+        for name, value in options.items()
     )
-    error.remedy += f"\n  As in: {proposed}" if proposed else f"\n  As in the settings: {settings}"
+    return f" the settings: {settings}"

@@ -6,12 +6,12 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Columns, Table
 from fedrec.data.columns import Places, find_places, places_of_roles
-from fedrec.data.guessing import is_header, no_header
-from fedrec.data.opening import head_of, open_text
+from fedrec.data.guessing import Rows, is_header, no_header
+from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text
 from fedrec.data.reading import Reading
 from fedrec.errors import DataError
 
@@ -64,11 +64,19 @@ class _Split:
 
 
 def _split(lines: Iterable[str], separator: str, *, quotes: bool) -> _Rows:
+    mark = separator.removesuffix(" ")
+    if len(mark) != 1:
+        return _Split(lines, mark or None)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    return csv.reader(lines, delimiter=mark, quoting=quoting, skipinitialspace=mark != separator)
+
+
+def _with_blank(path: Path, reading: Reading, separator: str) -> str:
+    """Return a separator and the blank that belongs to it, if it follows each of the first line."""
     if len(separator) > 1 or separator == " ":
-        return _Split(lines, None if separator == " " else separator)
-    if quotes:
-        return csv.reader(lines, delimiter=separator)
-    return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+        return separator
+    _, *after = "".join(head_of(path, reading.encoding, 1)).split(separator)
+    return f"{separator} " if after and all(text.startswith(" ") for text in after) else separator
 
 
 def fields_of(lines: Sequence[str], separator: str) -> list[list[str]]:
@@ -94,18 +102,22 @@ def read_headed(
     Raises:
         DataError: the header lacks a column.
     """
+    between = _with_blank(path, reading, separator)
     with open_text(path, reading.encoding) as file:
-        header = next(filter(_is_row, _split(file, separator, quotes=quotes)), [])
+        header = next(filter(_is_row, _split(file, between, quotes=quotes)), [])
     names = [name.partition(":")[0] for name in header] if typed else header
-    lines = head_of(path, reading.encoding)
-    rows = fields_of(lines[1:], separator)
+
+    def rows() -> Rows:
+        return fields_of(head_of(path, reading.encoding, SAMPLE_ROWS)[1:], separator)
+
     try:
         places = find_places(path, names, reading, rows)
     except DataError as error:
-        if lines and not typed and not is_header(header, rows):
-            raise no_header(path, lines[0], header, rows, reading) from error
+        lines = head_of(path, reading.encoding)
+        if lines and not typed and not is_header(header, rows()):
+            raise no_header(path, lines[0], header, rows(), reading) from error
         raise
-    chunks = _chunks(path, reading, separator, places, len(names), skipped=1, quotes=quotes)
+    chunks = _chunks(path, reading, between, places, len(names), skipped=1, quotes=quotes)
     return _table(chunks, places.columns([name.strip() for name in names]), separator)
 
 
@@ -114,7 +126,8 @@ def read_headless(
 ) -> Table:
     """Read rows without a header, whose columns have these roles in order."""
     places = places_of_roles(roles, reading)
-    chunks = _chunks(path, reading, separator, places, len(roles), skipped=0, quotes=quotes)
+    between = _with_blank(path, reading, separator)
+    chunks = _chunks(path, reading, between, places, len(roles), skipped=0, quotes=quotes)
     names = [f"column {number}" for number in range(1, len(roles) + 1)]
     return _table(chunks, places.columns(names), separator)
 

@@ -115,7 +115,8 @@ def test_a_settings_file_is_corrected_by_set(
     refused = fedrec("check", path)
     again = proposed_by(refused.err)
     assert again[2] == "--set"
-    assert again[3] == "data.columns=user,item,-,rating"
+    # The order of the file is time, item, user.
+    assert again[3] == "data.columns=-,user,item,-"
     found = fedrec(
         *again, "--set", "federation.minimum_item_users=1",
         "--set", "data.columns=-,item,user,rating",
