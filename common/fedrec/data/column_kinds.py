@@ -170,13 +170,13 @@ class Column:
         Without values that repeat nothing shows it.
         """
         seen: dict[str, str] = {}
-        n_repeated = 0
+        n_rows = 0
         for mine, theirs in zip(self.values, other.values, strict=True):
-            before = seen.setdefault(mine, theirs)
-            if before != theirs:
-                return False
-            n_repeated += 1
-        return n_repeated - len(seen) >= 3 and len(set(other.values)) > 1
+            if mine and theirs:
+                n_rows += 1
+                if seen.setdefault(mine, theirs) != theirs:
+                    return False
+        return n_rows - len(seen) >= 3 and len(set(seen.values())) > 1
 
 
 def is_named_as_id(name: str) -> bool:

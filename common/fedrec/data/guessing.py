@@ -17,7 +17,7 @@ __all__ = ["Rows", "columns_of", "is_header", "is_value", "no_header", "possible
 
 _SHAPES = ((re.compile(r"\d+"), "9"), (re.compile(r"[^\W\d_]+"), "a"))
 _MOST_READINGS = 4
-_MOST_COLUMNS = 20
+_MOST_COLUMNS, _SHOWN_COLUMNS = 20, 10
 
 Rows = Sequence[Sequence[str]]
 """Rows of a file as its fields, the first one first; the header is none of them."""
@@ -33,6 +33,8 @@ _NO_IDS = (Kind.EMPTY, Kind.DATES, Kind.MEASURES, Kind.PROSE)
 _TIMES = (Kind.DATES, Kind.MOMENTS)
 _DISTINCT = 0.9
 """Ids of a few small numbers count if at least this share of rows has a pair of its own."""
+_DISTINCT_OF_FEW = 0.2
+"""The same of a few users who have items again and again."""
 
 
 def is_header(names: Sequence[str], rows: Rows) -> bool:
@@ -88,12 +90,13 @@ def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, i
     Returns:
         No reading where nothing fits, or too many do.
     """
-    times = given.get("timestamp") or _times(columns)
+    whens = given.get("timestamp") or ()
+    times = [each for each in whens if each.kind in _TIMES] or whens or _times(columns)
     ratings = given.get("rating") or _ratings(columns)
     found: list[dict[str, int]] = []
     for user, item in _pairs(columns, given, times):
         taken = (user, item)
-        whens: list[Column | None] = [*_whens(times, taken)]
+        moments: list[Column | None] = [*_whens(times, taken)]
         rates: list[Column | None] = [
             each
             for each in ratings
@@ -101,7 +104,7 @@ def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, i
         ]
         if len(rates) > 1 and not given.get("rating"):
             rates = []
-        for when, rate in product(whens or [None], rates or [None]):
+        for when, rate in product(moments or [None], rates or [None]):
             reading = {"user": user, "item": item, "rating": rate, "timestamp": when}
             found.append({role: each.place for role, each in reading.items() if each})
     return found if len(found) <= _MOST_READINGS else []
@@ -116,7 +119,9 @@ def _whens(times: Sequence[Column], ids: tuple[Column, Column]) -> list[Column]:
 
 def why_none(columns: Sequence[Column]) -> str:
     """Return why values tell no user and no item, in a sentence with a blank after it."""
-    shown = "; ".join(column.in_words for column in columns[:_MOST_COLUMNS])
+    shown = "; ".join(column.in_words for column in columns[:_SHOWN_COLUMNS])
+    more = len(columns) - _SHOWN_COLUMNS
+    shown += f"; and {more} more" if more > 0 else ""
     return f"Their values do not tell which are the user and the item: {shown}. " if shown else ""
 
 
@@ -148,6 +153,8 @@ def _pairs(
     events = [each for each in ids if _is_event(each, [*users, *ids], times)]
     ids = [each for each in ids if each not in events]
     ids += [each for each in times if each.told is None and _repeats_as_ids_do(each)]
+    if len(ids) > _MOST_COLUMNS:
+        return []
     unique = [each for each in ids if each.kind in _IDS and each.is_unique]
     found: list[tuple[Column, Column]] = []
     for kinds in _TIERS:
@@ -165,7 +172,10 @@ def _pairs(
             found = _pairs_of_small(found)
         if found:
             break
-    return list(_without_aliases(found))
+    found = list(_without_aliases(found))
+    if not (users or items):
+        found += _pairs_of_first(found, ids)
+    return found
 
 
 def _pairs_of_few_rows(
@@ -194,6 +204,24 @@ def _pairs_of_few_rows(
     ):
         return []
     return [pair for pair in ((user, item), (item, user)) if _are_in_order(*pair, times)]
+
+
+def _pairs_of_first(
+    pairs: Sequence[tuple[Column, Column]], ids: Sequence[Column]
+) -> list[tuple[Column, Column]]:
+    """Return pairs of columns that stand before all others, as users do, and have few values.
+
+    The first rows of a file may be of few users.
+    """
+    first = min((user.place for user, _ in pairs), default=0)
+    return [
+        (user, item)
+        for user in ids
+        if not user.name and user.kind not in _IDS and user.place < first
+        for item in dict.fromkeys(each for pair in pairs for each in pair)
+        if _may_be_ids(user, item, certain=False)
+        and (user.kind is Kind.CONSTANT or _share_of_pairs(user, item) >= _DISTINCT_OF_FEW)
+    ]
 
 
 def _repeats_as_ids_do(column: Column) -> bool:
@@ -242,9 +270,7 @@ def _pairs_of_small(pairs: Sequence[tuple[Column, Column]]) -> list[tuple[Column
     One user may have an item in many rows.
     """
     shares = [
-        1.0
-        if user.kind is Kind.CONSTANT and item.kind in _IDS
-        else len(set(zip(user.values, item.values, strict=True))) / len(user.values)
+        1.0 if user.kind is Kind.CONSTANT and item.kind in _IDS else _share_of_pairs(user, item)
         for user, item in pairs
     ]
     most = max(shares, default=0.0)
@@ -253,6 +279,10 @@ def _pairs_of_small(pairs: Sequence[tuple[Column, Column]]) -> list[tuple[Column
         for pair, share in zip(pairs, shares, strict=True)
         if share == most and most >= _DISTINCT
     ]
+
+
+def _share_of_pairs(user: Column, item: Column) -> float:
+    return len(set(zip(user.values, item.values, strict=True))) / len(user.values)
 
 
 def _without_aliases(pairs: Sequence[tuple[Column, Column]]) -> Iterator[tuple[Column, Column]]:
