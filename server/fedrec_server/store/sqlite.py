@@ -317,7 +317,9 @@ class SqliteStore(Store):
             self._failpoint("rows.begin")
             rows.execute("BEGIN IMMEDIATE")
             if fenced and self._meta("fence") != str(self._fence):
-                raise DurabilityLost("Another coordinator took over the state folder.")
+                raise DurabilityLost(
+                    "Another coordinator took over the state folder; stop one of the two."
+                )
             yield rows
             self._commits = int(self._meta("commits")) + 1
             query = "UPDATE meta SET value = ? WHERE name = 'commits'"
