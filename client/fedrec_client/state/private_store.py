@@ -82,6 +82,7 @@ class PrivateStore:
             if self._state is None and files:
                 raise _lost(folder, files)
             if not read_only:
+                self._check_files(files)
                 self._check_lists()
                 self._collect_garbage()
         except BaseException:
@@ -401,6 +402,19 @@ class PrivateStore:
         """Refuse a record under another name: those of a run are compared with its fields."""
         for name in self._own.keys() - OWN_RECORDS:
             raise damaged(self.folder / STATE_FILE, name)
+
+    def _check_files(self, there: list[str]) -> None:
+        """Refuse a folder that lacks files of its state, before others are deleted.
+
+        Raises:
+            StorageError: naming one.
+        """
+        lacking = set() if self._state is None else self._state.files().difference(there)
+        if lacking:
+            raise StorageError(
+                f"{self.folder / min(lacking)} is missing, which {STATE_FILE} names.",
+                remedy="Nothing was changed or deleted. Bring the newest folder back as a whole.",
+            )
 
     def _check_lists(self) -> None:
         """Refuse a folder whose lists of private tables are damaged, before a table is deleted.

@@ -12,6 +12,7 @@ from client.state.test_private_store import PIN, header, publish, stage, store
 
 from fedrec.errors import StateWentBack, StorageError
 from fedrec.highwater import FILE
+from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
 from fedrec_client.round.user_selection import selection_secret
@@ -176,3 +177,23 @@ def test_another_value_in_any_column_of_any_table_is_noticed(store: PrivateStore
         path.write_bytes(raw)
     assert flipped == len(cells) and contents(store.folder) == before
     PrivateStore(store.folder).close()
+
+
+def test_an_older_database_with_its_mark_deletes_nothing(store: PrivateStore) -> None:
+    """A part of an older folder in the newest one: what the database names is gone by now."""
+    stage(store)
+    older = {name: contents(store.folder)[name] for name in (STATE_FILE, FILE)}
+    store.publish(RoundId(1), b"shared", metrics=b"", counted=False)
+    store.close()
+    newest = contents(store.folder)
+    for name, raw in older.items():
+        (store.folder / name).write_bytes(raw)
+    before = contents(store.folder)
+    with pytest.raises(StorageError, match=r"-[0-9a-f]{32}\.bin is missing, which") as refused:
+        PrivateStore(store.folder)
+    assert "Nothing was changed or deleted" in refused.value.remedy
+    assert contents(store.folder) == before
+    for name in older:
+        (store.folder / name).write_bytes(newest[name])
+    with PrivateStore(store.folder) as again:
+        assert again.state.version == 1
