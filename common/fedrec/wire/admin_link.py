@@ -218,6 +218,7 @@ class AdminLink:
     """
 
     def __init__(self, address: str, credentials: Credentials) -> None:
+        self._own = credentials
         self._channel = open_channel(address, credentials)
         self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
@@ -226,7 +227,7 @@ class AdminLink:
         try:
             found = self._stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=_CALL_SECONDS)
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+            raise from_rpc_error(error, self._own) from None
 
         return RunStatus.of(found)
 
@@ -237,14 +238,14 @@ class AdminLink:
             for event in self._stub.WatchEvents(request, timeout=_WATCH_SECONDS):
                 yield _event(event)
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+            raise from_rpc_error(error, self._own) from None
 
     def stop_run(self, *, now: bool = False) -> str:
         """End the run after the round in progress, or at once; return the coordinator's answer."""
         try:
             reply = self._stub.StopRun(admin_pb2.StopRunRequest(now=now), timeout=_CALL_SECONDS)
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+            raise from_rpc_error(error, self._own) from None
         return str(reply.message)
 
     def open_page(self) -> PageLink:
@@ -256,7 +257,7 @@ class AdminLink:
         try:
             found = self._stub.OpenPage(admin_pb2.OpenPageRequest(), timeout=_CALL_SECONDS)
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+            raise from_rpc_error(error, self._own) from None
         return PageLink(**_fields(found, PageLink))
 
     def applicants(self) -> list[SignedApplication]:
@@ -266,7 +267,7 @@ class AdminLink:
                 admin_pb2.ListApplicantsRequest(), timeout=_CALL_SECONDS
             )
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+            raise from_rpc_error(error, self._own) from None
         applicants = []
         for raw in found.application:
             # The coordinator relays them; it is not trusted to relay good ones only.
@@ -283,7 +284,7 @@ class AdminLink:
         try:
             reply = self._stub.InstallEpoch(_epoch_parts(bundle), timeout=_INSTALL_SECONDS)
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+            raise from_rpc_error(error, self._own) from None
         return bool(reply.began)
 
     def close(self) -> None:

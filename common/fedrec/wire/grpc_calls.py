@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from fedrec.errors import ProtocolError, Unreachable
+from fedrec.identity.certificates import Credentials
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
 from fedrec.wire.error_status import from_rpc_error
@@ -50,6 +51,7 @@ class Calls:
 
     Args:
         channel: where to; closed with this object.
+        own: what the peer is shown.
         deadlines: how long calls may take.
         max_download_bytes: the longest blob that is accepted.
     """
@@ -57,11 +59,13 @@ class Calls:
     def __init__(
         self,
         channel: grpc.Channel,
+        own: Credentials,
         *,
         deadlines: Deadlines,
         max_download_bytes: int,
     ) -> None:
         self._channel = channel
+        self._own = own
         self.deadlines = deadlines
         self._max_download_bytes = max_download_bytes
         self._closed = False
@@ -135,7 +139,7 @@ class Calls:
             yield
         except grpc.RpcError as error:
             self._check_open()
-            raise from_rpc_error(error) from error
+            raise from_rpc_error(error, self._own) from error
 
     def _check_open(self) -> None:
         if self._closed:
