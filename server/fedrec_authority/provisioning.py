@@ -31,7 +31,7 @@ from fedrec.disk import require_writable
 from fedrec.durable import replacing_text
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret, write_public
-from fedrec.listening import is_own_address
+from fedrec.listening import is_own_address, split_address
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.membership.cell_placement import cell_size_of
@@ -112,12 +112,12 @@ def provision(
                 "another folder with --into.",
             )
         keys.keep(keys.begin(settings.plan, len(catalogue)))
-        host, _, port = parties.address.rpartition(":")
+        host, port = split_address(parties.address, "parties.address", to_call=True)
         keys.serve_at([host])
         keys.make_operator()
         keys.rotate()
         coordinators = into / COORDINATOR_KIT
-        kits = [_coordinator_kit(settings, coordinators, keys, catalogue, host, int(port))]
+        kits = [_coordinator_kit(settings, coordinators, keys, catalogue, host, port)]
         for name, part in zip(parties.clients, parts, strict=True):
             kits.append(_client_kit(settings, into / CLIENTS / name, keys, name, part))
     return tuple(kits)
@@ -408,7 +408,7 @@ def _client_kit(
 
 def stays_here(settings: Settings) -> bool:
     """Tell whether only this machine reaches the coordinator, so that kits are not carried."""
-    return is_own_address(settings.parties.address.rpartition(":")[0].strip("[]"))
+    return is_own_address(split_address(settings.parties.address)[0])
 
 
 def _seen_by_owner(settings: Settings, kit: Path) -> Path:

@@ -43,7 +43,7 @@ __all__ = ["WAIT_SECONDS", "FolderChanges", "changing", "running"]
 WAIT_SECONDS = 20.0
 """How long a change waits for another one; making an epoch of many members takes seconds."""
 _LIFE_LOCK, _CHANGE_LOCK = (f"{AUTHORITY_FOLDER}/{name}" for name in ("lock", "change.lock"))
-_LOCAL_HOSTS = ("localhost", "127.0.0.1")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @contextmanager
