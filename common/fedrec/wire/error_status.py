@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 
@@ -22,11 +24,13 @@ from fedrec.errors import (
     Unreachable,
     VersionMismatch,
 )
+from fedrec.wire.grpc_channel import proxy_words
 
 __all__ = [
     "CODE_KEY",
     "INCIDENT_KEY",
     "STATUS",
+    "calling",
     "from_rpc_error",
     "new_incident",
     "to_details",
@@ -75,6 +79,7 @@ _DATES = (
     "key authority (`fedrec keys rotate --host NAME`)."
 )
 _CONNECTIONS: tuple[tuple[str, str, str], ...] = (
+    ("HTTP proxy returned", "The proxy refused to connect.", "Ask who runs the proxy."),
     ("Connection refused", "Connection refused: nothing listens at the address.", _START),
     ("hostname lookup|DNS resolution", "No machine by that name is known here.", _START),
     ("[Tt]imed out|Timeout|unreachable|No route", "The address does not answer.", _START),
@@ -144,6 +149,22 @@ def to_details(
     if isinstance(error, NotInRoster) and error.epoch:
         metadata.append((EPOCH_KEY, str(error.epoch)))
     return status, ERRORS[code].public, tuple(metadata)
+
+
+@contextmanager
+def calling(address: str) -> Iterator[None]:
+    """Turn gRPC's errors into ours, and name the proxy that may be what fails.
+
+    Raises:
+        FedrecError: what the peer told, or why it told nothing.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        found = from_rpc_error(error)
+        if type(found) is Unreachable and not found.incident:
+            found.message = f"{found.message} {proxy_words(address)}".strip()
+        raise found from error
 
 
 def from_rpc_error(error: grpc.RpcError) -> FedrecError:
