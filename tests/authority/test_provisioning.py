@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import time
@@ -113,6 +114,30 @@ def test_no_kit_has_what_is_somebody_elses(here: Path, data: Path) -> None:
         assert private == [own]
     invitations = {(kits / "clients" / name / "invitation.pem").read_bytes() for name in CLIENTS}
     assert len(invitations) == len(CLIENTS)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """Return what others than its owner could enter, read or change."""
+    return [str(path) for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_kits_are_their_owners_whatever_the_umask(here: Path, data: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        assert trial(data, "--into", "new/kits") == 0
+        assert call("--add", "east", "--into", "new/kits") == 0
+        assert call("--operator", "maria", "--into", "new/kits") == 0
+    finally:
+        os.umask(before)
+    assert open_to_others(here / "new" / "kits" / "coordinator") == []
+    assert open_to_others(here / "new" / "kits" / "clients") == []
+    # What the authority hands out stays readable, in folders that only their owner enters.
+    handed_out = {Path(path) for path in open_to_others(here / "new")}
+    assert all(path.is_file() for path in handed_out)
+    assert {path.name for path in handed_out if path.suffix != ".crt"} == {
+        "00000001.json", "authority.pub.json", "epoch.json", "identity.pub.json",
+    }  # fmt: skip
 
 
 def test_clients_with_data_of_their_own(here: Path, data: Path) -> None:

@@ -59,7 +59,7 @@ def changing(folder: AuthorityFolder, *, new: bool = False) -> Iterator[FolderCh
         SettingsError: nothing can be written there.
     """
     if new:
-        require_writable(folder.path, "--into", mode=0o777)
+        require_writable(folder.path, "--into")
         require_writable(folder.private, "--into")
     else:
         folder.membership  # noqa: B018  # raises where there is no authority
@@ -208,4 +208,4 @@ class FolderChanges(AuthorityFolder):
             {**identity.fields(), "consent": encode_bytes(consent)} for identity, consent in ordered
         ]
         document = write_document(APPLICANTS, {"applicants": entries})
-        write_public(self.private / APPLICANTS_FILE, document)
+        replace_secret(self.private / APPLICANTS_FILE, document)
