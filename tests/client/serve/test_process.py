@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
 import signal
 import socket
 import ssl
@@ -90,6 +91,8 @@ def serving(silo: Silo, *words: object) -> Iterator[Server]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A usual limit of files, which the server's own limit of connections is above.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)),
     ) as process:
         try:
             yield Server(process)
