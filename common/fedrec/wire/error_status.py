@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 
@@ -23,11 +25,13 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.identity.certificates import Credentials, dates_of
+from fedrec.wire.grpc_channel import proxy_words
 
 __all__ = [
     "CODE_KEY",
     "INCIDENT_KEY",
     "STATUS",
+    "calling",
     "from_rpc_error",
     "new_incident",
     "to_details",
@@ -79,6 +83,7 @@ _CLOCKS = "Check the coordinator's clock, and look into its log."
 _CLOSED = "failed to connect to all addresses.*(Socket closed|Connection reset|Broken pipe)"
 """Of a handshake, where gRPC's server refuses a certificate: without an alert that says why."""
 _CONNECTIONS: tuple[tuple[str, str, str], ...] = (
+    ("HTTP proxy returned", "The proxy refused to connect.", "Ask who runs the proxy."),
     ("Connection refused", "Connection refused: nothing listens at the address.", _START),
     ("hostname lookup|DNS resolution", "No machine by that name is known here.", _START),
     ("[Tt]imed out|Timeout|unreachable|No route", "The address does not answer.", _START),
@@ -142,6 +147,26 @@ def to_details(
     if isinstance(error, NotInRoster) and error.epoch:
         metadata.append((EPOCH_KEY, str(error.epoch)))
     return status, ERRORS[code].public, tuple(metadata)
+
+
+@contextmanager
+def calling(address: str, own: Credentials) -> Iterator[None]:
+    """Turn gRPC's errors into ours, and name the proxy that may be what fails.
+
+    Args:
+        address: whom the call is to.
+        own: what the peer was shown.
+
+    Raises:
+        FedrecError: what the peer told, or why it told nothing.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        found = from_rpc_error(error, own)
+        if type(found) is Unreachable and not found.incident:
+            found.message = f"{found.message} {proxy_words(address)}".strip()
+        raise found from error
 
 
 def from_rpc_error(error: grpc.RpcError, own: Credentials | None = None) -> FedrecError:

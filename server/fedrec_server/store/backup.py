@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.disk import unwritten
+from fedrec.disk import make_private, unwritten
 from fedrec.durable import sync
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.highwater import FILE, record
@@ -58,7 +58,7 @@ def back_up(state: Path, into: Path) -> BackedUp:
         )
     draft = into.parent / f".{into.name}-{secrets.token_hex(8)}"
     try:
-        into.parent.mkdir(parents=True, exist_ok=True)
+        make_private(into.parent)
         found = _copied(state, draft)
         os.replace(draft, into)
         sync(into.parent)
