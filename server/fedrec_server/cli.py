@@ -62,6 +62,7 @@ def run(
 
     from fedrec.config.loading import load_settings
     from fedrec.errors import PrivacyBudgetSpent, SettingsError
+    from fedrec.extras import require
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.allocator import give_memory_back
@@ -72,6 +73,11 @@ def run(
     give_memory_back()
     settings = load_settings(settings_file, {"coordinator.page": page})
     log_to_stderr(as_json=settings.coordinator.log_format == "json")
+    require(
+        "grpc_health",
+        *(("starlette", "uvicorn") if settings.coordinator.page else ()),
+        *(("grpc_reflection",) if settings.coordinator.reflection else ()),
+    )
     if settings.data.catalogue is None:
         raise SettingsError(
             "data.catalogue is missing; the coordinator serves the catalogue to clients.",

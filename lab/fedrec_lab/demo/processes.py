@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedrec.child_process import child_command
 from fedrec.errors import Unreachable
 
 __all__ = ["Failure", "Processes"]
 
-_PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 15.0
 _TAIL_LINES = 12
 
@@ -56,14 +54,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _end_with_parent() -> None:
-    """Ask Linux to end this process when its parent dies; elsewhere `close` alone does it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 class Processes:
-    """Starts `python -m fedrec ...` in processes of their own, with a log file each.
+    """Starts `fedrec ...` in processes of their own, with a log file each.
 
     Leaving the context ends every process that still runs: politely, then firmly.
     """
@@ -84,14 +76,13 @@ class Processes:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         with self._log_of(name).open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "fedrec", *arguments],
+                child_command("fedrec", *arguments),
                 stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 text=True,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
             )
         self._running[name] = process
         return process
