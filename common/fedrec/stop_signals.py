@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ __all__ = ["heeded_signals", "ignore_stop_signals", "interrupted_by_any", "on_st
 _STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
+
+_SECONDS_UNTIL_AGAIN = 0.05
 
 
 def heeded_signals() -> tuple[signal.Signals, ...]:
@@ -39,7 +43,7 @@ def on_stop_signals(handler: Callable[[int, FrameType | None], object]) -> Itera
 def interrupted_by_any() -> Iterator[None]:
     """Let every signal that asks to stop raise KeyboardInterrupt, as Ctrl-C does by itself."""
     others = tuple(number for number in heeded_signals() if number != signal.SIGINT)
-    with _handled(others, signal.default_int_handler):
+    with _handled(others, signal.default_int_handler), _raised_again_where_lost():
         yield
 
 
@@ -47,6 +51,25 @@ def ignore_stop_signals() -> None:
     """Leave it to the parent what they mean: a terminal or a service manager tells all of them."""
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _raised_again_where_lost() -> Iterator[None]:
+    """Repeat an interrupt that came in a callback of C, as a compiler's, where it is lost."""
+    before = sys.unraisablehook
+
+    def tell(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            again = (os.getpid(), signal.SIGINT)
+            threading.Timer(_SECONDS_UNTIL_AGAIN, os.kill, again).start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = tell
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

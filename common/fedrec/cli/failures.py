@@ -43,9 +43,7 @@ def report_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
         print("Interrupted. The command can be given again.", file=sys.stderr)
         return INTERRUPTED
     known = _as_known(error)
-    if isinstance(known, OutputLost):
-        if not known.reader_left:
-            print(f"error [{known.code}]: {known.message}", file=sys.stderr)
+    if isinstance(known, OutputLost) and known.reader_left:
         return known.exit_code
     if as_json:
         with suppress(OutputLost):
