@@ -10,7 +10,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Report, RevealStatement, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.rounds.by_client import Asked, Counted
+from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.state import Ending, Reporting, Round, Rules, State
@@ -311,7 +311,7 @@ def _current(rows: sqlite3.Connection) -> Round | None:
         ),
         accepted=Counted(accepted),
         total=blob_of(row["sum_length"], row["sum_digest"]),
-        messages=messages,
+        messages={step: ByClient(of_step) for step, of_step in messages.items()},
     )
 
 
