@@ -52,9 +52,10 @@ def run(
 ) -> None:
     """Serve a federation; the first line on stdout is a JSON object with the address.
 
-    Ctrl-C, SIGHUP and SIGTERM finish what was begun and save, a second one stops at once; the same
-    command goes on. The first two leave with 130, SIGTERM with 0, for containers. With --until-finished
-    the run's end leaves with 0, with 4 where the privacy budget is spent, with 1 where it failed.
+    Ctrl-C, SIGHUP and SIGTERM finish what was begun and save, a second one stops at once; the
+    same command goes on. The first two leave with 130, SIGTERM with 0, for containers. With
+    --until-finished the run's end leaves with 0, with 4 where the privacy budget is spent, with 1
+    where it failed.
     """
     # The command line answers --help without loading gRPC.
     import asyncio

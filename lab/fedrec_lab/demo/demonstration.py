@@ -138,7 +138,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     began = time.monotonic()
     plan = options.plan()
     check_exposure(plan, accepted=options.accept_exposure)
-    plans = (plan, second) if (second := options.second_plan()) else (plan,)
+    plans = filter(None, (plan, options.second_plan()))
     encrypting = (module for each in plans for module in protection_modules(each))
     require("torch", "pyarrow", "matplotlib", *PARTIES_NEED, *PAGE_NEEDS, *encrypting)
     announce(console, "Preparing", ": data, keys, and a private folder for each client")
