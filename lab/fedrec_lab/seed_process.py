@@ -30,10 +30,16 @@ def main() -> None:
         stopping = threading.Event()
         end_with_parent(asked[0]["parent"], lambda: os._exit(1))
         threading.Thread(target=_listen, args=(sys.stdin.buffer, stopping), daemon=True).start()
-        _answer(*asked, answers, stopping)
-    # A thread still reads stdin, which the end of an interpreter would wait for.
-    sys.stderr.flush()
-    os._exit(0)
+        # A thread still reads stdin, at which the end of an interpreter would abort.
+        code = 1
+        try:
+            _answer(*asked, answers, stopping)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
 
 
 def _listen(pipe: IO[bytes], stopping: threading.Event) -> None:
