@@ -24,7 +24,8 @@ ROUNDS = 5_000
 PAGE_SECONDS = 5.0
 """In which the page has to show what happened; it is told every second."""
 LINGERS = "import fedrec_server.app as app; app.LINGER_SECONDS = {seconds}"
-ENDINGS = {signal.SIGTERM: 0, signal.SIGINT: 130}
+ENDINGS = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 130}
+NUMBERS = tuple(ENDINGS)
 
 
 class Parties:
@@ -126,12 +127,12 @@ def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties: Parties, 
         parties.until_rounds(2)
         # Wherever the next round is by then.
         time.sleep(0.05 * n)
-        parties.stop([signal.SIGTERM, signal.SIGINT][n % 2])
+        parties.stop(NUMBERS[n % 3])
     parties.until_rounds(1)
     parties.stop_client("c")
     for n in range(stops):
         parties.until_waiting("c")
-        parties.stop([signal.SIGTERM, signal.SIGINT][n % 2])
+        parties.stop(NUMBERS[n % 3 - 1])
     parties.start_client("c")
     parties.until_rounds(1)
 

@@ -17,6 +17,7 @@ from fedrec.data.writing import no_formula
 from fedrec.disk import unwritten
 from fedrec.durable import replacing
 from fedrec.errors import DataError, SettingsError
+from fedrec.extras import require
 from fedrec.ids import RoundId
 from fedrec.recommender import Recommender
 from fedrec_client.recommending.own_recommender import own_recommender
@@ -77,6 +78,8 @@ def export_recommendations(
             f"{file} is there already; nothing was changed.",
             remedy="Choose another file, or give --force to replace it.",
         )
+    if form == ".parquet":
+        require("pyarrow")
     own = own_recommender(settings, which)
     parts = _Parts(own, wanted)
     try:

@@ -75,7 +75,7 @@ def serve(
     answering; without one it says so and waits. It works beside a running client, after it, and
     without the coordinator, and changes nothing in the state folder.
 
-    Ctrl-C leaves with 130, SIGTERM with 0.
+    Ctrl-C and SIGHUP leave with 130, SIGTERM with 0.
     """
     # Small products on several threads take longer, and others' time. Before numpy is imported.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -19,6 +19,7 @@ import uvloop
 
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, written_address
+from fedrec.stop_signals import heeded_signals
 from fedrec.web_server import WebServer, listening_socket, web_server
 from fedrec_client.serve.access import Gate
 from fedrec_client.serve.application import Application
@@ -58,13 +59,13 @@ class Place:
 
 
 def serve(place: Place, holder: ModelHolder, on_start: Callable[[str], None]) -> bool:
-    """Serve until SIGINT or SIGTERM comes.
+    """Serve until SIGINT, SIGTERM or SIGHUP comes.
 
     Args:
         on_start: told the address once the folder was looked at; there need be no model yet.
 
     Returns:
-        Whether it was SIGINT.
+        Whether it was another than SIGTERM.
 
     Raises:
         SettingsError: the address cannot be used, or others could read what is about people.
@@ -96,7 +97,7 @@ async def _serve(
         server.force_exit = len(came) > 1
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in heeded_signals():
         loop.add_signal_handler(number, stop, number)
     # Questions that come meanwhile wait in the socket's queue, in place of an answer that there is
     # no model yet.
@@ -114,7 +115,7 @@ async def _serve(
         for task in besides:
             with suppress(asyncio.CancelledError):
                 await task
-    return came[:1] == [signal.SIGINT]
+    return bool(came) and came[0] != signal.SIGTERM
 
 
 def _server(place: Place, application: Application) -> WebServer:

@@ -153,10 +153,15 @@ def _recorded(
     """
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.config.loading import load_settings
+    from fedrec.extras import require
+    from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.federation_record import record_federation
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.reports.run_view import RunView
 
+    require("torch", "pyarrow")
+    if why_no_figures():
+        typer.echo(f"warning: {why_no_figures()}", err=True)
     settings = load_settings(settings_file)
     plan = settings.plan
     n_items, _ = catalogue_size(settings)

@@ -18,10 +18,12 @@ from fedrec_lab.demo.watching import follow_run
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_view import RunView
 
-__all__ = ["ANY_PAGE", "Parties", "run_parties"]
+__all__ = ["ANY_PAGE", "PAGE_NEEDS", "PARTIES_NEED", "Parties", "run_parties"]
 
 AUTHORITY, COORDINATOR, CLIENTS = "authority", "coordinator", "clients"
 _LAST_SECONDS = 30.0
+PARTIES_NEED = ("torch", "grpc_health")
+PAGE_NEEDS = ("starlette", "uvicorn")
 ANY_PAGE = "127.0.0.1:0"
 """For a trial: on this machine alone, on whichever port is free."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedrec.child_process import child_command
 from fedrec.disk import make_private
 from fedrec.errors import Unreachable
 
 __all__ = ["Failure", "Processes"]
 
-_PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 15.0
 _TAIL_LINES = 12
 
@@ -57,14 +55,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _end_with_parent() -> None:
-    """Ask Linux to end this process when its parent dies; elsewhere `close` alone does it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 class Processes:
-    """Starts `python -m fedrec ...` in processes of their own, with a log file each.
+    """Starts `fedrec ...` in processes of their own, with a log file each.
 
     Leaving the context ends every process that still runs: politely, then firmly.
     """
@@ -89,14 +81,13 @@ class Processes:
         with os.fdopen(handle, "ab") as log:
             os.fchmod(handle, 0o600)
             process = subprocess.Popen(
-                [sys.executable, "-m", "fedrec", *arguments],
+                child_command("fedrec", *arguments),
                 stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 text=True,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
             )
         self._running[name] = process
         return process
