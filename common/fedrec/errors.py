@@ -37,6 +37,7 @@
     |- StorageError                  storage                1    RESOURCE_EXHAUSTED
     |  |- DamagedFile                damaged_file           1    DATA_LOSS
     |  |- FolderInUse                folder_in_use          1    RESOURCE_EXHAUSTED
+    |  |- OutputLost                 output                 1    RESOURCE_EXHAUSTED
     |  `- StateWentBack              state_went_back        1    DATA_LOSS
     |- Unreachable                   unreachable            3    UNAVAILABLE
     |  `- CoordinatorStopping        stopping               3    UNAVAILABLE
@@ -73,6 +74,7 @@ __all__ = [
     "KeysError",
     "MalformedUpdate",
     "NotInRoster",
+    "OutputLost",
     "PartialCell",
     "PlanMismatch",
     "PrivacyBudgetSpent",
@@ -426,11 +428,23 @@ class FolderInUse(StorageError):
     public = "Another process uses the folder."
 
 
+class OutputLost(StorageError):
+    """Standard output is closed, or its disk is full, or its reader has left.
+
+    Attributes:
+        reader_left: as `head` does, which no one needs to be told.
+    """
+
+    code = "output"
+    public = "The output cannot be written."
+    reader_left = False
+
+
 class StateWentBack(StorageError):
-    """A coordinator's folder knows less than it once did."""
+    """A state folder knows less than it once did."""
 
     code = "state_went_back"
-    public = "The coordinator's state is older than it was."
+    public = "The state folder is older than it was."
     grpc_status = "DATA_LOSS"
 
 

@@ -12,7 +12,9 @@ from typer.main import get_command
 
 from fedrec.cli.failures import EXIT_CODES, report_failure
 from fedrec.cli.lazy import LazyGroup, Verb
-from fedrec.errors import DataError
+from fedrec.cli.streams import own_streams
+from fedrec.errors import DataError, OutputLost
+from fedrec.stop_signals import interrupted_by_any
 
 __all__ = ["VERBS", "app", "main"]
 
@@ -172,14 +174,35 @@ def root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with own_streams():
+        sys.exit(_run(given))
+
+
+def _run(given: list[str]) -> Any:
+    """Run a command and return its exit code."""
     debug = "--debug" in takewhile(lambda argument: argument.startswith("-"), given)
     command = get_command(app)
+    code: Any = 0
     try:
-        command.main(args=given, prog_name="fedrec")
+        # A closed stdout is found before anything is computed for it.
+        sys.stdout.flush()
+        with interrupted_by_any():
+            command.main(args=given, prog_name="fedrec")
+    except SystemExit as ended:
+        code = ended.code
+        # typer makes an exit of it, without a word.
+        interrupt = getattr(ended.__context__, "__cause__", None)
+        if isinstance(interrupt, KeyboardInterrupt):
+            code = report_failure(interrupt, as_json=False, debug=debug)
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, DataError):
             _propose_command(error, command, given)
-        sys.exit(report_failure(error, as_json="--json" in given, debug=debug))
+        code = report_failure(error, as_json="--json" in given, debug=debug)
+    try:
+        sys.stdout.flush()
+    except OutputLost as error:
+        return code or report_failure(error, as_json=False, debug=debug)
+    return code
 
 
 def _propose_command(error: DataError, command: Any, given: Sequence[str]) -> None:

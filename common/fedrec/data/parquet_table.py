@@ -12,6 +12,7 @@ from fedrec.data.columns import find_places
 from fedrec.data.opening import SAMPLE_ROWS
 from fedrec.data.reading import ROLES, Reading
 from fedrec.errors import DataError
+from fedrec.extras import how_to_install
 
 __all__ = ["read_parquet"]
 
@@ -29,7 +30,7 @@ def read_parquet(path: Path, reading: Reading) -> Table:
     except ImportError as error:
         raise DataError(
             f"{path} is Parquet and pyarrow is not installed.",
-            remedy="Install fedrec[client], or convert the file to CSV.",
+            remedy=f"Install it with: {how_to_install('pyarrow')}; or convert the file to CSV.",
         ) from error
     try:
         # A handle keeps pyarrow from guessing partitions from the names of the folders above.

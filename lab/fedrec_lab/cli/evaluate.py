@@ -99,8 +99,10 @@ def evaluate(
     on stdout is the folder.
     """
     from fedrec.cli.data_options import echo_note
+    from fedrec.config.layout import training_modules
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.extras import require
     from fedrec.provenance import provenance_of
     from fedrec_lab.comparison.comparing import compare
 
@@ -119,6 +121,8 @@ def evaluate(
     settings = load_settings(settings_file, values_of(values))
     numbers = seeds_of(seeds, settings.federation.seed)
     names = _references(references, skip or [])
+    counting = ("numba",) if "ease" in names else ()
+    require(*training_modules(settings.plan), "pyarrow", *counting)
     users, catalogue = read_users(settings.data, reader="an evaluation", tell=echo_note)
     asked, by_cells, unused = read_cells(settings, cells, clients)
     if unused:

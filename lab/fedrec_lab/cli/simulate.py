@@ -91,10 +91,13 @@ def simulate(
     from fedrec.cli.private_pricing import private_price
     from fedrec.config.algorithm import algorithm_warnings
     from fedrec.config.exposure import check_exposure
+    from fedrec.config.layout import protection_modules, training_modules
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.extras import require
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.training import further_protocols
+    from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.recording import record_simulation
     from fedrec_lab.simulation.runner import simulate as run_federation
@@ -103,9 +106,12 @@ def simulate(
     settings = load_settings(settings_file, {"client.workers": workers} | values_of(values))
     chosen = settings.plan
     check_exposure(chosen, accepted=accept_exposure)
+    encrypting = protection_modules(chosen) if protect else ()
+    require(*training_modules(chosen), "pyarrow", *encrypting)
     for warning in (
         *algorithm_warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
+        *filter(None, (why_no_figures(),)),
     ):
         typer.echo(f"warning: {warning}", err=True)
     asked, by_cells, unused = read_cells(settings, cells, clients)
@@ -166,7 +172,7 @@ def simulate(
             catalogue=catalogue,
             also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
         )
-    record_simulation(result, run)
+        record_simulation(result, run)
     _print(result, run, as_json)
     if result.budget_spent:
         raise PrivacyBudgetSpent(

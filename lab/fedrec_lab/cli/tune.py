@@ -62,13 +62,16 @@ def tune(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.config.exposure import check_exposure
+    from fedrec.config.layout import training_modules
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.extras import require
     from fedrec_lab.comparison.tuning import grid_of, tried, try_settings
 
     given = values_of(values)
     settings = load_settings(settings_file, given)
     check_exposure(settings.plan, accepted=accept_exposure)
+    require(*training_modules(settings.plan))
     grid = grid_of(settings.algorithm.name, tries or ())
     # All are checked before the first is trained.
     jobs: list[tuple[Mapping[str, str], Settings]] = [({}, settings)]
