@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["InWords", "Section"]
+__all__ = ["InWords", "Section", "UsedIf", "where_used"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,63 @@ class InWords:
     words: str
 
 
+@dataclass(frozen=True, slots=True)
+class UsedIf:
+    """Beside which other settings of its section a field has a say.
+
+    Of several on one field, one that holds is enough.
+
+    Attributes:
+        values: by setting, the values with which it does.
+        above_zero: the settings that must be above 0 besides.
+    """
+
+    values: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    above_zero: tuple[str, ...] = ()
+
+    def misses(self, section: Section) -> Iterator[str]:
+        """Yield the settings of a section that are not as they have to be."""
+        yield from (
+            name for name, wanted in self.values.items() if getattr(section, name) not in wanted
+        )
+        yield from (name for name in self.above_zero if not getattr(section, name) > 0)
+
+    def words(self, path: str = "") -> str:
+        """Return the condition, with a path before the name of each setting."""
+        parts = [
+            f"{path}{name} is {' or '.join(map(json.dumps, wanted))}"
+            for name, wanted in self.values.items()
+        ]
+        return " and ".join([*parts, *(f"{path}{name} is above 0" for name in self.above_zero)])
+
+
+def where_used(metadata: list[object], path: str = "") -> str:
+    """Return where a field has a say, as a clause; nothing where it always has."""
+    found = [item.words(path) for item in metadata if isinstance(item, UsedIf)]
+    return f"only where {', or where '.join(found)}" if found else ""
+
+
 class Section(BaseModel):
     """A section that cannot be changed after reading and has no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    def without_use(self, path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield settings that are set and have no say: the keys involved, and a sentence.
+
+        Args:
+            path: the section's dotted name; tables inside it are looked through as well.
+        """
+        for name, info in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, Section):
+                yield from value.without_use(f"{path}.{name}")
+            misses = [[*one.misses(self)] for one in info.metadata if isinstance(one, UsedIf)]
+            if not misses or not all(misses) or value == info.default:
+                continue
+            others = dict.fromkeys(f"{path}.{other}" for missed in misses for other in missed)
+            yield (
+                (f"{path}.{name}", *others),
+                f"{path}.{name} is set, but it has a say {where_used(info.metadata, f'{path}.')}. "
+                f"Leave it out, or change {' or '.join(others)}.",
+            )

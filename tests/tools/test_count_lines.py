@@ -36,11 +36,23 @@ def tool():
 
 
 def test_blank_lines_comments_and_docstrings_do_not_count():
-    # import, class, size, def, return, "a", two of the value, the closing bracket.
-    assert tool().code_lines(TEXT) == 9
+    # import, class, size, def, return; on lines, also "a", two of the value, the closing bracket.
+    assert tool().size_of(TEXT) == (1, 5, 9)
+    assert tool().size_of('"""A docstring alone."""\n') == (0, 0, 0)
 
 
 def test_folders_add_up_and_generated_code_is_left_out():
-    found = tool().counted(None)
-    assert found["."] == sum(found[name] for name in ("common", "server", "client", "lab"))
-    assert found["common/fedrec/wire/v1"] == 0 < found["common/fedrec/wire"]
+    found = tool().counted(None, 4)
+    packages = [found[name] for name in ("common", "server", "client", "lab")]
+    assert found["all"] == tuple(map(sum, zip(*packages, strict=True)))
+    assert found["common/fedrec/wire/v1"] == (0, 0, 0) < found["common/fedrec/wire"]
+
+
+def test_what_has_grown_is_named_with_both_numbers(tmp_path):
+    sizes = {"all": tool().Size(2, 1_050, 2_000), "common": tool().Size(2, 1_050, 2_000)}
+    table = tmp_path / "size.txt"
+    table.write_text(tool().table(sizes, None) + "\n")
+    assert tool().grown(sizes, tool().read_table(table)) == []
+    assert tool().grown(sizes | {"all": tool().Size(2, 1_051, 1_999)}, sizes) == [
+        "all has 1,051 statements; the table has 1,050."
+    ]

@@ -26,6 +26,7 @@ from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.protection import Member, Protection
+from fedrec.protection.tolerance import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
@@ -40,10 +41,8 @@ from fedrec_client.membership.round_terms import RoundTerms
 from fedrec_client.membership.round_vector import RoundVector
 from fedrec_client.membership.statements import About, check_follows, check_reports, check_statement
 
-__all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol", "tag_key_of"]
+__all__ = ["Membership", "check_protocol", "tag_key_of"]
 
-FEWEST_SUMMANDS = 3
-"""Sums of fewer clients are never opened under encryption, whatever a roster says."""
 DIGEST_BYTES = 32
 
 

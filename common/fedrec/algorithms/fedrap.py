@@ -55,7 +55,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -66,6 +66,7 @@ from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
+from fedrec.section import UsedIf
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +75,9 @@ __all__ = ["FedRAP", "FedRAPSettings", "accounted_epsilon"]
 
 _DELTA = 1e-5
 """The paper names no delta."""
+_SHARED: Mapping[str, tuple[object, ...]] = {"tables": ("both", "shared")}
+_SPARSE = {**_SHARED, "sparsity": ("l1", "l2")}
+_NOISY: Mapping[str, tuple[object, ...]] = {"noise_where": ("grad", "upload")}
 
 
 class FedRAPSettings(TrainedSettings):
@@ -99,20 +103,24 @@ class FedRAPSettings(TrainedSettings):
         description="L2 coefficient (omega) of everything; all rows of both tables shrink in "
         "every step, touched or not.",
     )
-    difference_weight: float = Field(
+    difference_weight: Annotated[float, UsedIf({"tables": ("both",)})] = Field(
         default=0.1,
         ge=0,
         le=1000,
         description="How much own rows are rewarded for being unlike the shared ones (v1 of "
-        'lambda). Has no meaning unless tables = "both".',
+        "lambda).",
     )
-    sparsity: Literal["l1", "l2", "none"] = Field(
+    sparsity: Annotated[Literal["l1", "l2", "none"], UsedIf(_SHARED)] = Field(
         default="l1", description="What keeps the shared table small."
     )
-    sparsity_weight: float = Field(
+    sparsity_weight: Annotated[float, UsedIf(_SPARSE)] = Field(
         default=0.1, ge=0, le=1000, description="How much it does (v2 of mu)."
     )
-    schedule: Literal["tanh", "sin", "square", "frac", "fixed"] = Field(
+    schedule: Annotated[
+        Literal["tanh", "sin", "square", "frac", "fixed"],
+        UsedIf(_SPARSE, above_zero=("sparsity_weight",)),
+        UsedIf({"tables": ("both",)}, above_zero=("difference_weight",)),
+    ] = Field(
         default="tanh",
         description="How both weights go over the published rounds. The paper's released code "
         "runs fixed whatever it is told.",
@@ -133,19 +141,19 @@ class FedRAPSettings(TrainedSettings):
         description="A user stops after an epoch that changed its mean loss relatively less; "
         "0 for never.",
     )
-    noise_where: Literal["none", "grad", "upload"] = Field(
+    noise_where: Annotated[Literal["none", "grad", "upload"], UsedIf(_SHARED)] = Field(
         default="none",
         description="Where the paper's Gaussian noise goes: on every gradient of the shared table, "
         "or on every upload of it. It is no guarantee of [privacy]; check says what it is worth.",
     )
-    noise_clip: float = Field(
+    noise_clip: Annotated[float, UsedIf(_NOISY)] = Field(
         default=0.1,
         gt=0,
         le=1e6,
         description="A longer gradient of the shared table, or upload, is shrunk to this length "
         "(tau) before noise is added.",
     )
-    noise_multiplier: float = Field(
+    noise_multiplier: Annotated[float, UsedIf(_NOISY)] = Field(
         default=1.0,
         gt=0,
         le=1e6,
@@ -293,62 +301,17 @@ class FedRAP(TrainedAlgorithm):
 
 
 def _contradiction(settings: AlgorithmSettings) -> Problem | None:
-    """Refuse weights without a table that they are about, and decay beyond zero."""
+    """Refuse decay beyond zero."""
     assert isinstance(settings, FedRAPSettings)
-    fields = type(settings).model_fields
     shrinks = max(settings.item_rate, settings.learning_rate) * settings.weight_decay
-    if settings.noise_where != "none" and settings.tables == "private":
-        return (
-            ("algorithm.noise_where", "algorithm.tables"),
-            f'algorithm.noise_where is "{settings.noise_where}", but with algorithm.tables = '
-            '"private" nothing is sent that noise could be added to. Leave it out.',
-        )
-    for name in ("noise_clip", "noise_multiplier"):
-        if settings.noise_where == "none" and getattr(settings, name) != fields[name].default:
-            return (
-                (f"algorithm.{name}", "algorithm.noise_where"),
-                f'algorithm.{name} is set, but algorithm.noise_where is "none". Leave it out, or '
-                'set algorithm.noise_where = "grad" or "upload".',
-            )
-    if shrinks >= 1:
-        return (
-            ("algorithm.weight_decay", "algorithm.item_rate"),
-            f"algorithm.weight_decay times the larger step size is {shrinks:g}: every step would "
-            "turn all values round. Lower algorithm.weight_decay or algorithm.item_rate until the "
-            "product is below 1.",
-        )
-    unused = {
-        "both": (),
-        "shared": ("difference_weight",),
-        "private": ("difference_weight", "sparsity_weight", "sparsity", "schedule"),
-    }[settings.tables]
-    for name in unused:
-        if getattr(settings, name) != fields[name].default:
-            return (
-                (f"algorithm.{name}", "algorithm.tables"),
-                f'algorithm.{name} is set, but with algorithm.tables = "{settings.tables}" there '
-                "is nothing that it could be about. Leave it out, or set algorithm.tables = "
-                '"both".',
-            )
-    if settings.tables == "private":
+    if shrinks < 1:
         return None
-    if settings.sparsity == "none" and (
-        settings.sparsity_weight != fields["sparsity_weight"].default
-    ):
-        return (
-            ("algorithm.sparsity_weight", "algorithm.sparsity"),
-            'algorithm.sparsity_weight is set, but algorithm.sparsity is "none". Leave it out, or '
-            'set algorithm.sparsity = "l1" or "l2".',
-        )
-    sparse = settings.sparsity != "none" and settings.sparsity_weight > 0
-    apart = settings.tables == "both" and settings.difference_weight > 0
-    if not sparse and not apart and settings.schedule != fields["schedule"].default:
-        return (
-            ("algorithm.schedule", "algorithm.sparsity"),
-            f'algorithm.schedule is "{settings.schedule}", but no weight is above 0 that it could '
-            "move. Leave it out.",
-        )
-    return None
+    return (
+        ("algorithm.weight_decay", "algorithm.item_rate"),
+        f"algorithm.weight_decay times the larger step size is {shrinks:g}: every step would "
+        "turn all values round. Lower algorithm.weight_decay or algorithm.item_rate until the "
+        "product is below 1.",
+    )
 
 
 def accounted_epsilon(multiplier: float, n_releases: int, delta: float) -> float:

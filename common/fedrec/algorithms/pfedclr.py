@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,7 @@ from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.exact_linalg import product
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.section import UsedIf
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +71,7 @@ __all__ = ["PFedCLR", "PFedCLRSettings", "nominal_epsilon"]
 
 _SHARED, _PERSONAL = "shared", "personal"
 _SCORED_USERS = 64
+_CALIBRATED = UsedIf({"variant": ("clr",)})
 _TAIL = 10.0
 """One of 22,000 values of Laplace noise lies beyond ten times its scale."""
 
@@ -84,8 +86,8 @@ class PFedCLRSettings(TrainedSettings):
         description="clr: the method, with A B; cf: a full matrix W in place of A B; af: W trained "
         "after FedMF, whose user vector it leaves alone.",
     )
-    rank: int = Field(
-        default=2, ge=1, le=1024, description="Rank of A B (variant clr); at most dim."
+    rank: Annotated[int, _CALIBRATED] = Field(
+        default=2, ge=1, le=1024, description="Rank of A B; at most dim."
     )
     learning_rate: float = Field(
         default=0.01, gt=0, le=1000, description="Step size (eta) of items and users, by Adam."
@@ -106,7 +108,7 @@ class PFedCLRSettings(TrainedSettings):
         le=100,
         description="Items and user vectors begin as N(0, its square); the paper does not say.",
     )
-    factor_deviation: float = Field(
+    factor_deviation: Annotated[float, _CALIBRATED] = Field(
         default=1.0,
         gt=0,
         le=100,
@@ -117,7 +119,10 @@ class PFedCLRSettings(TrainedSettings):
         description="Score with a user's own item table of its last round, as the paper does; the "
         "client keeps n_items scores for each user. false scores with the published table.",
     )
-    newcomers: Literal["initial", "current"] = Field(
+    newcomers: Annotated[
+        Literal["initial", "current"],
+        UsedIf({"personal_items": (True,)}, above_zero=("personal_rate",)),
+    ] = Field(
         default="initial",
         description="Users who never trained are scored with the first item table, as in the "
         "paper, or with the published one.",
@@ -311,28 +316,6 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
             f"algorithm.rank is {settings.rank}, but algorithm.dim is {settings.dim}: A B would "
             "have more numbers than the full matrix that it stands for, and no higher rank. Set "
             f'algorithm.rank = {settings.dim} or less, or algorithm.variant = "cf".',
-        )
-    default = PFedCLRSettings.model_fields
-    if settings.variant != "clr":
-        for name in ("rank", "factor_deviation"):
-            if getattr(settings, name) != default[name].default:
-                return (
-                    (f"algorithm.{name}", "algorithm.variant"),
-                    f"algorithm.{name} is set, but algorithm.variant = "
-                    f'"{settings.variant}" has a full matrix in place of A B. Leave it out, or set '
-                    'algorithm.variant = "clr".',
-                )
-    if settings.newcomers == "current" and not settings.personal_rate:
-        return (
-            ("algorithm.newcomers", "algorithm.personal_rate"),
-            'algorithm.newcomers is "current", but algorithm.personal_rate is 0, so that nothing '
-            "tells who has trained. Leave algorithm.newcomers out.",
-        )
-    if settings.newcomers == "current" and not settings.personal_items:
-        return (
-            ("algorithm.newcomers", "algorithm.personal_items"),
-            'algorithm.newcomers is "current", but algorithm.personal_items is false, which '
-            "scores everybody with the published table already. Leave algorithm.newcomers out.",
         )
     return None
 

@@ -43,10 +43,10 @@ Readings, where the paper is silent: l is not differentiated; rates are the base
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,7 @@ from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 from fedrec.errors import SettingsError
 from fedrec.model.state import PrivateState
+from fedrec.section import UsedIf
 from fedrec.updates.settings import UpdateSettings
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ __all__ = ["PLGC", "PLGCSettings"]
 
 _VISIT: Mapping[str, Any] = MappingProxyType({"local_epochs": 10, "batch_size": 2048})
 _BEGUN, _SCORES, _MIXED = "begun", "personal_scores", " mixed"
+
+
+def _used_by(*regularisers: str, **values: tuple[object, ...]) -> UsedIf:
+    return UsedIf({"regulariser": regularisers, **values}, above_zero=("weight",))
 
 
 class PLGCSettings(WrapperSettings):
@@ -92,7 +97,9 @@ class PLGCSettings(WrapperSettings):
         description="Score with the mixture of own and shared table. false: own tables begin anew "
         "as the shared one in every round and score alone (eRR only).",
     )
-    regulariser: Literal["err", "au", "duorec", "feddecorr"] = Field(
+    regulariser: Annotated[
+        Literal["err", "au", "duorec", "feddecorr"], UsedIf(above_zero=("weight",))
+    ] = Field(
         default="err",
         description="What keeps both tables together: PLGC's own eRR, or what the paper compares "
         "it with.",
@@ -103,21 +110,21 @@ class PLGCSettings(WrapperSettings):
         le=1000,
         description="Weight (beta) of the regulariser; 0 for mixing only.",
     )
-    off_weight: float = Field(
+    off_weight: Annotated[float, _used_by("err", "au")] = Field(
         default=0.01,
         ge=0,
         le=1000,
         description="Weight (gamma) of eRR's entries off the diagonal, or of AU's uniformity.",
     )
-    projector: bool = Field(
+    projector: Annotated[bool, _used_by("err")] = Field(
         default=True,
         description="Whether eRR compares what a user's own projector and predictor make of the "
         "rows, and not the rows; the others always compare rows.",
     )
-    projector_rate: float = Field(
+    projector_rate: Annotated[float, _used_by("err", projector=(True,))] = Field(
         default=0.1, gt=0, le=1000, description="Step size of projector and predictor."
     )
-    temperature: float = Field(
+    temperature: Annotated[float, _used_by("duorec")] = Field(
         default=0.2, gt=0, le=100, description="Temperature of DuoRec's cosines."
     )
     rate_factor: float = Field(
@@ -427,40 +434,15 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
             f'algorithm.upload is "table", but users of {base.name} train and send the shared '
             "table itself; their own one stays. Leave it out.",
         )
-    return _unused(made, phases) or Wrapper.contradiction_of_base(settings)
-
-
-def _unused(made: PLGC, phases: tuple[Phase, ...]) -> Problem | None:
-    """Refuse what is set and has no say."""
-    for name, reason in _without_a_say(made, phases):
-        if getattr(made.settings, name) != PLGCSettings.model_fields[name].default:
-            return (
-                (f"algorithm.{name}", "algorithm.regulariser"),
-                f"algorithm.{name} is set, but {reason}. Leave it out.",
-            )
-    return None
-
-
-def _without_a_say(made: PLGC, phases: tuple[Phase, ...]) -> Iterator[tuple[str, str]]:
-    """Yield settings that change nothing beside the others, and why."""
-    settings = made.settings
     optimisers = [each for phase in phases for each in phase.optimisers]
-    if not any(isinstance(each, Sgd) and each.factor == 1.0 for each in optimisers):
-        yield "rate_factor", f"steps of {made.base.name} go by Adam or have a factor of their own"
-    if not settings.weight:
-        for name in ("regulariser", "off_weight", "projector", "projector_rate", "temperature"):
-            yield name, "algorithm.weight is 0, so that there is no regulariser"
-        return
-    other = f'algorithm.regulariser is "{settings.regulariser}", which does not have it'
-    if settings.regulariser != "duorec":
-        yield "temperature", other
-    if settings.regulariser not in ("err", "au"):
-        yield "off_weight", other
-    if settings.regulariser != "err":
-        yield "projector", other
-        yield "projector_rate", other
-    elif not settings.projector:
-        yield "projector_rate", "algorithm.projector is false"
+    by_factor = any(isinstance(each, Sgd) and each.factor == 1.0 for each in optimisers)
+    if settings.rate_factor != PLGCSettings.model_fields["rate_factor"].default and not by_factor:
+        return (
+            ("algorithm.rate_factor", "algorithm.base.name"),
+            f"algorithm.rate_factor is set, but steps of {base.name} go by Adam or have a factor "
+            "of their own. Leave it out.",
+        )
+    return Wrapper.contradiction_of_base(settings)
 
 
 def _needs_everybody(settings: AlgorithmSettings) -> str:

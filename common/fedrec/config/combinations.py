@@ -20,11 +20,12 @@ from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.section import Section
 from fedrec.updates import UPDATES
 
 __all__ = ["COMBINATIONS", "Combination", "Conflict", "find_conflicts"]
 
-FEWEST_SUMMANDS = 3
 NEGATIVES_RANKED = 99
 _CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation.protocol")
 
@@ -172,18 +173,11 @@ def _sampling(plan: Plan) -> Iterator[Conflict]:
 
 
 def _unused(plan: Plan) -> Iterator[Conflict]:
-    """Refuse settings of another update structure: they would be ignored."""
-    used = UPDATES[plan.update.structure].own_settings
-    every = {name for structure in UPDATES.values() for name in structure.own_settings}
-    for name in sorted(every - used):
-        field = type(plan.update).model_fields[name]
-        if getattr(plan.update, name) != field.default:
-            having = [key for key, structure in UPDATES.items() if name in structure.own_settings]
-            yield Conflict(
-                keys=(f"update.{name}", "update.structure"),
-                sentence=f"update.{name} is set, but {plan.update.structure} has no use for it, "
-                f"only {' and '.join(having)}. Leave it out, or change update.structure.",
-            )
+    """Refuse settings that have no say beside the others: they would be ignored."""
+    for name in type(plan).model_fields:
+        section = getattr(plan, name)
+        for keys, sentence in section.without_use(name) if isinstance(section, Section) else ():
+            yield Conflict(keys=keys, sentence=sentence)
 
 
 def _indices(plan: Plan) -> Iterator[Conflict]:

@@ -21,7 +21,7 @@ from fedrec.algorithms import AlgorithmSettings
 from fedrec.config.schema import NAMED, Plan, ProtectionSettings, Settings, section_type
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS
-from fedrec.section import InWords, Section
+from fedrec.section import InWords, Section, where_used
 
 __all__ = [
     "SettingInfo",
@@ -133,7 +133,9 @@ def _annotation(section: str, name: str, field: FieldInfo) -> Any:
 def _sentence_of(section: str, name: str, field: FieldInfo) -> str:
     if (section, name) == ("protection", "name"):
         return "; ".join(f"{name}: {kind.summary}" for name, kind in PROTECTIONS.items()) + "."
-    return field.description or ""
+    condition = where_used(field.metadata)
+    told = field.description or ""
+    return f"{told} {condition[0].upper()}{condition[1:]}." if condition else told
 
 
 def section_sentences() -> dict[str, str]:

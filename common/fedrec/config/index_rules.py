@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from fedrec.config.schema import Plan
 from fedrec.protection import PROTECTIONS
-from fedrec.updates import UPDATES
 
 __all__ = ["index_problems"]
 
@@ -16,7 +15,7 @@ Problem = tuple[tuple[str, ...], str]
 def index_problems(plan: Plan) -> Iterator[Problem]:
     """Yield what contradicts indices in the clear: the settings and a sentence."""
     update, name = plan.update, plan.protection.name
-    if update.indices == "hidden" or "indices" not in UPDATES[update.structure].own_settings:
+    if update.indices == "hidden" or update.structure != "topk":
         return
     advice = "or leave update.indices out, which sends zeros along."
     if PROTECTIONS[name].without_entries:

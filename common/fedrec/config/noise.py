@@ -6,10 +6,9 @@ import math
 
 from fedrec.config.schema import Plan
 from fedrec.privacy import Mechanism, cheapest_rho, gaussian
+from fedrec.protection.tolerance import FEWEST_SUMMANDS
 
 __all__ = ["fewest_clients", "mechanism_of", "noise_multiplier_of"]
-
-FEWEST_SUMMANDS = 3
 
 
 def mechanism_of(plan: Plan) -> Mechanism | None:

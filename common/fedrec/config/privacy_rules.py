@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import about_algorithm, algorithm_of
 from fedrec.config.noise import mechanism_of
-from fedrec.config.schema import Plan, PrivacySettings
+from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.privacy.gaussian import FEWEST_STEPS
 from fedrec.protection import PROTECTIONS
@@ -21,23 +21,12 @@ _COUNTS = "users"
 def privacy_problems(plan: Plan) -> Iterator[Problem]:
     """Yield what contradicts a plan's privacy: the settings and a sentence."""
     if plan.privacy.mechanism == "none":
-        yield from _without_use(plan)
         return
     yield from _own_noise(plan)
     yield from _algorithm(plan)
     yield from _update(plan)
     yield from _protection(plan)
     yield from _noise(plan)
-
-
-def _without_use(plan: Plan) -> Iterator[Problem]:
-    for name, field in PrivacySettings.model_fields.items():
-        if getattr(plan.privacy, name) != field.default:
-            yield (
-                (f"privacy.{name}", "privacy.mechanism"),
-                f'privacy.{name} is set, but privacy.mechanism is "none", so that it has no use. '
-                'Set privacy.mechanism = "gaussian", or leave it out.',
-            )
 
 
 def _own_noise(plan: Plan) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ from fedrec.config.local_sections import (
 )
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.protection import PROTECTIONS, Protection, ProtectionSettings
-from fedrec.section import InWords, Section
+from fedrec.section import InWords, Section, UsedIf
 from fedrec.updates.settings import UpdateSettings
 
 __all__ = [
@@ -93,6 +93,9 @@ class FederationSettings(Section):
     )
 
 
+_UNDER_NOISE = UsedIf({"mechanism": ("gaussian", "laplace")})
+
+
 class PrivacySettings(Section):
     """What every sum hides of a single user, for every reader."""
 
@@ -102,7 +105,7 @@ class PrivacySettings(Section):
         "which protects users once the shares of a whole round are added up; laplace: every "
         "client adds noise that is enough alone, as papers do, for much less precision.",
     )
-    clip: float = Field(
+    clip: Annotated[float, _UNDER_NOISE] = Field(
         default=1.0,
         gt=0,
         le=1e6,
@@ -110,36 +113,36 @@ class PrivacySettings(Section):
         "tensors together; a longer one is shrunk. Values of tensors with a range of their own "
         "are measured in units of it, times update.clip.",
     )
-    noise_multiplier: float = Field(
+    noise_multiplier: Annotated[float, _UNDER_NOISE] = Field(
         default=0.0,
         ge=0,
         le=1e4,
         description="Standard deviation of a sum's noise (laplace: the scale of a client's) over "
         "the clip; 0 takes the least with which rounds_per_user rounds stay within epsilon.",
     )
-    epsilon: float = Field(
+    epsilon: Annotated[float, _UNDER_NOISE] = Field(
         default=8.0,
         gt=0,
         le=1000,
         description="The budget of a user over the whole run; no round opens beyond it.",
     )
-    delta: float = Field(
+    delta: Annotated[float, _UNDER_NOISE] = Field(
         default=1e-5, gt=0, le=0.1, description="Probability with which epsilon may be exceeded."
     )
-    rounds_per_user: int = Field(
+    rounds_per_user: Annotated[int, _UNDER_NOISE] = Field(
         default=10,
         ge=0,
         description="Most training rounds that a user takes part in; the user's client sees to "
         "it. 0 sets no limit but rounds.total.",
     )
-    colluding_share: float = Field(
+    colluding_share: Annotated[float, _UNDER_NOISE] = Field(
         default=0.1,
         gt=0,
         lt=1,
         description="Share of a round's clients who may take their own noise off a sum, one of "
         "them at least; the others add more to make up for it (gaussian).",
     )
-    expected_users: float = Field(
+    expected_users: Annotated[float, _UNDER_NOISE] = Field(
         default=100.0,
         gt=0,
         le=1e9,

@@ -15,11 +15,11 @@ from fedrec.protection.none import NoProtection
 from fedrec.protection.protection import Protection
 from fedrec.protection.round_protocol import RoundTerms
 from fedrec.protection.settings import ProtectionSettings
+from fedrec.protection.tolerance import FEWEST_SUMMANDS
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["Rehearsal", "check_summands", "rehearse"]
 
-FEWEST_SUMMANDS = 3
 _TAG_KEY_BYTES = 32
 
 

@@ -40,7 +40,6 @@ class SCoLR(CoLR):
     """CoLR at rank r, in which every user trains r_u rows of B; see the module's docstring."""
 
     name: ClassVar[str] = "scolr"
-    own_settings: ClassVar[frozenset[str]] = frozenset({"subset", "normaliser"})
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
         super().__init__(settings, dim)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedrec.section import Section
+from fedrec.section import Section, UsedIf
 
 __all__ = ["UpdateSettings"]
 
@@ -26,32 +26,32 @@ class UpdateSettings(Section):
         description="Rank of the update (colr), of the largest one (scolr), or what is left of "
         "it (svd); at most dim.",
     )
-    ratio: float = Field(
+    ratio: Annotated[float, UsedIf({"structure": ("topk",)})] = Field(
         default=0.0625,
         gt=0,
         le=1,
-        description="Share of all n_items x dim values that is kept (topk).",
+        description="Share of all n_items x dim values that is kept.",
     )
-    compress: Literal["user", "client"] = Field(
+    compress: Annotated[Literal["user", "client"], UsedIf({"structure": ("svd", "topk")})] = Field(
         default="user",
-        description="Whose change is compressed before it is sent (svd, topk): each user's, as "
+        description="Whose change is compressed before it is sent: each user's, as "
         "in the papers, or the sum of a client's users.",
     )
-    indices: Literal["hidden", "clear"] = Field(
+    indices: Annotated[Literal["hidden", "clear"], UsedIf({"structure": ("topk",)})] = Field(
         default="hidden",
         description="hidden sends zeros along, so that no index travels; clear sends the kept "
         "values alone, each with its index, which the coordinator reads and which names a user's "
-        "items (topk under paillier's single sets, one user a client, as in the papers).",
+        "items (under paillier's single sets, one user a client, as in the papers).",
     )
-    subset: Literal["user", "client"] = Field(
+    subset: Annotated[Literal["user", "client"], UsedIf({"structure": ("scolr",)})] = Field(
         default="user",
-        description="Who draws rows of B (scolr): each user, as in the paper, or each client for "
+        description="Who draws rows of B: each user, as in the paper, or each client for "
         "all its users.",
     )
-    normaliser: Literal["item", "entry"] = Field(
+    normaliser: Annotated[Literal["item", "entry"], UsedIf({"structure": ("scolr",)})] = Field(
         default="item",
         description="Changes are divided by the users who touched the item, or by those who "
-        "trained that very value (scolr); entry sends a count for every value.",
+        "trained that very value; entry sends a count for every value.",
     )
     clip: float = Field(
         default=1.0,

@@ -32,7 +32,6 @@ class SVD(Compressed):
     """Keep the `rank` largest singular triples."""
 
     name: ClassVar[str] = "svd"
-    own_settings: ClassVar[frozenset[str]] = frozenset({"compress"})
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
         super().__init__(settings, dim)

@@ -33,7 +33,6 @@ class TopK(Compressed):
     """Keep the largest `ratio` of all values."""
 
     name: ClassVar[str] = "topk"
-    own_settings: ClassVar[frozenset[str]] = frozenset({"compress", "indices", "ratio"})
     clear_indices: ClassVar[str] = "the index of every kept value, which names the user's items"
     in_numpy: ClassVar[bool] = True
     """Whether a processor selects in numpy; tests of what devices do set it to False."""

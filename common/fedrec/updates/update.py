@@ -39,8 +39,6 @@ class UpdateStructure(ABC):
     """
 
     name: ClassVar[str]
-    own_settings: ClassVar[frozenset[str]] = frozenset()
-    """Settings of the section that only this structure, or few, make use of."""
     counts_entries: bool = False
     clear_indices: ClassVar[str] = ""
 

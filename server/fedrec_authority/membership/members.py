@@ -11,14 +11,13 @@ from fedrec.identity.cells import Standing
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
+from fedrec.protection.tolerance import FEWEST_SUMMANDS
 
 __all__ = ["FEWEST_CHARS", "Member", "Membership", "find"]
 
 KIND = "fedrec authority membership"
 FEWEST_CHARS = 16
 """Hexadecimal characters of a fingerprint that people compare: 64 bits, found by nobody."""
-FEWEST_SUMMANDS = 3
-"""Under encryption nobody opens a sum of fewer clients, whatever the plan says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
 from fedrec.protection.opening import opening_seconds
 from fedrec.protection.round_protocol import ONE_STEP, SUMMING
+from fedrec.protection.tolerance import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     Report,
@@ -40,9 +41,6 @@ PHASES: tuple[Phase, ...] = tuple(
 """Those of all protections, for whoever counts them apart."""
 
 NO_ROUND = RoundId(0)
-
-FEWEST_SUMMANDS = 3
-"""Under encryption a sum of fewer clients is never revealed, whatever the settings say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

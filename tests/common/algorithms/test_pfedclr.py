@@ -193,8 +193,11 @@ def test_a_gradient_that_is_shrunk_takes_other_steps(users):
         ({"rank": 5}, "algorithm.rank is 5, but algorithm.dim is 4"),
         ({"variant": "cf", "rank": 3}, "algorithm.rank is set, but"),
         ({"variant": "af", "factor_deviation": 0.1}, "algorithm.factor_deviation is set"),
-        ({"newcomers": "current", "personal_items": False}, "published table already"),
-        ({"newcomers": "current", "personal_rate": 0}, "nothing tells who has trained"),
+        (
+            {"newcomers": "current", "personal_items": False},
+            "only where algorithm.personal_items is true",
+        ),
+        ({"newcomers": "current", "personal_rate": 0}, "algorithm.personal_rate is above 0"),
     ],
 )
 def test_settings_that_mean_nothing_together(algorithm, words):

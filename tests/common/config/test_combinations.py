@@ -214,7 +214,11 @@ def test_indices_travel_in_the_clear_under_sets_of_one_value(preset: str) -> Non
         (clear_indices(preset="packed-3072"), "protection.preset", "nobody can move a slot"),
         (clear_indices(preset="default"), "protection.preset", "nobody can move a slot"),
         (clear_indices(update={"compress": "client"}), "update.compress", "a client is one user"),
-        (clear_indices(update={"structure": "dense"}), "update.indices", "only topk"),
+        (
+            clear_indices(update={"structure": "dense"}),
+            "update.indices",
+            'only where update.structure is "topk"',
+        ),
     ],
     ids=["bfv", "ckks", "masks", "none", "packed", "default", "silos", "dense"],
 )
@@ -248,10 +252,10 @@ def test_every_preset_can_be_chosen(name: str) -> None:
 @pytest.mark.parametrize(
     ("structure", "field", "value", "having"),
     [
-        ("dense", "compress", "client", "svd and topk"),
-        ("colr", "ratio", 0.5, "topk"),
-        ("svd", "normaliser", "entry", "scolr"),
-        ("scolr", "compress", "client", "svd and topk"),
+        ("dense", "compress", "client", '"svd" or "topk"'),
+        ("colr", "ratio", 0.5, '"topk"'),
+        ("svd", "normaliser", "entry", '"scolr"'),
+        ("scolr", "compress", "client", '"svd" or "topk"'),
     ],
 )
 def test_settings_of_another_structure_are_refused(
@@ -260,7 +264,7 @@ def test_settings_of_another_structure_are_refused(
     plan = Plan(update=UpdateSettings.model_validate({"structure": structure, field: value}))
     (conflict,) = find_conflicts(plan)
     assert conflict.keys == (f"update.{field}", "update.structure")
-    assert f"only {having}" in conflict.sentence
+    assert f"only where update.structure is {having}. Leave it out" in conflict.sentence
 
 
 @pytest.mark.parametrize(

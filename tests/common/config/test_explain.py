@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from typing import get_args
 
 import pytest
+from pydantic.fields import FieldInfo
 
 from fedrec.config.explain import (
+    _sections,
     all_settings,
     as_toml,
     explain,
@@ -16,6 +19,7 @@ from fedrec.config.explain import (
 )
 from fedrec.config.schema import CoordinatorSettings, PartiesSettings, Settings
 from fedrec.errors import SettingsError
+from fedrec.section import UsedIf
 
 
 def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
@@ -60,6 +64,32 @@ def test_addresses(address: str) -> None:
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(ValueError, match="address"):
         PartiesSettings(address=address)
+
+
+def test_conditions_are_about_settings_and_values_that_there_are() -> None:
+    conditions = 0
+    for section, _, model in _sections():
+        for one in (item for field in model.model_fields.values() for item in field.metadata):
+            if not isinstance(one, UsedIf):
+                continue
+            conditions += 1
+            for name, values in one.values.items():
+                assert name in model.model_fields, (section, name)
+                assert all(value in _values(model.model_fields[name]) for value in values), name
+            assert {*one.above_zero} <= {*model.model_fields}, (section, one)
+    assert conditions > 20
+
+
+def _values(field: FieldInfo) -> tuple[object, ...]:
+    choices: tuple[object, ...] = get_args(field.annotation)
+    return (True, False) if field.annotation is bool else choices
+
+
+def test_where_a_setting_has_a_say_is_told_with_it() -> None:
+    (info,) = (one for one in explain("algorithm.projector_rate") if one.owner == "plgc")
+    assert info.sentence.endswith(
+        'Only where regulariser is "err" and projector is true and weight is above 0.'
+    )
 
 
 def test_a_section_or_everything_can_be_explained() -> None:
