@@ -7,14 +7,17 @@ bits: `ckks_vector_from` and `+=`, one vector for each block of 8,192 values. Th
 all messages, sums are compared at the end, and the messages are made before the clock starts.
 
 First comes what a round keeps of its clients, without messages: the state machine's checks and step
-for each update, and the sum that follows it. It has to be linear in the clients.
+for each update, and the sum that follows it. It has to be linear in the clients, also where they
+are summed in cells and a round wants half of the cells it asks.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -27,6 +30,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from server.support.made_messages import client, header, rules
 
+from fedrec.identity.cells import Cell, Partition
 from fedrec.protection import PROTECTIONS, Accumulator, SegmentSpec, VectorSpec
 from fedrec_server.rounds.collecting import is_counted
 from fedrec_server.rounds.events import Tick, Uploaded
@@ -132,17 +136,28 @@ class Nothing(Accumulator):
         return b""
 
 
-def bookkeeping_seconds(n_clients: int) -> float:
+def bookkeeping_seconds(n_clients: int, n_cells: int = 0) -> float:
     """Return the processor seconds that a round takes to count `n_clients` updates, unread."""
     clients = [client(number) for number in range(n_clients)]
-    state = State(
-        rules=rules(needs_reveal=False, minimum_clients=n_clients), roster=frozenset(clients)
-    )
+    minimum = n_clients
+    partition, wanted = Partition(), {}
+    if n_cells:
+        cells = (
+            Cell(id=place + 1, since=1, core=tuple(clients[place::n_cells]))
+            for place in range(n_cells)
+        )
+        partition, minimum = Partition(cell_size=3, cells=tuple(cells)), 3
+        wanted = {"cells_per_round": n_cells // 2, "over_provision": 2.0}
+    plain = rules(needs_reveal=False, minimum_clients=minimum, **wanted)
+    state = State(rules=replace(plain, partition=partition), roster=frozenset(clients))
     state, _ = step(state, Tick(now=0.0, live=state.roster))
+    random.Random(0).shuffle(clients)
     events = [Uploaded(now=0.0, header=header(1, each)) for each in clients]
     total = RunningSum(Nothing, lambda header: b"")
     began = time.process_time()
     for event in events:
+        if state.current is not None and state.current.phase == "summing":
+            break
         for _ in range(2):
             # Before its bytes are read, and before they are kept.
             assert not is_counted(state, event.header)
@@ -163,14 +178,15 @@ def main() -> None:
     parser.add_argument("--only-bookkeeping", action="store_true", help="leave messages out")
     options = parser.parse_args()
     print(describe_machine())
-    for n_clients in (8_000, 100_000):
-        found = [bookkeeping_seconds(n_clients) for _ in range(3)]
-        print(f"bookkeeping of {n_clients:,} updates, processor: {summary(found)}")
+    for n_clients, n_cells in ((8_000, 0), (8_000, 1_000), (100_000, 0)):
+        found = [bookkeeping_seconds(n_clients, n_cells) for _ in range(3)]
+        where = f" in {n_cells:,} cells" if n_cells else ""
+        print(f"bookkeeping of {n_clients:,} updates{where}, processor: {summary(found)}")
     if options.only_bookkeeping:
         return
-    random = np.random.default_rng(0)
+    values_of = np.random.default_rng(0)
     values = [
-        random.integers(-(1 << 23), 1 << 23, options.values, dtype=np.int64)
+        values_of.integers(-(1 << 23), 1 << 23, options.values, dtype=np.int64)
         for _ in range(N_UPDATES)
     ]
     expected = np.sum(values, axis=0)

@@ -414,10 +414,10 @@ class FolderInUse(StorageError):
 
 
 class StateWentBack(StorageError):
-    """A coordinator's folder knows less than it once did."""
+    """A state folder knows less than it once did."""
 
     code = "state_went_back"
-    public = "The coordinator's state is older than it was."
+    public = "The state folder is older than it was."
     grpc_status = "DATA_LOSS"
 
 

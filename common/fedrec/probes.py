@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedrec.random_streams import normal
+from fedrec.tensor_products import one_thread
 
 __all__ = ["Probe", "fingerprint", "look"]
 
@@ -52,7 +52,7 @@ def fingerprint(probes: Sequence[Probe]) -> str:
 
 def look() -> tuple[Probe, ...]:
     """Compute everything once; compiling the loop takes about a second."""
-    with _one_thread():
+    with one_thread():
         return tuple(
             Probe(
                 name=name,
@@ -62,16 +62,6 @@ def look() -> tuple[Probe, ...]:
             )
             for name, calculate in _CALCULATIONS.items()
         )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _table(number: int, *shape: int) -> NDArray[np.float64]:

@@ -15,7 +15,6 @@ a client's kit is of use to a thief once the client has applied.
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -33,11 +32,11 @@ from fedrec.config.schema import PartiesSettings, Settings
 from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.writing import write_interactions
-from fedrec.disk import require_writable
-from fedrec.durable import replacing_text
+from fedrec.disk import make_private, require_writable
+from fedrec.durable import write_whole
 from fedrec.errors import KeysError, SettingsError
-from fedrec.identity.key_files import replace_secret, write_public
-from fedrec.listening import is_own_address
+from fedrec.identity.key_files import replace_secret
+from fedrec.listening import is_own_address, split_address
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.membership.cell_placement import cell_size_of
@@ -106,7 +105,7 @@ def provision(
     settings = _accepting(settings, len(parties.clients))
     folder = AuthorityFolder(into / AUTHORITY_KIT)
     _check_folder(folder)
-    require_writable(into, "--into", mode=0o777)
+    require_writable(into, "--into")
     parts: Sequence[Interactions | None] = [None] * len(parties.clients)
     if interactions is not None:
         parts = partition_users(interactions, len(parties.clients))
@@ -119,12 +118,12 @@ def provision(
                 "another folder with --into.",
             )
         keys.keep(keys.begin(settings.plan, len(catalogue)))
-        host, _, port = parties.address.rpartition(":")
+        host, port = split_address(parties.address, "parties.address", to_call=True)
         keys.serve_at([host])
         keys.make_operator()
         keys.rotate()
         coordinators = into / COORDINATOR_KIT
-        kits = [_coordinator_kit(settings, coordinators, keys, catalogue, host, int(port))]
+        kits = [_coordinator_kit(settings, coordinators, keys, catalogue, host, port)]
         for name, part in zip(parties.clients, parts, strict=True):
             kits.append(_client_kit(settings, into / CLIENTS / name, keys, name, part))
     return tuple(kits)
@@ -370,11 +369,12 @@ def _coordinator_kit(
     port: int,
 ) -> Kit:
     _new_folder(path)
-    write_public(path / folder.epoch_path.name, folder.epoch_path.read_bytes())
+    replace_secret(path / folder.epoch_path.name, folder.epoch_path.read_bytes())
     replace_secret(path / folder.coordinator_path.name, folder.coordinator_path.read_bytes())
     operator = folder.operators.list
-    write_public(path / operator.name, operator.read_bytes())
+    replace_secret(path / operator.name, operator.read_bytes())
     catalogue.save(path / CATALOGUE_FILE)
+    (path / CATALOGUE_FILE).chmod(0o600)
     local: dict[str, dict[str, object]] = {
         "data": {"catalogue": CATALOGUE_FILE},
         "coordinator": {
@@ -404,7 +404,7 @@ def _client_kit(
 ) -> Kit:
     invitation = folder.invite(name, confirm=confirm, now=int(time.time()))
     _new_folder(path)
-    write_public(path / folder.public_key_path.name, folder.public_key_path.read_bytes())
+    replace_secret(path / folder.public_key_path.name, folder.public_key_path.read_bytes())
     replace_secret(path / INVITATION_FILE, invitation.read_bytes())
     if interactions is not None:
         write_interactions(path / INTERACTIONS_FILE, interactions, private=True)
@@ -427,7 +427,7 @@ def _client_kit(
 
 def stays_here(settings: Settings) -> bool:
     """Tell whether only this machine reaches the coordinator, so that kits are not carried."""
-    return is_own_address(settings.parties.address.rpartition(":")[0].strip("[]"))
+    return is_own_address(split_address(settings.parties.address)[0])
 
 
 def _seen_by_owner(settings: Settings, kit: Path) -> Path:
@@ -443,9 +443,8 @@ def _own_reading(settings: Settings, interactions: Interactions | None) -> dict[
 
 def _new_folder(path: Path) -> None:
     """Make a folder that only its owner may read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
-    os.chmod(path, 0o700)
+    make_private(path)
+    path.chmod(0o700)
 
 
 def _write_settings(
@@ -459,5 +458,4 @@ def _write_settings(
         heading=f"{heading}, made by `fedrec provision`.\n"
         "All parties agree on the sections above [data]; no edit is needed.",
     )
-    with replacing_text(path) as file:
-        file.write(text)
+    write_whole(path, text.encode(), private=True)

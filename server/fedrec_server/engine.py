@@ -178,7 +178,9 @@ class Engine:
             return True
         if round_ is None or round_.phase != "summing":
             presence = run.presence
-            tick = Tick(now=presence.now(), live=presence.live(), gone=presence.gone())
+            # Looked at after every update, a round that collects must not cost a look at everybody.
+            live = presence.live() if round_ is None else frozenset()
+            tick = Tick(now=presence.now(), live=live, gone=presence.gone())
             return bool(await run.apply(tick))
         try:
             total, metrics, rows = await run.work.in_thread(self._sum.make, round_)

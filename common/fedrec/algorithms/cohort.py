@@ -62,7 +62,8 @@ class Chunk:
         """Return the sum of each user's items' rows, (n_users, width)."""
         if not len(self.positives):
             return rows.new_zeros((self.n_users, rows.shape[1]))
-        # On several threads it once ended a process in which their number had changed.
+        # On several threads it once ended a process in which their number had changed. One thread
+        # computes it without OpenMP, and so without the threads that such a change ends and makes.
         with one_thread():
             return torch.nn.functional.embedding_bag(
                 self.positives, rows, self.pointers, mode="sum", include_last_offset=True

@@ -185,7 +185,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         authority_download_bytes=most.authority,
         total_bytes=total(most),
         expected=expected,
-        dense_plain_bytes=_dense_plain_bytes(plan, n_items),
+        dense_plain_bytes=FLOAT_BYTES * dense_values(plan, n_items),
         dense_paper_bytes=_dense_paper_bytes(plan, n_items),
         paper_numbers=paper,
         paper_link_minutes=paper.link_minutes(plan.rounds.total) if paper else None,
@@ -223,14 +223,6 @@ def _asked_round(plan: Plan, n_clients: int) -> AskedRound:
         fraction_bits=plan.update.fraction_bits,
         changes=changes,
     )
-
-
-def _dense_plain_bytes(plan: Plan, n_items: int) -> int:
-    try:
-        return FLOAT_BYTES * dense_values(plan, n_items)
-    except SettingsError:
-        # More than the algorithm can take, whatever enough users hold of it.
-        return FLOAT_BYTES * int(Layout.largest(plan, n_items).change_slice.stop)
 
 
 def _dense_paper_bytes(plan: Plan, n_items: int) -> int:

@@ -299,11 +299,14 @@ def vector_spec(plan: Plan, n_items: int) -> VectorSpec:
 
 
 def dense_values(plan: Plan, n_rows: int) -> int:
-    """Return how many values an update without compression has, denominators left out."""
+    """Return how many values an update without compression has, denominators left out.
+
+    Of more rows than the algorithm can take, the largest update's.
+    """
     dense = plan.model_copy(
         update={"update": plan.update.model_copy(update={"structure": "dense"})}
     )
-    return int(Layout.of(dense, n_rows).change_slice.stop)
+    return int(Layout.uncounted(dense, n_rows).change_slice.stop)
 
 
 def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:

@@ -14,7 +14,7 @@ import typer
 from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import print_json
 from fedrec.errors import Unreachable
-from fedrec.listening import is_own_address, split_address
+from fedrec.listening import is_own_address, split_address, written_address
 from fedrec.planning.protocol_words import explained
 from fedrec_lab.cli.event_line import event_line
 from fedrec_lab.cli.live_view import SHOWN_EVENTS, watch_live
@@ -118,7 +118,7 @@ def _print_protocol(found: RunStatus, told: str = "") -> str:
 
 def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:
     """Print what to open in a browser, and on stderr what there is to know about it."""
-    host, _ = split_address(address, "ADDRESS")
+    host, _ = split_address(address)
     url = page.url(host)
     if as_json:
         print_json({"url": url, "good_seconds": page.good_seconds})
@@ -129,7 +129,7 @@ def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:
     if is_own_address(page.host) and not is_own_address(host):
         typer.echo(
             "The page is on the coordinator's own machine; from here: "
-            f"ssh -L {page.port}:{page.host}:{page.port} {host}",
+            f"ssh -L {page.port}:{written_address(page.host, page.port)} {host}",
             err=True,
         )
 

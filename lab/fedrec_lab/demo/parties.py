@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedrec.errors import SettingsError
 from fedrec.identity.certificates import Credentials
+from fedrec.listening import reached_from_here, split_address, written_address
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.demo.processes import Processes
 from fedrec_lab.demo.watching import follow_run
@@ -101,7 +102,8 @@ def run_parties(
             *shown, talks=True,
         )  # fmt: skip
         started = processes.first_line(COORDINATOR)
-        address = started["address"]
+        host, port = split_address(started["address"])
+        address = written_address(reached_from_here(host), port)
         on_start(address, started.get("page", ""))
         processes.start(
             AUTHORITY, "keys", "authority", "run", address, "--into", str(parties.authority),

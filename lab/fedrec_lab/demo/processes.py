@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedrec.disk import make_private
 from fedrec.errors import Unreachable
 
 __all__ = ["Failure", "Processes"]
@@ -70,7 +71,8 @@ class Processes:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._logs.mkdir(parents=True, exist_ok=True)
+        make_private(logs)
+        logs.chmod(0o700)
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, name: str, *arguments: str, talks: bool = False) -> subprocess.Popen[str]:
@@ -82,7 +84,10 @@ class Processes:
                 a pipe holds would wait there for ever.
         """
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        with self._log_of(name).open("a", encoding="utf-8") as log:
+        # What parties tell of themselves is for their owner, whatever the umask leaves to others.
+        handle = os.open(self._log_of(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab") as log:
+            os.fchmod(handle, 0o600)
             process = subprocess.Popen(
                 [sys.executable, "-m", "fedrec", *arguments],
                 stdout=subprocess.PIPE if talks else log,

@@ -91,6 +91,7 @@ def provision(
     from fedrec.cli.init import client_names
     from fedrec.config.loading import load_settings
     from fedrec.disk import require_writable
+    from fedrec.listening import address_to_call
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.provisioning import (
         AUTHORITY_KIT,
@@ -101,6 +102,7 @@ def provision(
     )
     from fedrec_authority.provisioning import provision as make_kits
 
+    address = address and address_to_call(address, "--address")
     if into.exists():
         require_writable(into, "--into")
     if operator or remove_operator:

@@ -13,6 +13,7 @@ until a round counts it. A core that changed is another one and is counted again
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,9 @@ from fedrec_client.round.local_model import SharedModel
 __all__ = ["CellCounts", "Contributions", "fetch", "open_cell"]
 
 Contributions = tuple[UploadHeader, ...]
+_KEPT_SETS = 8
+"""Sets of cells whose rows are kept; each takes a byte an item."""
+
 Counts = Mapping[str, NDArray[np.int32]]
 
 
@@ -93,6 +97,8 @@ class CellCounts:
         self._counts: Counts = {}
         if context.store.state.cell_counts is not None:
             self._counts = load(context.store.read(context.store.state.cell_counts))
+        # What a cell counted never changes, and most rounds are over the same cells.
+        self._widely = lru_cache(maxsize=_KEPT_SETS)(self._held_widely)
 
     @property
     def is_on(self) -> bool:
@@ -132,17 +138,21 @@ class CellCounts:
         if kind == "evaluate" or not self.is_on:
             return aggregate
         plan, cells = self._context.membership.plan, self._cells(contributions)
-        counts = [self._counts[_name(cell)] for cell in cells if _name(cell) in self._counts]
-        nothing = np.zeros(self._context.model.n_items, dtype=np.int32)
-        widely = held_widely(plan, [*counts, nothing])
+        counted = tuple(name for cell in cells if (name := _name(cell)) in self._counts)
+        widely = self._widely(counted)
         if kind == "train" and not widely.any():
             raise RefusedError(
-                f"{len(counts)} of the {len(cells)} cells in the sum were counted in this run: "
+                f"{len(counted)} of the {len(cells)} cells in the sum were counted in this run: "
                 f"outside {plan.federation.corrupt_cells} of them (federation.corrupt_cells) no "
                 f"item has {plan.federation.minimum_item_users} holders.",
                 remedy="Wait for the cells that were counted, or begin a new run.",
             )
         return self._context.model.with_rows(kind, aggregate, widely)
+
+    def _held_widely(self, counted: tuple[str, ...]) -> NDArray[np.bool_]:
+        nothing = np.zeros(self._context.model.n_items, dtype=np.int32)
+        counts = [self._counts[name] for name in counted]
+        return held_widely(self._context.membership.plan, [*counts, nothing])
 
     def _cells(self, contributions: Contributions) -> list[Cell]:
         here = [one.client_id for one in contributions]

@@ -61,7 +61,8 @@ class MissingClients:
         if self._stall_is_told and not stalled:
             structlog.get_logger().info("run goes on", run=run)
             self._stall_is_told = False
-        missing, now = absent(state, presence.live()), presence.now()
+        live = presence.live() if state.current is None else frozenset()
+        missing, now = absent(state, live), presence.now()
         if missing != self._missing:
             self._missing, self._since, self._is_told = missing, now, False
         # Clients that come one after the other are no news.

@@ -26,7 +26,13 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.rounds.endings import Step, abandon, lacks, then
 from fedrec_server.rounds.events import Polled, Uploaded
-from fedrec_server.rounds.selection import counted_of, has_all, joining, may_have_all
+from fedrec_server.rounds.selection import (
+    counted_of,
+    has_all,
+    joining,
+    lacking,
+    may_have_all,
+)
 from fedrec_server.rounds.state import Round, Rules, State
 
 __all__ = [
@@ -50,7 +56,8 @@ def polled(state: State, event: Polled) -> Step:
         return state, ()
     new = joined_by(state, round_, event.client_id, event.live & state.roster)
     joined = tuple(ClientJoined(round=round_.number, client_id=each) for each in sorted(new))
-    return replace(state, current=replace(round_, asked=round_.asked.adding(new))), joined
+    round_ = replace(round_, asked=round_.asked.adding(new), complete_from=0)
+    return replace(state, current=round_), joined
 
 
 def joined_by(
@@ -77,16 +84,17 @@ def uploaded(state: State, event: Uploaded) -> Step:
     round_, counted = _taken(state, header)
     if counted:
         return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
-    asked = round_.asked
-    if header.client_id not in asked:
-        asked = asked.adding(joined_by(state, round_, header.client_id))
+    if header.client_id not in round_.asked:
+        asked = round_.asked.adding(joined_by(state, round_, header.client_id))
+        round_ = replace(round_, asked=asked, complete_from=0)
     several = state.rules.steps.are_several
     first = not round_.accepted and not several
     charged = first and is_noisy(state, round_) and state.rules.charges_updates
-    round_ = replace(round_, asked=asked, accepted=round_.accepted.with_update(header))
-    state = replace(state, current=round_, charged=state.charged + charged)
+    round_ = replace(round_, accepted=round_.accepted.with_update(header))
+    goes_on = round_ if several else _collecting_on(state.rules, round_)
+    state = replace(state, current=goes_on or round_, charged=state.charged + charged)
     change = UpdateCounted(header=header, at=event.now, charged=charged)
-    if several or not _is_complete(state, round_):
+    if goes_on is not None:
         return state, (change,)
     return then(change, close(state, round_, event.now))
 
@@ -164,20 +172,27 @@ def round_of(state: State, client_id: ClientId, number: RoundId) -> Round:
 
 def has_all_but(state: State, round_: Round, gone: Collection[ClientId]) -> bool:
     """Tell whether only clients that said goodbye keep a round from being complete."""
-    waited_for = round_.asked - missed_by_none(state.rules, gone).difference(round_.accepted)
-    fewer = waited_for < round_.asked
-    return fewer and _is_complete(state, replace(round_, asked=Asked(waited_for)))
+    rules, arrived = state.rules, round_.accepted
+    gone = missed_by_none(rules, gone)
+    left = frozenset(one for one in gone if one in round_.asked and one not in arrived)
+    if not left or not may_have_all(rules, round_, len(arrived), len(left)):
+        return False
+    return _collecting_on(rules, replace(round_, asked=Asked(round_.asked - left))) is None
 
 
-def _is_complete(state: State, round_: Round) -> bool:
-    """Tell whether there is nothing to wait for: enough agree, or everybody who may was heard."""
-    rules, agreeing, arrived = state.rules, round_.n_of_one_model, len(round_.accepted)
-    if may_have_all(rules, round_, agreeing) and has_all(rules, round_, round_.of_one_model.keys()):
-        return True
+def _collecting_on(rules: Rules, round_: Round) -> Round | None:
+    """Return the round as it goes on; None where enough agree, or everybody who may was heard."""
+    agreeing, arrived = round_.n_of_one_model, len(round_.accepted)
+    if may_have_all(rules, round_, agreeing):
+        if has_all(rules, round_, round_.of_one_model.keys()):
+            return None
+        if rules.rounds.cells_per_round:
+            more = lacking(rules, round_, round_.accepted)
+            round_ = replace(round_, complete_from=arrived + more)
     room = len(round_.asked)
     if rules.most_summands is not None:
         room = min(room, rules.most_summands)
-    return agreeing < arrived and arrived >= max(room, rules.needed)
+    return None if agreeing < arrived and arrived >= max(room, rules.needed) else round_
 
 
 def is_noisy(state: State, round_: Round) -> bool:

@@ -36,7 +36,7 @@ class Tick:
     """Time passed.
 
     Attributes:
-        live: roster clients that were heard of lately.
+        live: roster clients that were heard of lately; not asked for while a round is in progress.
         gone: those that said goodbye and did not come back at once.
     """
 

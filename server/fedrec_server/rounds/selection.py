@@ -20,6 +20,7 @@ __all__ = [
     "has_more",
     "has_room",
     "joining",
+    "lacking",
     "may_have_all",
 ]
 
@@ -36,19 +37,22 @@ def counted_of(rules: Rules, round_: Round, here: Collection[ClientId]) -> froze
     return _chosen(rules, here, round_.number, over=1.0)
 
 
-def may_have_all(rules: Rules, round_: Round, n_here: int) -> bool:
+def may_have_all(rules: Rules, round_: Round, n_here: int, n_gone: int = 0) -> bool:
     """Tell from their number alone whether these may be all updates that a round wants.
 
     Asked for every update: where it is false, none of the others has to be looked at.
+
+    Args:
+        n_gone: how many it asked and no longer waits for.
     """
-    n_asked = len(round_.asked)
+    n_asked = len(round_.asked) - n_gone
     if _is_fixed(rules, round_):
         return n_here >= n_asked
     if n_here < max(rules.needed, rules.fewest_clients):
         return False
     room = _room(rules, 1.0)
     if rules.partition.cell_size and (rules.rounds.cells_per_round or room < n_asked):
-        return True
+        return len(round_.accepted) >= round_.complete_from
     # With room for all of them, all are wanted: cells, too, are asked whole.
     return n_here >= min(n_asked, room)
 
@@ -65,6 +69,18 @@ def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
         # Any cells will do; more than are wanted were asked in case that some fail.
         return rules.n_cells(counted) >= rules.n_cells(wanted)
     return len(counted) >= len(wanted)
+
+
+def lacking(rules: Rules, round_: Round, here: Collection[ClientId]) -> int:
+    """Return how many more updates a round of some cells needs at least, if it lacks any.
+
+    Until they are here, or others are asked, none has to be looked at again.
+    """
+    n_wanted = rules.n_cells(counted_of(rules, round_, round_.asked))
+    present = frozenset(here)
+    active = (cell for cell in rules.partition.cells if cell.state == "active")
+    missing = sorted(len(frozenset(cell.core) - present) for cell in active)
+    return max(1, sum(missing[:n_wanted]))
 
 
 def has_room(rules: Rules, round_: Round) -> bool:
@@ -130,7 +146,7 @@ def _chosen(
         whole_cells(rules.partition, present), key=lambda cell: _place(rules, number, cell.id)
     )
     wanted = math.ceil(rules.rounds.cells_per_round * over) or len(cells)
-    found: frozenset[ClientId] = frozenset()
+    found: set[ClientId] = set()
     for cell in cells:
         if not wanted and rules.may_begin(found):
             break
@@ -138,7 +154,7 @@ def _chosen(
         if len(found) + len(more) <= room:
             found |= more
             wanted = max(0, wanted - 1)
-    return found
+    return frozenset(found)
 
 
 def _room(rules: Rules, over: float) -> float:

@@ -22,7 +22,7 @@ from fedrec.wire.messages import (
     manifest_digest,
 )
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.rounds.by_client import Asked, Counted
+from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.last_count import LastCount
 
 __all__ = ["PHASES", "Ending", "Phase", "Reporting", "Round", "Rules", "Silence", "State"]
@@ -41,6 +41,8 @@ PHASES: tuple[Phase, ...] = tuple(
 """Those of all protections, for whoever counts them apart."""
 
 NO_ROUND = RoundId(0)
+
+NOTHING_SENT: ByClient[bytes] = ByClient()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,7 @@ class Round:
         base_round: the published round whose model is trained.
         asked: the clients to which the round is offered.
         accepted: the durable updates, by client.
+        complete_from: with fewer updates it isn't complete; known since it was looked at last.
         total: the coordinator's sum, once made.
         messages: what clients sent besides vectors, by step and client; vectors are `accepted`,
             and those that came but are left out of the sum are here, without content.
@@ -167,16 +170,17 @@ class Round:
     deadline_at: float
     asked: Asked
     accepted: Counted = field(default_factory=Counted)
+    complete_from: int = field(default=0, compare=False)
     total: Blob | None = None
-    messages: Mapping[str, Mapping[ClientId, bytes]] = field(default_factory=dict)
+    messages: Mapping[str, ByClient[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sent = {step: found for step, found in self.messages.items() if found}
         object.__setattr__(self, "messages", sent)
 
-    def sent(self, step: str) -> Mapping[ClientId, bytes]:
+    def sent(self, step: str) -> ByClient[bytes]:
         """Return what clients sent in a step."""
-        return self.messages.get(step, {})
+        return self.messages.get(step, NOTHING_SENT)
 
     @property
     def of_one_model(self) -> Mapping[ClientId, UploadHeader]:

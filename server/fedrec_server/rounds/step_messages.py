@@ -32,7 +32,9 @@ def received(state: State, event: StepHeard) -> Step:
     full = most is not None and len(begun) >= most
     if is_new and full and not state.rules.partition.cell_size:
         raise RoundClosed(f"Round {round_.number} has enough clients.")
-    may_join = bool(joined_by(state, round_, message.client_id))
+    # Most were asked; of the others' cells all would have to be looked at.
+    unasked = message.client_id not in round_.asked
+    may_join = unasked and bool(joined_by(state, round_, message.client_id))
     round_, changes = steps.hear(state.rules, round_, event, may_join=may_join)
     return replace(state, current=round_), changes
 

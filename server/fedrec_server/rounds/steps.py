@@ -15,18 +15,20 @@ from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.ids import ClientId
 from fedrec.protection.round_protocol import COLLECTING
 from fedrec.wire.messages import StepTask
-from fedrec_server.rounds.by_client import Counted
+from fedrec_server.rounds.by_client import ByClient, Counted
 from fedrec_server.rounds.changes import AlreadyCounted, Change, StepEnded, StepKept
 from fedrec_server.rounds.events import StepClosed, StepHeard
 from fedrec_server.rounds.state import Phase, Round, Rules
 
 __all__ = [
+    "all_arrived",
     "arrived",
     "check_sender",
     "close",
     "hear",
     "invited",
     "is_enough",
+    "is_invited",
     "seconds_of",
     "shortened",
     "task_of",
@@ -48,13 +50,35 @@ def seconds_of(rules: Rules, phase: Phase) -> float:
 
 def invited(rules: Rules, round_: Round) -> Set[ClientId]:
     """Return who is to send the message of the present step: who sent that of the one before."""
+    return frozenset().union(*_invited(rules, round_))
+
+
+def is_invited(rules: Rules, round_: Round, client_id: ClientId) -> bool:
+    """Tell whether a client is to send a message of the present step; see `invited`."""
+    return any(client_id in some for some in _invited(rules, round_))
+
+
+def _invited(rules: Rules, round_: Round) -> tuple[Collection[ClientId], ...]:
+    """Return `invited` in disjoint parts, which are not copied for each message."""
     step = rules.steps.in_phase(round_.phase)
     if step is None or step == rules.steps.first:
-        return round_.asked
+        return (round_.asked,)
     before = rules.steps.all[rules.steps.place(step.name) - 1]
-    sent = round_.sent(before.name).keys()
+    sent = round_.sent(before.name)
     # A client that was left out of the sum still helps to read the others'.
-    return sent | round_.accepted.keys() if before.brings_vector else sent
+    return (sent, round_.accepted) if before.brings_vector else (sent,)
+
+
+def all_arrived(rules: Rules, round_: Round, gone: Set[ClientId]) -> bool:
+    """Tell whether every invited client sent its message of the present step.
+
+    Args:
+        gone: who is not waited for, and did not send it.
+    """
+    here = arrived(rules, round_)
+    if len(here) + len(gone) < sum(map(len, _invited(rules, round_))):
+        return False
+    return here >= invited(rules, round_) - gone
 
 
 def arrived(rules: Rules, round_: Round) -> Set[ClientId]:
@@ -70,7 +94,7 @@ def task_of(rules: Rules, round_: Round, client_id: ClientId) -> StepTask | None
     step = rules.steps.in_phase(round_.phase)
     if step is None or step == rules.steps.first:
         return None
-    if client_id not in invited(rules, round_) or client_id in arrived(rules, round_):
+    if not is_invited(rules, round_, client_id) or client_id in arrived(rules, round_):
         return None
     return StepTask(round=round_.number, step=step.name, epoch=round_.epoch)
 
@@ -100,11 +124,11 @@ def hear(
     if present is None or present.name != message.step or present.brings_vector:
         raise RoundClosed(f"Round {round_.number} does not collect {message.step} now.")
     asked = round_.asked
-    if client_id not in invited(rules, round_):
+    if not is_invited(rules, round_, client_id):
         if not may_join:
             raise RoundClosed(f"Round {round_.number} goes on without this client.")
         asked = asked.adding({client_id})
-    of_step = {**round_.sent(message.step), client_id: message.body}
+    of_step = round_.sent(message.step).adding(client_id, message.body)
     round_ = replace(round_, asked=asked, messages={**round_.messages, message.step: of_step})
     change = StepKept(
         round=round_.number, client_id=client_id, step=message.step, body=message.body
@@ -120,7 +144,7 @@ def check_sender(rules: Rules, round_: Round, client_id: ClientId) -> None:
     """
     if round_.phase != rules.steps.vector.phase:
         raise RoundClosed(f"Round {round_.number} does not collect vectors now.")
-    if client_id not in invited(rules, round_):
+    if not is_invited(rules, round_, client_id):
         raise RoundClosed(f"Round {round_.number} goes on without this client.")
 
 
@@ -160,7 +184,9 @@ def close(
     round_ = replace(round_, phase=after, deadline_at=ended.deadline_at)
     if step.brings_vector:
         return without_vectors(rules, round_, event.left_out), (ended,)
-    messages = {name: without(found, event.left_out) for name, found in round_.messages.items()}
+    messages = {
+        name: ByClient(without(found, event.left_out)) for name, found in round_.messages.items()
+    }
     return replace(round_, messages=messages), (ended,)
 
 
@@ -175,7 +201,10 @@ def without_vectors(rules: Rules, round_: Round, left_out: frozenset[ClientId]) 
     return replace(
         round_,
         accepted=Counted(without(round_.accepted, left_out)),
-        messages={**round_.messages, rules.steps.vector.name: dict.fromkeys(left_out, b"")},
+        messages={
+            **round_.messages,
+            rules.steps.vector.name: ByClient(dict.fromkeys(left_out, b"")),
+        },
     )
 
 

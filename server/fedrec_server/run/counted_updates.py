@@ -12,11 +12,11 @@ from fedrec_server.rounds.changes import CellsPaused, Change, RoundPublished
 from fedrec_server.rounds.state import NO_ROUND, State
 from fedrec_server.store.store import Store
 
-__all__ = ["Counted", "CountedUpdates"]
+__all__ = ["CountedUpdates"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CountedSoFar:
     """What published rounds counted of a client."""
 
     round: RoundId = NO_ROUND
@@ -27,12 +27,12 @@ class CountedUpdates:
     """What published rounds counted of each client."""
 
     def __init__(self) -> None:
-        self._found: dict[ClientId, Counted] = {}
+        self._found: dict[ClientId, CountedSoFar] = {}
 
     def read(self, store: Store) -> None:
         """Take what the store has; in the store's thread."""
         self._found = {
-            client_id: Counted(round=last, n_bytes=n_bytes)
+            client_id: CountedSoFar(round=last, n_bytes=n_bytes)
             for client_id, (last, n_bytes) in store.counted_by_client().items()
         }
 
@@ -46,8 +46,8 @@ class CountedUpdates:
         for client_id, header in before.current.accepted.items():
             if client_id not in left_out:
                 n_bytes = self.of(client_id).n_bytes + header.length
-                self._found[client_id] = Counted(round=header.round, n_bytes=n_bytes)
+                self._found[client_id] = CountedSoFar(round=header.round, n_bytes=n_bytes)
 
-    def of(self, client_id: ClientId) -> Counted:
+    def of(self, client_id: ClientId) -> CountedSoFar:
         """Return what was counted of a client."""
-        return self._found.get(client_id, Counted())
+        return self._found.get(client_id, CountedSoFar())

@@ -19,10 +19,17 @@ from fedrec.protection import RoundTerms
 from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundProtocol, Step
 from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.rounds.backoff import missed_by_none
-from fedrec_server.rounds.by_client import Asked, Counted
-from fedrec_server.rounds.selection import counted_of, has_all
+from fedrec_server.rounds.by_client import Asked, ByClient, Counted
+from fedrec_server.rounds.selection import counted_of, has_all, lacking, may_have_all
 from fedrec_server.rounds.state import Phase, Round
-from fedrec_server.rounds.steps import arrived, invited, is_enough, seconds_of, without_vectors
+from fedrec_server.rounds.steps import (
+    all_arrived,
+    arrived,
+    is_enough,
+    is_invited,
+    seconds_of,
+    without_vectors,
+)
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.uploads.round_collection import Collection
 
@@ -42,9 +49,11 @@ class StepCollection(Collection):
     def forget(self) -> None:
         """Start anew with what the store has."""
         self._place: tuple[RoundId, Phase] | None = None
-        self._held: dict[str, set[ClientId]] = {}
+        self._held: Mapping[str, ByClient[bytes]] = {}
         self._folded = Counted()
         self._side: CoordinatorSide | None = None
+        # Of whom a look at all cells was, and with how many first messages the next one is due.
+        self._looked: tuple[object, int] = (None, 0)
 
     def hear(self, round_: Round, message: StepMessage) -> None:
         """Take a message that the state machine lets pass.
@@ -61,7 +70,8 @@ class StepCollection(Collection):
             protocol.check_first(terms, message.client_id, message.body)
             return
         self._following(round_).add(message.step, message.client_id, message.body)
-        self._held.setdefault(message.step, set()).add(message.client_id)
+        heard = round_.sent(message.step).adding(message.client_id, message.body)
+        self._held = {**self._replayed_of(round_), message.step: heard}
 
     def add(self, counted: Counted, header: UploadHeader, message: BinaryIO) -> None:
         """Add a vector to the sum of those counted so far.
@@ -102,16 +112,31 @@ class StepCollection(Collection):
         if now >= round_.deadline_at:
             return True
         here = arrived(rules, round_)
-        left = missed_by_none(rules, gone) - here
+        left = frozenset(one for one in missed_by_none(rules, gone) if one not in here)
         if round_.phase == COLLECTING:
-            return has_all(rules, replace(round_, asked=Asked(round_.asked - left)), here)
-        if here >= invited(rules, round_) - left:
+            return self._have_all_begun(round_, left)
+        if all_arrived(rules, round_, left):
             return True
         last = rules.steps.all[-1].phase
         patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(rules, last)
         if round_.phase != last or now < patient_until:
             return False
         return self._following(round_).can_finish
+
+    def _have_all_begun(self, round_: Round, left: frozenset[ClientId]) -> bool:
+        rules, here = self._run.state.rules, arrived(self._run.state.rules, round_)
+        about = (round_.number, len(round_.asked), left)
+        if self._looked[0] == about and len(here) < self._looked[1]:
+            return False
+        if left:
+            round_ = replace(round_, asked=Asked(round_.asked - left))
+        if not may_have_all(rules, round_, len(here)):
+            return False
+        if has_all(rules, round_, here):
+            return True
+        if rules.rounds.cells_per_round:
+            self._looked = about, len(here) + lacking(rules, round_, here)
+        return False
 
     def close(self, round_: Round) -> frozenset[ClientId]:
         """Close the present step; return who is left out of it.
@@ -150,7 +175,7 @@ class StepCollection(Collection):
         """
         present = self._run.state.rules.steps.in_phase(round_.phase)
         is_present = present is not None and present.name == step
-        if not is_present or client_id not in invited(self._run.state.rules, round_):
+        if not is_present or not is_invited(self._run.state.rules, round_, client_id):
             raise RoundClosed(f"Round {round_.number} has no step {step} for this client now.")
         if present == self._run.state.rules.steps.first:
             raise RoundClosed(f"Nothing is needed for step {step}.")
@@ -165,22 +190,28 @@ class StepCollection(Collection):
     def _following(self, round_: Round) -> CoordinatorSide:
         """Return this side of a round whose first step is closed, made again if need be."""
         here = (round_.number, round_.phase)
-        same = (self._place, self._folded) == (here, round_.accepted) and all(
-            # Views of keys, because this is asked for every message of every client.
-            round_.sent(step.name).keys() == self._held.get(step.name, set())
-            for step in self._replayed_steps()
+        # Asked for every message of every client; what did not change is the same object.
+        same = (self._place, self._folded, self._held) == (
+            here,
+            round_.accepted,
+            self._replayed_of(round_),
         )
         if same and self._side is not None:
             return self._side
         self.forget()
         side = self._replayed(round_)
         self._place, self._folded, self._side = here, round_.accepted, side
-        self._held = {step.name: set(round_.sent(step.name)) for step in self._replayed_steps()}
+        self._held = self._replayed_of(round_)
         return side
 
-    def _replayed_steps(self) -> list[Step]:
-        """Return the steps whose messages are replayed, without the first, which is closed."""
-        return [step for step in self._run.state.rules.steps.all[1:] if not step.brings_vector]
+    def _replayed_of(self, round_: Round) -> dict[str, ByClient[bytes]]:
+        """Return the messages that are replayed, without the first step's, which is closed."""
+        steps = self._run.state.rules.steps
+        return {
+            name: found
+            for name, found in round_.messages.items()
+            if name not in (steps.first.name, steps.vector.name)
+        }
 
     def _replayed(self, round_: Round) -> CoordinatorSide:
         side = self._begun(round_, self._participants(round_))

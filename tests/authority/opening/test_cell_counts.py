@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,19 @@ import numpy as np
 import pytest
 from authority.opening.counting import APART, LEAST, MADE_UP, RARE, CountedWorld
 from authority.opening.spoiling import added, state_of
+from client.support.fake_federation import FakeRound
 from client.support.fake_link import Killed
 from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
+from numpy.typing import NDArray
 
-from fedrec.wire.messages import Wait
+from fedrec.config.rows import held_widely
+from fedrec.config.schema import Plan
+from fedrec.wire.messages import Reveal, Wait
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
+from fedrec_authority.opening import cell_counts
 from fedrec_authority.opening.cell_counts import CellCounts
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
@@ -99,6 +105,38 @@ def test_a_cell_is_opened_once_in_a_run(tmp_path: Path, key: KeyWatch) -> None:
     world.counts(3)
     assert len(key.opened) == 5 + 1
     assert state_of(world).cell_counts == before
+
+
+def test_rows_are_found_once_for_each_set_of_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def counting(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
+        looked.append(len(counts) - 1)
+        return held_widely(plan, counts)
+
+    monkeypatch.setattr(cell_counts, "held_widely", counting)
+    world = CountedWorld(tmp_path)
+    last: list[FakeRound] = []
+
+    def round_of(number: int, kind: str, *numbers: int) -> Reveal:
+        for before in last:
+            world.follow(before)
+        round_ = world.open(number, kind)
+        last[:] = [round_]
+        for each in numbers:
+            world.put_vector(round_, world.puppets[each], world.vector(each, round_))
+        return world.reveal(round_)
+
+    world.run_revealer(
+        lambda: round_of(1, "count", *range(9)),
+        lambda: round_of(2, "train", *range(9)),
+        lambda: round_of(3, "train", *range(6)),
+        lambda: round_of(4, "train", *range(9)),
+        lambda: round_of(5, "train", *range(6)),
+    )
+    assert len(world.link.reveals) == 5 and looked == [3, 2]
 
 
 @pytest.mark.parametrize("kind", ["count", "train"])

@@ -96,6 +96,13 @@ from conformance.party import N_ITEMS, plan_of
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+sums = torch.nn.functional.embedding_bag
+
+def alone(*given, **named):
+    assert torch.get_num_threads() == 1
+    return sums(*given, **named)
+
+torch.nn.functional.embedding_bag = alone
 data = generate(n_users=37, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12)
 users, before = leave_one_out(data.interactions, data.catalogue), torch.get_num_threads()
 for turn in range(12):

@@ -8,7 +8,9 @@ import pytest
 from fake_clock import FakeClock
 
 from fedrec import Recommender
+from fedrec.algorithms import ease
 from fedrec.config.loading import load_settings
+from fedrec.config.schema import Settings
 from fedrec_lab.reports import RunFolder
 from fedrec_lab.reports.message_sizes import message_sizes
 from fedrec_lab.simulation import record_simulation, simulate
@@ -76,3 +78,19 @@ def test_sizes_name_what_the_settings_chose(settings_of):
     paper = bars["the same update, the paper's CKKS set"].n_bytes
     assert paper > bars["this run: colr, bfv default"].n_bytes
     assert bars["the same update, plain integers"].n_bytes < paper
+
+
+def test_a_catalogue_larger_than_the_algorithm_takes_is_recorded(
+    settings_of, data, tmp_path, monkeypatch
+):
+    """The rows of the items that enough users hold are few enough; the catalogue's are not."""
+    monkeypatch.setattr(ease, "_MOST_PAIRS_AT_ONCE", 256 * 255 // 2)
+    users, catalogue = data
+    larger = catalogue.append([f"never held {number}" for number in range(300)])
+    settings = settings_of(update={"structure": "dense"}, rounds={"total": 2})
+    fields = settings.model_dump() | {"algorithm": {"name": "ease"}}
+    settings = Settings.model_validate(fields)
+    run = RunFolder.create(tmp_path / "runs", "films", FakeClock())
+    found = simulate(settings, users=users, catalogue=larger, folder=run.path)
+    record_simulation(found, run)
+    assert "upload-sizes" in (run.path / "report.json").read_text()

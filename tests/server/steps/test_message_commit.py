@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from server.support.driving import gather
 from server.support.federations import identity
 from server.support.masked import Masked, masked
 
 from fedrec.errors import ConflictingUpload, ProtocolError, StorageError
+from fedrec.ids import ClientId
 from fedrec.wire.messages import StepMessage, StepTask
+from fedrec_server.rounds.selection import has_all
+from fedrec_server.rounds.state import Round, Rules
+from fedrec_server.steps import step_collection
 
 
 async def made_by(world: Masked, number: int) -> StepMessage:
@@ -62,6 +68,30 @@ def test_messages_that_wait_together_share_a_transaction(tmp_path: Path) -> None
             assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
     asyncio.run(scenario())
+
+
+def test_first_messages_are_rarely_held_against_all_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def counting(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
+        looked.append(len(here))
+        return has_all(rules, round_, here)
+
+    monkeypatch.setattr(step_collection, "has_all", counting)
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 9, cells_per_round=2, over_provision=1.5) as world:
+            await gather(world.engine, range(9))
+            # Of three cells of three: after four messages two cells lack three at least.
+            for number in (0, 3, 6, 1, 4, 7, 2, 5):
+                await world.act(number)
+                await world.engine.run.work.settled()
+            assert world.round.phase == "sharing"
+
+    asyncio.run(scenario())
+    assert looked == [4, 7, 8]
 
 
 def test_a_message_that_does_not_fit_is_refused_alone(tmp_path: Path) -> None:
