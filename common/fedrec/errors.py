@@ -261,7 +261,7 @@ class RefusedError(FedrecError):
 
 
 class NotInRoster(RefusedError):
-    """The key belongs to nobody whom the key authority listed.
+    """A client's key that isn't in the key authority's roster.
 
     Attributes:
         epoch: the key epoch of the roster that was searched; 0 where the refusal named none.

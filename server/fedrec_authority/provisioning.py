@@ -21,7 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.config.exposure import SAFE_FLOOR, exposed_to_members, exposing_sums
+from fedrec.config.exposure import (
+    SAFE_FLOOR,
+    check_own_floor,
+    exposed_to_members,
+    exposing_sums,
+    raised_counts,
+)
 from fedrec.config.schema import PartiesSettings, Settings
 from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
@@ -91,6 +97,7 @@ def provision(
 
     Raises:
         SettingsError: the parties cannot form this federation, or `into` cannot be written.
+        RefusedError: a client would contribute nothing; see `check_own_floor`.
         KeysError: there are kits already, or a coordinator uses the folder.
     """
     parties = settings.parties
@@ -274,26 +281,38 @@ def _check_parties(settings: Settings, interactions: Interactions | None) -> Non
             f"The data has {interactions.n_users} users for {count} clients.",
             remedy="Name fewer clients.",
         )
+    if interactions is not None:
+        # Users are dealt out in turn.
+        check_own_floor(settings.client.minimum_own_item_users, interactions.n_users // count)
 
 
 def exposure_words(settings: Settings, n_clients: int) -> str:
     """Say, for people, what one lying member could read of other clients; empty for nothing."""
-    size = cell_size_of(settings.plan)
-    n_cells = (n_clients - len(settings.parties.go_on)) // size if size else 0
-    exposed = exposed_to_members(settings.plan, n_cells)
-    if not exposed or settings.client.minimum_own_item_users >= SAFE_FLOOR:
+    n_cells = _n_cells(settings, n_clients)
+    raised = raised_counts(settings.plan, n_cells)
+    if not raised or settings.client.minimum_own_item_users >= SAFE_FLOOR:
         return ""
+    accepts = (
+        " The clients accept this in their kits (client.accept_member_exposure = true)."
+        if exposed_to_members(settings.plan, n_cells)
+        else ""
+    )
+    where = exposing_sums(settings.plan)
     return (
-        f"{settings.plan.algorithm.name}: a member with changed software could read {exposed}. It "
-        f"raises the counts of rare items; {exposing_sums(settings.plan)}. The clients accept "
-        "this in their kits (client.accept_member_exposure = true). To prevent it, set "
-        f"client.minimum_own_item_users = {SAFE_FLOOR} or more before you run provision."
+        f"{where[0].upper()}{where[1:]}: {raised}{accepts} To prevent it where clients have many "
+        f"users, set client.minimum_own_item_users = {SAFE_FLOOR} or more before you run provision."
     )
 
 
+def _n_cells(settings: Settings, n_clients: int) -> int:
+    size = cell_size_of(settings.plan)
+    return (n_clients - len(settings.parties.go_on)) // size if size else 0
+
+
 def _accepting(settings: Settings, n_clients: int) -> Settings:
-    """Return settings whose kits accept what `exposure_words` says."""
-    if not exposure_words(settings, n_clients):
+    """Return settings whose kits accept what a member could read; see `exposure_words`."""
+    exposed = exposed_to_members(settings.plan, _n_cells(settings, n_clients))
+    if not exposed or settings.client.minimum_own_item_users >= SAFE_FLOOR:
         return settings
     client = settings.client.model_copy(update={"accept_member_exposure": True})
     return settings.model_copy(update={"client": client})

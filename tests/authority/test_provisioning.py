@@ -14,8 +14,10 @@ from authority.membership.test_guests import World, people
 from changed_keys import rotate
 from fake_clock import FakeClock
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.main import main
 from fedrec.config.loading import load_settings
+from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, generate, read_interactions
 from fedrec.data.writing import write_interactions
 from fedrec.identity.application import SignedApplication
@@ -25,6 +27,7 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.provisioning import exposure_words
 
 pytestmark = pytest.mark.slow
 
@@ -412,10 +415,36 @@ def test_before_the_start_people_hear_whom_rounds_wait_for(
     four = told(capsys)
     assert "In every round all 4 clients must be there" in four
     assert "waited for no more, as long as 3 are left. parties.go_on names" in four
-    assert not any("cell" in words.partition("fedals:")[0] for words in (three, four))
+    assert not any("cell" in words.partition("All clients are")[0] for words in (three, four))
     assert "could read the vector of every user" in " ".join(three.split())
     kit = (here / "kits" / "clients" / "north" / "client.toml").read_text()
     assert "accept_member_exposure = true" in kit
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_cell_is_told_under_every_algorithm(name: str) -> None:
+    plan = {"algorithm": {"name": name}, "update": {"structure": "dense"}}
+    settings = Settings.model_validate(plan | {"protection": {"name": "bfv"}})
+    words = exposure_words(settings, 3)
+    assert words.startswith("All clients are in one cell") and "no party can tell" in words
+    assert ("accept_member_exposure = true" in words) == (name in ("ease", "fedals", "sketch"))
+    assert "set client.minimum_own_item_users = 3 or more" in words
+    assert not exposure_words(settings, 6)
+    floor = settings.client.model_copy(update={"minimum_own_item_users": 3})
+    assert not exposure_words(settings.model_copy(update={"client": floor}), 3)
+
+
+def test_a_trial_whose_clients_have_too_few_users_for_their_floor(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trial(data, "--into", "first") == 0
+    path = here / "federation.toml"
+    path.write_text(path.read_text() + "\n[client]\nminimum_own_item_users = 14\n")
+    capsys.readouterr()
+    assert call(path, "--data", data, "--into", "second") == 5
+    said = " ".join(capsys.readouterr().err.split())
+    assert "client.minimum_own_item_users is 14, but this client has 13 users" in said
+    assert not (here / "second").exists()
 
 
 def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(

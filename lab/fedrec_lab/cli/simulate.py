@@ -138,7 +138,7 @@ def simulate(
     if jobs:
         raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
-    tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
+    rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     private = private_price(settings, len(users), len(catalogue))
     if private.disk_bytes:
         for what, how in private.rows():
@@ -173,7 +173,7 @@ def simulate(
             also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
         )
         record_simulation(result, run)
-    _print(result, run, as_json)
+    _print(result, run, as_json, rows)
     if result.budget_spent:
         raise PrivacyBudgetSpent(
             f"The run ended after {len(result.rounds)} rounds: another training round would exceed "
@@ -189,7 +189,9 @@ def simulate(
         raise typer.Exit(INTERRUPTED)
 
 
-def _print(result: SimulationResult, run: RunFolder, as_json: bool) -> None:
+def _print(
+    result: SimulationResult, run: RunFolder, as_json: bool, rows: dict[str, int] | None
+) -> None:
     table = result.comparison()
     if as_json:
         content = {
@@ -198,6 +200,7 @@ def _print(result: SimulationResult, run: RunFolder, as_json: bool) -> None:
             "rounds": len(result.rounds),
             "best_round": int(result.best.round),
             "at": table.at,
+            "cells": rows,
             "results": [row.first_record() for row in result.rows()],
             "table": table.to_record(),
         }

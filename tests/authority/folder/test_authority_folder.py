@@ -141,7 +141,7 @@ def test_a_swapped_exchange_key_is_not_added(
     # As in a file of an earlier release, which names no digest.
     path = folder.private / "membership.json"
     kept = json.loads(path.read_text())
-    del kept["digest"]
+    del kept["sha256"]
     good, bad = people[3].public.fields()["exchange_key"], swapped.fields()["exchange_key"]
     path.write_text(json.dumps(kept).replace(str(good), str(bad)))
     with pytest.raises(FedrecError) as refused:
