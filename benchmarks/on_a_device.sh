@@ -21,7 +21,7 @@ python=${PYTHON:-python3}
 most_mib=64
 # What pyproject.toml asks for, and what the tests and an editable install need.
 needed=(
-  blake3 cryptography grpcio numpy prometheus-client protobuf pydantic rich safetensors structlog
+  blake3 cryptography grpcio idna numpy prometheus-client protobuf pydantic rich safetensors structlog
   typer zstandard grpcio-health-checking grpcio-reflection tenseal gmpy2 starlette uvicorn
   hypothesis pytest pytest-timeout pytest-xdist hatchling editables pip
 )

@@ -7,6 +7,7 @@ no other connections.
 from __future__ import annotations
 
 import http.client
+import itertools
 import ssl
 import sys
 import urllib.error
@@ -20,11 +21,13 @@ def main() -> None:
     port = int(sys.argv[1])
     # Nothing is told and nothing is read: whose certificate it is does not matter.
     context = ssl._create_unverified_context()
-    for scheme in ("http", "https"):
+    # No proxy of the environment reaches this machine's own ports.
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+    for scheme, host in itertools.product(("http", "https"), ("127.0.0.1", "[::1]")):
         try:
-            urllib.request.urlopen(
-                f"{scheme}://127.0.0.1:{port}/metrics", timeout=TIMEOUT_SECONDS, context=context
-            )
+            opener.open(f"{scheme}://{host}:{port}/metrics", timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError:
             # Who shows no token is refused: by a process that lives.
             pass

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fedrec.config.loading import load_settings
 from fedrec.identity.certificates import Credentials
+from fedrec.listening import reached_from_here, written_address
 from fedrec.wire.grpc_channel import open_channel
 
 TIMEOUT_SECONDS = 5.0
@@ -21,9 +22,10 @@ TIMEOUT_SECONDS = 5.0
 def main() -> None:
     """Ask once and leave with the answer."""
     settings = load_settings(sys.argv[1]).coordinator
-    # The coordinator's certificate names localhost, too, and is good for asking itself.
+    # The coordinator's certificate names this machine, too, and is good for asking itself.
     own = Credentials.load(Path(settings.certificate), "coordinator.certificate")
-    with open_channel(f"localhost:{settings.port}", own) as channel:
+    address = written_address(reached_from_here(settings.host), settings.port)
+    with open_channel(address, own) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             found = stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_SECONDS)

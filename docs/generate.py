@@ -111,6 +111,14 @@ def cli_page() -> str:
         "| code | meaning |",
         "|---|---|",
         *codes,
+        "",
+        "SIGTERM and SIGHUP mean what Ctrl-C means, but `coordinator run` and `client serve` leave "
+        "with 0 after SIGTERM. Under `nohup` SIGHUP is ignored. Processes that a command started "
+        "end with it, within seconds even if it was killed.",
+        "",
+        "A closed stdout is refused before anything is done. If its disk is full, the command ends "
+        "with one line on stderr; if its reader left, as `head` does, without a line. What cannot "
+        "be written to stderr is lost and the command goes on.",
     ]
     lines += _options(root, context, heading="Options of `fedrec` itself")
     for name in root.list_commands(context):

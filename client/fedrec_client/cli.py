@@ -93,8 +93,10 @@ def run(
     that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
     concerns no other party, but not the bits that it would have been before.
     """
+    from fedrec.config.layout import protection_modules, training_modules
     from fedrec.config.loading import load_settings
     from fedrec.errors import PrivacyBudgetSpent
+    from fedrec.extras import require
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.privacy import BUDGET_SPENT
     from fedrec.provenance import ACCEPT_FLAG
@@ -120,6 +122,7 @@ def run(
             **{f"data.{name}": value for name, value in reading.items()},
         },
     )
+    require(*training_modules(settings.plan), *protection_modules(settings.plan))
     own = settings.client
     if own.log_format == "json":
         log_to_stderr(logging.INFO, as_json=True)

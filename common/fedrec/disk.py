@@ -9,7 +9,15 @@ from pathlib import Path
 
 from fedrec.errors import FedrecError, SettingsError, StorageError
 
-__all__ = ["FULL", "UNUSABLE", "WRITABLE", "DiskFull", "require_writable", "unwritten"]
+__all__ = [
+    "FULL",
+    "UNUSABLE",
+    "WRITABLE",
+    "DiskFull",
+    "make_private",
+    "require_writable",
+    "unwritten",
+]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNUSABLE = frozenset(
@@ -48,21 +56,33 @@ def unwritten(path: Path, error: OSError, remedy: str = WRITABLE) -> FedrecError
     return kind(message, remedy=remedy)
 
 
-def require_writable(folder: Path, setting: str, *files: str, mode: int = 0o700) -> None:
-    """Make a folder where it is missing, and refuse one in which nothing could be kept.
+def make_private(folder: Path) -> None:
+    """Make a folder and those above it that are missing, for their owner alone.
+
+    `mkdir` with parents gives only the last one its mode, and the others what the umask leaves.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for path in (*reversed(folder.parents), folder):
+        if path == folder or not path.exists():
+            path.mkdir(mode=0o700, exist_ok=True)
+
+
+def require_writable(folder: Path, setting: str, *files: str) -> None:
+    """Make a private folder where it is missing, and refuse one in which nothing could be kept.
 
     Whether there is space is not looked at: who is without it waits.
 
     Args:
         setting: what names the folder, for the error.
         files: names of files in the folder that are to be written where they exist.
-        mode: of the new folder.
 
     Raises:
         SettingsError: it cannot be made, or nothing can be written there.
     """
     try:
-        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         if error.errno in FULL:
             raise DiskFull(f"{setting}: '{folder}' cannot be made: {error.strerror}.") from error

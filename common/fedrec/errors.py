@@ -37,6 +37,7 @@
     |- StorageError                  storage                1    RESOURCE_EXHAUSTED
     |  |- DamagedFile                damaged_file           1    DATA_LOSS
     |  |- FolderInUse                folder_in_use          1    RESOURCE_EXHAUSTED
+    |  |- OutputLost                 output                 1    RESOURCE_EXHAUSTED
     |  `- StateWentBack              state_went_back        1    DATA_LOSS
     |- Unreachable                   unreachable            3    UNAVAILABLE
     |  `- CoordinatorStopping        stopping               3    UNAVAILABLE
@@ -50,7 +51,7 @@ input (``safe = True``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "KeysError",
     "MalformedUpdate",
     "NotInRoster",
+    "OutputLost",
     "PartialCell",
     "PlanMismatch",
     "PrivacyBudgetSpent",
@@ -147,6 +149,10 @@ class DataError(FedrecError):
     Args:
         options: settings of the section ``data`` with which the same command would work, None for
             one to be left out; a command that fails shows them as its own flags.
+        readings: such settings for each reading that is possible; with one, they are the options.
+
+    Attributes:
+        first_rows: of each reading, where there are several and the file was read so.
     """
 
     code = "data"
@@ -155,10 +161,19 @@ class DataError(FedrecError):
     grpc_status = "INVALID_ARGUMENT"
 
     def __init__(
-        self, message: str, *, remedy: str = "", options: Mapping[str, str | None] | None = None
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        options: Mapping[str, str | None] | None = None,
+        readings: Sequence[Mapping[str, str | None]] = (),
     ) -> None:
         super().__init__(message, remedy=remedy)
         self.options: Mapping[str, str | None] = options or {}
+        self.readings = readings
+        self.first_rows: Sequence[Sequence[str]] = ()
+        if len(readings) == 1:
+            self.options, self.readings = readings[0], ()
 
 
 class KeysError(FedrecError):
@@ -246,7 +261,7 @@ class RefusedError(FedrecError):
 
 
 class NotInRoster(RefusedError):
-    """The key belongs to nobody whom the key authority listed.
+    """A client's key that isn't in the key authority's roster.
 
     Attributes:
         epoch: the key epoch of the roster that was searched; 0 where the refusal named none.
@@ -413,11 +428,23 @@ class FolderInUse(StorageError):
     public = "Another process uses the folder."
 
 
+class OutputLost(StorageError):
+    """Standard output is closed, or its disk is full, or its reader has left.
+
+    Attributes:
+        reader_left: as `head` does, which no one needs to be told.
+    """
+
+    code = "output"
+    public = "The output cannot be written."
+    reader_left = False
+
+
 class StateWentBack(StorageError):
-    """A coordinator's folder knows less than it once did."""
+    """A state folder knows less than it once did."""
 
     code = "state_went_back"
-    public = "The coordinator's state is older than it was."
+    public = "The state folder is older than it was."
     grpc_status = "DATA_LOSS"
 
 

@@ -1,31 +1,97 @@
-"""Addresses at which something listens, as settings write them."""
+"""Addresses, `host:port`: the one place where they are read, written and compared.
+
+A host is an address of IPv4, one of IPv6, or a name. In an address IPv6 stands in brackets, as in
+`[::1]:7447`; everywhere else in the code a host has none. A name beyond ASCII becomes its A-label,
+which certificates and DNS use.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import re
+from collections.abc import Collection
 
 from fedrec.errors import SettingsError
 
-__all__ = ["is_own_address", "split_address", "written_address"]
+__all__ = [
+    "address_to_call",
+    "is_own_address",
+    "names_server",
+    "plain_host",
+    "reached_from_here",
+    "split_address",
+    "written_address",
+]
+
+_AS_IN = "Write host:port, as in fedrec.example:7447 or [::1]:7447."
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_ZONE = re.compile(r"[A-Za-z0-9._~-]+")
+_PORT = re.compile(r"[0-9]{1,5}")
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
+_MOST_NAME_CHARS = 253
 
 
-def split_address(address: str, name: str) -> tuple[str, int]:
+def split_address(address: str, name: str = "", *, to_call: bool = False) -> tuple[str, int]:
     """Return the host, without brackets, and the port of `host:port`.
 
     Args:
-        name: what the setting or flag is called that says so.
+        name: the setting or flag that has it, for errors.
+        to_call: whether others call it: port 0 and an address that means every address are refused.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: it is no such address.
     """
+    if "://" in address:
+        raise _refused(name, address, "has a scheme.", f"Leave it out. {_AS_IN}")
     host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise SettingsError(
-            f"{name}: {address!r} is no address.",
-            remedy="Write host:port, as in 127.0.0.1:9464.",
+    bare = host.removeprefix("[").removesuffix("]")
+    if ":" in bare and host != f"[{bare}]":
+        raise _refused(name, address, "has an IPv6 address without brackets.", _AS_IN)
+    if not host or not port.isdecimal():
+        raise _refused(name, address, "is not host:port.", _AS_IN)
+    if not _PORT.fullmatch(port) or not to_call <= int(port) <= 65_535:
+        raise _refused(name, address, f"has no port from {to_call:d} to 65535.", _AS_IN)
+    return plain_host(host, name, to_call=to_call), int(port)
+
+
+def plain_host(host: str, name: str = "", *, to_call: bool = False) -> str:
+    """Return a host in the form that all code compares: no brackets, and a name in ASCII.
+
+    Args:
+        name: the setting or flag that has it, for errors.
+        to_call: whether others call it: an address that means every address is refused.
+
+    Raises:
+        SettingsError: it is neither an address nor a name.
+    """
+    bracketed = host.startswith("[") and host.endswith("]")
+    try:
+        found = ipaddress.ip_address(host[1:-1] if bracketed else host)
+    except ValueError:
+        return _plain_name(host, name)
+    if bracketed and found.version == 4:
+        raise _refused(name, host, "has brackets, which are for IPv6.", "Leave them out.")
+    zone = found.scope_id if isinstance(found, ipaddress.IPv6Address) else None
+    if zone is not None and not _ZONE.fullmatch(zone):
+        raise _refused(name, host, "has a zone that no interface has.", "Write as in fe80::1%eth0.")
+    if to_call and (found.is_unspecified or found.is_multicast):
+        raise _refused(
+            name,
+            host,
+            "cannot be called: it is no single machine's address.",
+            "Write the name or the address at which clients reach the coordinator, "
+            "as in fedrec.example:7447.",
         )
-    return host, int(port)
+    return str(found)
+
+
+def address_to_call(address: str, name: str = "") -> str:
+    """Return `host:port` of somebody to call, in the form that is passed on.
+
+    Raises:
+        SettingsError: nobody can be called there; `name` is the setting or flag that has it.
+    """
+    return written_address(*split_address(address, name, to_call=True))
 
 
 def written_address(host: str, port: int) -> str:
@@ -39,3 +105,56 @@ def is_own_address(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def reached_from_here(host: str) -> str:
+    """Return where this machine itself reaches what listens at a host."""
+    return _EVERYWHERE.get(host, host)
+
+
+def names_server(header: str, names: Collection[str]) -> bool:
+    """Tell whether a Host header names a server by an address or by one of its names.
+
+    A page that made its name point to this machine (DNS rebinding) sends that name.
+
+    Args:
+        names: in lower case, without a dot at the end.
+    """
+    host = header.lower()
+    if host.startswith("["):
+        host = host.partition("]")[0].removeprefix("[")
+    else:
+        host = host.partition(":")[0]
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host.rstrip(".") in names
+    return True
+
+
+def _plain_name(host: str, name: str) -> str:
+    """Return a name with its A-labels in place of what is beyond ASCII."""
+    found = host.removesuffix(".")
+    if not found.isascii():
+        import idna
+
+        try:
+            found = idna.encode(found, uts46=True).decode()
+        except idna.IDNAError:
+            found = ""
+    labels = found.split(".")
+    if not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdecimal():
+        raise _refused(
+            name,
+            host,
+            "is no host.",
+            "Use an IP address, or a name of letters, digits and hyphens between dots, "
+            "as in fedrec.example.",
+        )
+    if len(found) > _MOST_NAME_CHARS:
+        raise _refused(name, host, "is longer than a host name can be.", "Use a shorter one.")
+    return found
+
+
+def _refused(name: str, value: str, why: str, remedy: str) -> SettingsError:
+    return SettingsError(f"{name}{': ' if name else ''}{value!r} {why}", remedy=remedy)

@@ -17,10 +17,10 @@ class SteadyStream:
     A line that cannot be written is lost; its writer goes on.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
 
-    def write(self, text: str) -> int:
+    def write(self, text: Any) -> int:
         """Write what can be written."""
         with suppress(OSError):
             self._stream.write(text)
@@ -31,9 +31,13 @@ class SteadyStream:
         with suppress(OSError):
             self._stream.flush()
 
-    def isatty(self) -> bool:
-        """Tell whether a person reads along."""
-        return self._stream.isatty()
+    @property
+    def buffer(self) -> SteadyStream:
+        """What takes bytes in place of text."""
+        return SteadyStream(self._stream.buffer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def log_to_stderr(level: int = logging.DEBUG, *, as_json: bool = False) -> None:

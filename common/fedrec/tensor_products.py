@@ -3,9 +3,9 @@
 A library for linear algebra chooses its kernels by shape: on an AMD EPYC a product in a batch of
 one differed from the same product in a batch of eight, and at times one in a batch of two did. So
 that a user's result is that user's alone, every call has a shape that does not follow from the
-number of users. There, too, a product of matrices with five columns differed by its place in the
-batch, because where a matrix begins in memory follows from it: `user_product` lets each begin at a
-multiple of a cache line.
+number of users. There, too, products of matrices with 5 to 13 columns differed by their place in
+the batch, because where a matrix begins in memory follows from it: `user_product` lets each begin
+at a multiple of a cache line.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["batched_product", "on_threads", "one_thread", "product_of_blocks", "
 _WORK = 1 << 24
 """Multiplications of a call: about as many as make the call itself cost nothing."""
 _FEWEST, _MOST = 2, 1024
-_USERS = 16
-_LINE = 16
-"""Float32 values of a cache line."""
+_USERS = 8
+_LINE, _BYTES = 16, 4
+"""Float32 values of a cache line, and the bytes of each."""
 
 
 def batched_product(left: torch.Tensor, right: torch.Tensor, *, at_once: int = 0) -> torch.Tensor:
@@ -46,7 +46,7 @@ def batched_product(left: torch.Tensor, right: torch.Tensor, *, at_once: int = 0
         # The last call computes some of the one before again.
         part = slice(min(begin, len(left) - at_once), min(begin + at_once, len(left)))
         torch.bmm(left[part], right[part], out=found[part])
-    return found[:n]
+    return found if len(found) == n else found[:n]
 
 
 def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
@@ -71,11 +71,16 @@ def user_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return left @ right for each user, with a gradient; a user's bits are that user's alone.
 
     Args:
-        left: float32 (n_users, n_rows, inner).
-        right: float32 (n_users, inner, n_columns).
+        left: float32 (n_users, n_rows, inner), or (1, ...) where all users have one matrix.
+        right: float32 (n_users, inner, n_columns), or (1, ...).
     """
     if left.device.type != "cpu":
         return left @ right
+    n_users = max(len(left), len(right))
+    left, right = left.expand(n_users, -1, -1), right.expand(n_users, -1, -1)
+    if n_users == _USERS and left.shape[1] * right.shape[2] % _LINE == 0 == _astray(left, right):
+        # Gradients are as large as what they are of.
+        return torch.bmm(left, right)
     found: torch.Tensor = _UserProduct.apply(left, right)  # type: ignore[no-untyped-call]
     return found
 
@@ -97,23 +102,50 @@ class _UserProduct(torch.autograd.Function):
 
 
 def _in_lines(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiply copies whose matrices, and whose products, each begin at a cache line."""
-    _, n_rows, inner = left.shape
+    """Multiply matrices of which each, and each product, begins at a cache line."""
+    n_users, n_rows, inner = left.shape
     n_columns = right.shape[2]
-    long, wide = (-(-length // _LINE) * _LINE for length in (inner, n_columns))
-    if not (left.is_contiguous() and long == inner):
-        left = _widened(left, n_rows, long)
-    if not (right.is_contiguous() and (long, wide) == (inner, n_columns)):
-        right = _widened(right, long, wide)
-    at_once = min(_at_once(n_rows * long * wide), _USERS)
-    return batched_product(left, right, at_once=at_once)[:, :, :n_columns]
+    wide = n_columns if n_rows * n_columns % _LINE == 0 else _whole_lines(n_columns)
+    if wide > n_columns:
+        right = torch.nn.functional.pad(right, (0, wide - n_columns))
+    at_once = min(_at_once(n_rows * inner * wide), _USERS)
+    found = batched_product(_lined(left, at_once), _lined(right, at_once), at_once=at_once)
+    # Callers may write into it, which autograd refuses of a view that is made here.
+    whole = len(found) == n_users and wide == n_columns
+    return found if whole else found[:n_users, :, :n_columns].clone()
 
 
-def _widened(matrices: torch.Tensor, n_rows: int, n_columns: int) -> torch.Tensor:
-    """Return a copy with rows and columns of zeros behind."""
-    found = matrices.new_zeros((len(matrices), n_rows, n_columns))
-    found[:, : matrices.shape[1], : matrices.shape[2]] = matrices
+def _astray(*batches: torch.Tensor) -> int:
+    """Return how many batches have a matrix that begins within a cache line, or lies in pieces."""
+    return sum(
+        matrices.data_ptr() % (_LINE * _BYTES) != 0
+        or matrices.stride(0) % _LINE != 0
+        or matrices.shape[1] * matrices.shape[2] % _LINE != 0
+        or not (
+            (matrices.stride(2) == 1 and matrices.stride(1) >= matrices.shape[2])
+            or (matrices.stride(1) == 1 and matrices.stride(2) >= matrices.shape[1])
+        )
+        for matrices in batches
+    )
+
+
+def _lined(matrices: torch.Tensor, fewest: int) -> torch.Tensor:
+    """Return the matrices, filled up, or a copy, so that each begins at a cache line.
+
+    How they lie in memory follows from what one matrix is, not from how many there are.
+    """
+    if not _astray(matrices):
+        return _filled(matrices, fewest)
+    n, n_rows, n_columns = matrices.shape
+    size = n_rows * n_columns
+    apart = matrices.new_empty((max(n, fewest), _whole_lines(size)))
+    found = apart[:, :size].view(-1, n_rows, n_columns)
+    found[:n], found[n:] = matrices, 0.0
     return found
+
+
+def _whole_lines(length: int) -> int:
+    return -(-length // _LINE) * _LINE
 
 
 @contextmanager

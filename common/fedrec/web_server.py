@@ -20,6 +20,7 @@ __all__ = ["WebServer", "listening_socket", "web_server"]
 
 
 _UNHEARD_MILLISECONDS = 60_000
+_HANDSHAKE_SECONDS = 10.0
 
 
 class WebServer(uvicorn.Server):
@@ -29,6 +30,26 @@ class WebServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the party."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen at sockets; uvicorn itself would wait a minute for each TLS handshake."""
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def connection() -> Any:
+            kind: Any = config.http_protocol_class
+            return kind(config=config, server_state=self.server_state, app_state={})
+
+        self.servers = [
+            await loop.create_server(
+                connection,
+                sock=listening,
+                ssl=config.ssl,
+                ssl_handshake_timeout=None if config.ssl is None else _HANDSHAKE_SECONDS,
+                backlog=config.backlog,
+            )
+            for listening in sockets or ()
+        ]
+        self.started = True
 
 
 def web_server(

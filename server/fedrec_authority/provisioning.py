@@ -15,23 +15,28 @@ a client's kit is of use to a thief once the client has applied.
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.config.exposure import SAFE_FLOOR, exposed_to_members, exposing_sums
+from fedrec.config.exposure import (
+    SAFE_FLOOR,
+    check_own_floor,
+    exposed_to_members,
+    exposing_sums,
+    raised_counts,
+)
 from fedrec.config.schema import PartiesSettings, Settings
 from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.writing import write_interactions
-from fedrec.disk import require_writable
-from fedrec.durable import replacing_text
+from fedrec.disk import make_private, require_writable
+from fedrec.durable import write_whole
 from fedrec.errors import KeysError, SettingsError
-from fedrec.identity.key_files import replace_secret, write_public
-from fedrec.listening import is_own_address
+from fedrec.identity.key_files import replace_secret
+from fedrec.listening import is_own_address, split_address
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.membership.cell_placement import cell_size_of
@@ -92,6 +97,7 @@ def provision(
 
     Raises:
         SettingsError: the parties cannot form this federation, or `into` cannot be written.
+        RefusedError: a client would contribute nothing; see `check_own_floor`.
         KeysError: there are kits already, or a coordinator uses the folder.
     """
     parties = settings.parties
@@ -99,7 +105,7 @@ def provision(
     settings = _accepting(settings, len(parties.clients))
     folder = AuthorityFolder(into / AUTHORITY_KIT)
     _check_folder(folder)
-    require_writable(into, "--into", mode=0o777)
+    require_writable(into, "--into")
     parts: Sequence[Interactions | None] = [None] * len(parties.clients)
     if interactions is not None:
         parts = partition_users(interactions, len(parties.clients))
@@ -112,12 +118,12 @@ def provision(
                 "another folder with --into.",
             )
         keys.keep(keys.begin(settings.plan, len(catalogue)))
-        host, _, port = parties.address.rpartition(":")
+        host, port = split_address(parties.address, "parties.address", to_call=True)
         keys.serve_at([host])
         keys.make_operator()
         keys.rotate()
         coordinators = into / COORDINATOR_KIT
-        kits = [_coordinator_kit(settings, coordinators, keys, catalogue, host, int(port))]
+        kits = [_coordinator_kit(settings, coordinators, keys, catalogue, host, port)]
         for name, part in zip(parties.clients, parts, strict=True):
             kits.append(_client_kit(settings, into / CLIENTS / name, keys, name, part))
     return tuple(kits)
@@ -275,26 +281,38 @@ def _check_parties(settings: Settings, interactions: Interactions | None) -> Non
             f"The data has {interactions.n_users} users for {count} clients.",
             remedy="Name fewer clients.",
         )
+    if interactions is not None:
+        # Users are dealt out in turn.
+        check_own_floor(settings.client.minimum_own_item_users, interactions.n_users // count)
 
 
 def exposure_words(settings: Settings, n_clients: int) -> str:
     """Say, for people, what one lying member could read of other clients; empty for nothing."""
-    size = cell_size_of(settings.plan)
-    n_cells = (n_clients - len(settings.parties.go_on)) // size if size else 0
-    exposed = exposed_to_members(settings.plan, n_cells)
-    if not exposed or settings.client.minimum_own_item_users >= SAFE_FLOOR:
+    n_cells = _n_cells(settings, n_clients)
+    raised = raised_counts(settings.plan, n_cells)
+    if not raised or settings.client.minimum_own_item_users >= SAFE_FLOOR:
         return ""
+    accepts = (
+        " The clients accept this in their kits (client.accept_member_exposure = true)."
+        if exposed_to_members(settings.plan, n_cells)
+        else ""
+    )
+    where = exposing_sums(settings.plan)
     return (
-        f"{settings.plan.algorithm.name}: a member with changed software could read {exposed}. It "
-        f"raises the counts of rare items; {exposing_sums(settings.plan)}. The clients accept "
-        "this in their kits (client.accept_member_exposure = true). To prevent it, set "
-        f"client.minimum_own_item_users = {SAFE_FLOOR} or more before you run provision."
+        f"{where[0].upper()}{where[1:]}: {raised}{accepts} To prevent it where clients have many "
+        f"users, set client.minimum_own_item_users = {SAFE_FLOOR} or more before you run provision."
     )
 
 
+def _n_cells(settings: Settings, n_clients: int) -> int:
+    size = cell_size_of(settings.plan)
+    return (n_clients - len(settings.parties.go_on)) // size if size else 0
+
+
 def _accepting(settings: Settings, n_clients: int) -> Settings:
-    """Return settings whose kits accept what `exposure_words` says."""
-    if not exposure_words(settings, n_clients):
+    """Return settings whose kits accept what a member could read; see `exposure_words`."""
+    exposed = exposed_to_members(settings.plan, _n_cells(settings, n_clients))
+    if not exposed or settings.client.minimum_own_item_users >= SAFE_FLOOR:
         return settings
     client = settings.client.model_copy(update={"accept_member_exposure": True})
     return settings.model_copy(update={"client": client})
@@ -351,11 +369,12 @@ def _coordinator_kit(
     port: int,
 ) -> Kit:
     _new_folder(path)
-    write_public(path / folder.epoch_path.name, folder.epoch_path.read_bytes())
+    replace_secret(path / folder.epoch_path.name, folder.epoch_path.read_bytes())
     replace_secret(path / folder.coordinator_path.name, folder.coordinator_path.read_bytes())
     operator = folder.operators.list
-    write_public(path / operator.name, operator.read_bytes())
+    replace_secret(path / operator.name, operator.read_bytes())
     catalogue.save(path / CATALOGUE_FILE)
+    (path / CATALOGUE_FILE).chmod(0o600)
     local: dict[str, dict[str, object]] = {
         "data": {"catalogue": CATALOGUE_FILE},
         "coordinator": {
@@ -385,7 +404,7 @@ def _client_kit(
 ) -> Kit:
     invitation = folder.invite(name, confirm=confirm, now=int(time.time()))
     _new_folder(path)
-    write_public(path / folder.public_key_path.name, folder.public_key_path.read_bytes())
+    replace_secret(path / folder.public_key_path.name, folder.public_key_path.read_bytes())
     replace_secret(path / INVITATION_FILE, invitation.read_bytes())
     if interactions is not None:
         write_interactions(path / INTERACTIONS_FILE, interactions, private=True)
@@ -408,7 +427,7 @@ def _client_kit(
 
 def stays_here(settings: Settings) -> bool:
     """Tell whether only this machine reaches the coordinator, so that kits are not carried."""
-    return is_own_address(settings.parties.address.rpartition(":")[0].strip("[]"))
+    return is_own_address(split_address(settings.parties.address)[0])
 
 
 def _seen_by_owner(settings: Settings, kit: Path) -> Path:
@@ -424,9 +443,8 @@ def _own_reading(settings: Settings, interactions: Interactions | None) -> dict[
 
 def _new_folder(path: Path) -> None:
     """Make a folder that only its owner may read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
-    os.chmod(path, 0o700)
+    make_private(path)
+    path.chmod(0o700)
 
 
 def _write_settings(
@@ -440,5 +458,4 @@ def _write_settings(
         heading=f"{heading}, made by `fedrec provision`.\n"
         "All parties agree on the sections above [data]; no edit is needed.",
     )
-    with replacing_text(path) as file:
-        file.write(text)
+    write_whole(path, text.encode(), private=True)

@@ -24,6 +24,7 @@ from fedrec.identity.roster import Roster
 from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import VectorSpec
+from fedrec.stop_signals import heeded_signals
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import add_AdminServicer_to_server
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 __all__ = ["Coordinator", "Ending"]
 
 Ending = Literal["interrupted", "terminated", "finished", "failed", "spent"]
-"""Why a coordinator stopped serving: Ctrl-C, SIGTERM, or the end of the run, which was as planned,
-a failure, or that of the privacy budget."""
+"""Why a coordinator stopped serving: Ctrl-C or SIGHUP, SIGTERM, or the end of the run, which was as
+planned, a failure, or that of the privacy budget."""
 
 TICK_SECONDS = 0.25
 GRACE_SECONDS = 30.0
@@ -196,7 +197,8 @@ class Coordinator:
     ) -> Ending:
         """Serve until a signal, a lost disk or, if asked for, the run's end; return which it was.
 
-        The first SIGTERM or SIGINT stops gracefully, the second one at once; both lose nothing.
+        The first SIGTERM, SIGINT or SIGHUP stops gracefully, the second at once; neither loses
+        anything.
 
         Args:
             on_start: called with the address and the run's name.
@@ -217,10 +219,15 @@ class Coordinator:
             ) from error
         except DurabilityLost as error:
             raise _failed(str(error)) from error
-        on_start(address, self.engine.run.name)
+        try:
+            on_start(address, self.engine.run.name)
+        except BaseException:
+            await self.stop(grace_seconds=0.0)
+            raise
         signals = _Signals()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        stopping = heeded_signals()
+        for number in stopping:
             loop.add_signal_handler(number, signals.take, number)
         waits: list[Coroutine[Any, Any, object]] = [
             signals.came.wait(),
@@ -238,7 +245,7 @@ class Coordinator:
         finally:
             for task in tasks:
                 task.cancel()
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in stopping:
                 loop.remove_signal_handler(number)
         if lost:
             raise _failed(run.work.why_lost)
@@ -355,7 +362,7 @@ class _Signals:
         if self.came.is_set():
             # The store is consistent at every moment.
             os._exit(INTERRUPTED)
-        self.ending = "interrupted" if number == signal.SIGINT else "terminated"
+        self.ending = "terminated" if number == signal.SIGTERM else "interrupted"
         self.came.set()
 
 

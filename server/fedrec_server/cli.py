@@ -52,9 +52,10 @@ def run(
 ) -> None:
     """Serve a federation; the first line on stdout is a JSON object with the address.
 
-    Ctrl-C and SIGTERM finish what was begun and save, a second one stops at once; the same
-    command goes on. Ctrl-C leaves with 130, SIGTERM with 0, for containers. With --until-finished
-    the run's end leaves with 0, with 4 where the privacy budget is spent, with 1 where it failed.
+    Ctrl-C, SIGHUP and SIGTERM finish what was begun and save, a second one stops at once; the
+    same command goes on. The first two leave with 130, SIGTERM with 0, for containers. With
+    --until-finished the run's end leaves with 0, with 4 where the privacy budget is spent, with 1
+    where it failed.
     """
     # The command line answers --help without loading gRPC.
     import asyncio
@@ -62,6 +63,7 @@ def run(
 
     from fedrec.config.loading import load_settings
     from fedrec.errors import PrivacyBudgetSpent, SettingsError
+    from fedrec.extras import require
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.allocator import give_memory_back
@@ -72,6 +74,11 @@ def run(
     give_memory_back()
     settings = load_settings(settings_file, {"coordinator.page": page})
     log_to_stderr(as_json=settings.coordinator.log_format == "json")
+    require(
+        "grpc_health",
+        *(("starlette", "uvicorn") if settings.coordinator.page else ()),
+        *(("grpc_reflection",) if settings.coordinator.reflection else ()),
+    )
     if settings.data.catalogue is None:
         raise SettingsError(
             "data.catalogue is missing; the coordinator serves the catalogue to clients.",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrec.config.schema import Settings
+from fedrec.disk import make_private
 from fedrec.durable import sync
 from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
 from fedrec.folder_lock import FolderLock
@@ -86,7 +87,7 @@ def recover(
         if found.run != point.run:
             found = FormerFolder()
         draft = state.parent / f".{state.name}-{secrets.token_hex(8)}"
-        state.parent.mkdir(parents=True, exist_ok=True)
+        make_private(state.parent)
         try:
             _write(draft, federation, point, found, now)
             aside = _swap(state, draft)

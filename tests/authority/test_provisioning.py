@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import time
@@ -11,20 +12,22 @@ from pathlib import Path
 import pytest
 from authority.membership.test_guests import World, people
 from changed_keys import rotate
-from cryptography import x509
 from fake_clock import FakeClock
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.main import main
 from fedrec.config.loading import load_settings
+from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, generate, read_interactions
 from fedrec.data.writing import write_interactions
 from fedrec.identity.application import SignedApplication
-from fedrec.identity.certificates import Credentials
+from fedrec.identity.certificates import Credentials, hosts_of
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.provisioning import exposure_words
 
 pytestmark = pytest.mark.slow
 
@@ -50,8 +53,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def call(*arguments: object) -> int:
     """Run `fedrec provision ARGUMENTS`; return its exit code."""
+    return run("provision", *arguments)
+
+
+def run(*arguments: object) -> int:
+    """Run `fedrec ARGUMENTS`; return its exit code."""
     with pytest.raises(SystemExit) as ended:
-        main(["provision", *map(str, arguments)])
+        main([*map(str, arguments)])
     code = ended.value.code
     return code if isinstance(code, int) else 0
 
@@ -111,6 +119,30 @@ def test_no_kit_has_what_is_somebody_elses(here: Path, data: Path) -> None:
     assert len(invitations) == len(CLIENTS)
 
 
+def open_to_others(folder: Path) -> list[str]:
+    """Return what others than its owner could enter, read or change."""
+    return [str(path) for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_kits_are_their_owners_whatever_the_umask(here: Path, data: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        assert trial(data, "--into", "new/kits") == 0
+        assert call("--add", "east", "--into", "new/kits") == 0
+        assert call("--operator", "maria", "--into", "new/kits") == 0
+    finally:
+        os.umask(before)
+    assert open_to_others(here / "new" / "kits" / "coordinator") == []
+    assert open_to_others(here / "new" / "kits" / "clients") == []
+    # What the authority hands out stays readable, in folders that only their owner enters.
+    handed_out = {Path(path) for path in open_to_others(here / "new")}
+    assert all(path.is_file() for path in handed_out)
+    assert {path.name for path in handed_out if path.suffix != ".crt"} == {
+        "00000001.json", "authority.pub.json", "epoch.json", "identity.pub.json",
+    }  # fmt: skip
+
+
 def test_clients_with_data_of_their_own(here: Path, data: Path) -> None:
     whole, _ = read_interactions(data)
     Catalogue.from_interactions(whole).save(here / "items.csv")
@@ -120,16 +152,75 @@ def test_clients_with_data_of_their_own(here: Path, data: Path) -> None:
     assert not list(kits.rglob("interactions.csv"))
     coordinator = load_settings(kits / "coordinator" / "coordinator.toml").coordinator
     assert (coordinator.host, coordinator.port) == ("0.0.0.0", 7447)
-    made = Credentials.load(kits / "coordinator" / "coordinator.pem", "it")
-    names = (
-        x509.load_pem_x509_certificate(made.certificate)
-        .extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        .value.get_values_for_type(x509.DNSName)
-    )
-    assert "fedrec.example" in names
+    assert "fedrec.example" in hosts_at(kits)
     # The file that was written says it all: the same kits once more, elsewhere.
     assert call("federation.toml", "--into", "again") == 0
     assert files(here / "again" / "clients") == files(kits / "clients")
+
+
+def hosts_at(kits: Path) -> tuple[str, ...]:
+    """Return the names and addresses in the coordinator's certificate."""
+    made = Credentials.load(kits / "coordinator" / "coordinator.pem", "it")
+    return hosts_of(made.certificate)
+
+
+@pytest.mark.parametrize(
+    ("address", "passed_on", "listens_at", "named"),
+    [
+        ("[0::1]:7447", "[::1]:7447", "::1", "::1"),
+        ("[2001:db8::7]:7447", "[2001:db8::7]:7447", "0.0.0.0", "2001:db8::7"),
+        ("[fe80::1%eth0]:7447", "[fe80::1%eth0]:7447", "0.0.0.0", "fe80::1"),
+        (
+            "b\xfccher.example:7447",
+            "xn--bcher-kva.example:7447",
+            "0.0.0.0",
+            "xn--bcher-kva.example",
+        ),
+    ],
+)
+def test_addresses_in_kits(
+    here: Path,
+    data: Path,
+    address: str,
+    passed_on: str,
+    listens_at: str,
+    named: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert trial(data, "--address", address, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["authority"].split()[4] == passed_on
+    kits = here / "kits"
+    client = load_settings(kits / "clients" / "north" / "client.toml").client
+    assert client.coordinator == passed_on
+    coordinator = load_settings(kits / "coordinator" / "coordinator.toml").coordinator
+    assert (coordinator.host, coordinator.port) == (listens_at, 7447)
+    assert set(hosts_at(kits)) == {named, "localhost", "127.0.0.1", "::1"}
+    # And later, for another one.
+    assert run("keys", "rotate", "--into", kits / "authority", "--host", "[::2]") == 0
+    made = Credentials.load(kits / "authority" / "coordinator.pem", "it")
+    assert "::2" in hosts_of(made.certificate)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://fedrec.example:7447", "0.0.0.0:7447", "[::]:7447", "my_host:7447", ":7447",
+     "fedrec.example:7447/x", "me@fedrec.example:7447", "fedrec example:7447", "fedrec.example:0",
+     "fedrec.example:65536", "[::1]x:7447"],
+)  # fmt: skip
+def test_an_address_that_nobody_can_call_makes_nothing(
+    here: Path, data: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(here)
+    assert trial(data, "--address", address) == 2
+    told = capsys.readouterr().err
+    assert "--address: '" in told and ("Write" in told or "Use" in told)
+    assert files(here) == before and not (here / "kits").exists()
+    (here / "federation.toml").write_text(f"[parties]\naddress = {json.dumps(address)}\n")
+    assert call("--data", data, "--clients", "a,b,c") == 2
+    assert "parties.address: '" in capsys.readouterr().err
+    assert not (here / "kits").exists()
+    assert run("keys", "rotate", "--host", address.removesuffix(":7447") or "me@") == 2
+    assert "--host: '" in capsys.readouterr().err
 
 
 def test_one_more_client(here: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,10 +415,36 @@ def test_before_the_start_people_hear_whom_rounds_wait_for(
     four = told(capsys)
     assert "In every round all 4 clients must be there" in four
     assert "waited for no more, as long as 3 are left. parties.go_on names" in four
-    assert not any("cell" in words.partition("fedals:")[0] for words in (three, four))
+    assert not any("cell" in words.partition("All clients are")[0] for words in (three, four))
     assert "could read the vector of every user" in " ".join(three.split())
     kit = (here / "kits" / "clients" / "north" / "client.toml").read_text()
     assert "accept_member_exposure = true" in kit
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_cell_is_told_under_every_algorithm(name: str) -> None:
+    plan = {"algorithm": {"name": name}, "update": {"structure": "dense"}}
+    settings = Settings.model_validate(plan | {"protection": {"name": "bfv"}})
+    words = exposure_words(settings, 3)
+    assert words.startswith("All clients are in one cell") and "no party can tell" in words
+    assert ("accept_member_exposure = true" in words) == (name in ("ease", "fedals", "sketch"))
+    assert "set client.minimum_own_item_users = 3 or more" in words
+    assert not exposure_words(settings, 6)
+    floor = settings.client.model_copy(update={"minimum_own_item_users": 3})
+    assert not exposure_words(settings.model_copy(update={"client": floor}), 3)
+
+
+def test_a_trial_whose_clients_have_too_few_users_for_their_floor(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trial(data, "--into", "first") == 0
+    path = here / "federation.toml"
+    path.write_text(path.read_text() + "\n[client]\nminimum_own_item_users = 14\n")
+    capsys.readouterr()
+    assert call(path, "--data", data, "--into", "second") == 5
+    said = " ".join(capsys.readouterr().err.split())
+    assert "client.minimum_own_item_users is 14, but this client has 13 users" in said
+    assert not (here / "second").exists()
 
 
 def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(

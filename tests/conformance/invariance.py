@@ -38,6 +38,8 @@ __all__ = ["CASES", "SHAPES", "applied", "differences", "digest_of", "everybody"
 TWOS = "in twos"
 BLOCK = 8
 """What trains side by side in a full block of the smallest kind."""
+GRID, FINEST = "fraction_bits", 40
+"""How a setting's name ends that a grid follows from, and its largest value."""
 DIMS = (5, 32)
 """Shorter than a vector register, and several of them."""
 SHAPES = "shapes"
@@ -56,21 +58,25 @@ BY_THE_TRAINER = "-trainer"
 
 
 def plan_of_case(case: str) -> Plan:
-    """Return what a case trains with; batches are shorter than some users' samples."""
+    """Return what a case trains with; batches are shorter than some users' samples.
+
+    The grid is the finest there is, so that it rounds no difference away.
+    """
     name, structure, dim, *_ = case.split("-")
     own = {"weight": 0.0} if case == MIXING else {}
+    kind = ALGORITHMS[name]
+    finest = {key: FINEST for key in kind.settings_type.model_fields if key.endswith(GRID)}
     return plan_of(
         name,
         structure,
-        algorithm=({"dim": int(dim)} if int(dim) else {}) | own,
+        algorithm=({"dim": int(dim)} if int(dim) else {}) | own | finest,
         training={"accelerated": not case.endswith(BY_THE_TRAINER)},
+        update={GRID: FINEST} if kind.about.clips else {},
     )
 
 
 CASES += [MIXING] + [
-    case + BY_THE_TRAINER
-    for case in CASES
-    if case.endswith(f"-{DIMS[-1]}") and accelerator_of(plan_of_case(case)) is not None
+    case + BY_THE_TRAINER for case in CASES if accelerator_of(plan_of_case(case)) is not None
 ]
 
 

@@ -16,18 +16,21 @@ ben,milk,yesterday
 ben,bread,2026-01-01
 cleo,milk,2026-01-02
 """
-NO_HEADER = "1,55,5,875072688\n2,55,4,875072690\n"
+NO_HEADER = "1,55,5,875072688\n2,55,4,875072690\n2,56,4,875072700\n"
+ORDERS = "user,item,date\na,x,01/02/2021\nb,y,02/01/2021\nc,z,03/04/2021\n"
 
 
 def visits(reader: Reader) -> None:
-    """A table of one's own, and the file without a header that the page is told about."""
+    """A table of one's own, and the files that the page is told cannot be read so."""
     (reader.cwd / "visits.csv").write_text(VISITS, encoding="utf-8")
     (reader.cwd / "nohead.csv").write_text(NO_HEADER, encoding="utf-8")
+    (reader.cwd / "orders.csv").write_text(ORDERS, encoding="utf-8")
 
 
-def no_header(reader: Reader, told: str) -> str:
-    """What is said of rows that cannot be read, and of a file without a header."""
-    return told + reader.command("fedrec data describe nohead.csv", code=2)
+def refusals(reader: Reader, told: str) -> str:
+    """What is said of rows that cannot be read, of no header, and of dates with two meanings."""
+    told += reader.command("fedrec data describe nohead.csv", code=2)
+    return told + reader.command("fedrec data describe orders.csv", code=2)
 
 
 def of_movies(reader: Reader) -> None:
@@ -41,7 +44,7 @@ BRING_YOUR_OWN_DATA = Script(
     given=visits,
     files={'[data]\npath = "visits.csv"': "own.toml"},
     before={"fedrec data split": of_movies},
-    after={"fedrec data describe visits.csv": no_header},
+    after={"fedrec data describe visits.csv": refusals},
     shows={"fedrec data describe": "."},
 )
 

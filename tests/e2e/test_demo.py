@@ -151,7 +151,7 @@ def command_line(pid: int) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_stopped_it_leaves_nobody_behind(
     start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -159,7 +159,7 @@ def test_stopped_it_leaves_nobody_behind(
     children = poll(lambda: all_there(running), "children")
     poll(lambda: list(tmp_path.glob("runs/*/rounds.jsonl")), "a published round")
     running.process.send_signal(number)
-    assert running.ended() == (130 if number == signal.SIGINT else -number), running.told
+    assert running.ended() == (-number if number == signal.SIGKILL else 130), running.told
     poll(lambda: not [child for child in children if is_running(child)], "the children's end")
     assert "Traceback" not in running.told
 

@@ -5,6 +5,7 @@ The run is in a later key epoch than the one in the coordinator's settings, whic
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -20,8 +21,11 @@ from e2e.test_bad_days import counted
 pytestmark = pytest.mark.slow
 
 ROUNDS = 5_000
+PAGE_SECONDS = 5.0
+"""In which the page has to show what happened; it is told every second."""
 LINGERS = "import fedrec_server.app as app; app.LINGER_SECONDS = {seconds}"
-ENDINGS = {signal.SIGTERM: 0, signal.SIGINT: 130}
+ENDINGS = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 130}
+NUMBERS = tuple(ENDINGS)
 
 
 class Parties:
@@ -61,15 +65,41 @@ class Parties:
 
     def stop(self, number: signal.Signals) -> None:
         """Stop the coordinator while a browser looks at its page, and start it again."""
-        port = re.search(r"page is served.*url=http://127\.0\.0\.1:(\d+)", self.coordinator.told)
-        assert port is not None, self.coordinator.told
-        with socket.create_connection(("127.0.0.1", int(port[1]))) as browser:
-            browser.sendall(b"GET /feed HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert browser.recv(15)
+        with self.browser():
             self.coordinator.process.send_signal(number)
             assert self.coordinator.ended() == ENDINGS[number], self.coordinator.told
         assert self.still_there()
         self.start()
+
+    def stop_client(self, name: str) -> None:
+        """Stop a client, and check that operators see that at once, also in the page."""
+        client = self.clients.pop(name)
+        with self.browser() as browser:
+            client.interrupt()
+            assert client.ended() == 130, client.told
+            (row,) = (
+                line for line in self.operate("clients").splitlines() if f" {name} " in f" {line} "
+            )
+            assert "stopped" in row, row
+            assert {"name": name, "state": "stopped"}.items() <= self.member(name).items()
+            told, until = browser.makefile("rb"), time.monotonic() + PAGE_SECONDS
+            while self.member(name, told.readline()).get("state") != "stopped":
+                assert time.monotonic() < until, "the page does not show it"
+
+    def member(self, name: str, line: bytes = b"") -> dict[str, object]:
+        """Return what `status`, or a line of the page's feed, says of a member."""
+        said = line.partition(b"data: ")[2] if line else self.operate("status", "--json").encode()
+        found = json.loads(said) if said.startswith(b"{") else {}
+        return next((one for one in found.get("members", ()) if one["name"] == name), {})
+
+    def browser(self) -> socket.socket:
+        """Return a browser that looks at the coordinator's page."""
+        port = re.search(r"page is served.*url=http://127\.0\.0\.1:(\d+)", self.coordinator.told)
+        assert port is not None, self.coordinator.told
+        found = socket.create_connection(("127.0.0.1", int(port[1])), timeout=30.0)
+        found.sendall(b"GET /feed HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert found.recv(15)
+        return found
 
     def still_there(self) -> bool:
         """Check that nobody but the coordinator ended."""
@@ -97,12 +127,12 @@ def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties: Parties, 
         parties.until_rounds(2)
         # Wherever the next round is by then.
         time.sleep(0.05 * n)
-        parties.stop([signal.SIGTERM, signal.SIGINT][n % 2])
+        parties.stop(NUMBERS[n % 3])
     parties.until_rounds(1)
-    parties.clients.pop("c").interrupt()
+    parties.stop_client("c")
     for n in range(stops):
         parties.until_waiting("c")
-        parties.stop([signal.SIGTERM, signal.SIGINT][n % 2])
+        parties.stop(NUMBERS[n % 3 - 1])
     parties.start_client("c")
     parties.until_rounds(1)
 

@@ -16,6 +16,7 @@ from fedrec.config.loading import load_settings
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.readers import read_interactions
+from fedrec.highwater import Highwater, record
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import Credentials, check_certificate, key_of
@@ -35,7 +36,6 @@ from fedrec_client.state.counted_data import CountedData
 from fedrec_client.state.database import STATE_FILE, StateDatabase, image_of
 from fedrec_client.state.privacy_ledger import PrivacyLedger, UserAccount
 from fedrec_client.state.stored_state import RunPin, StoredState
-from fedrec_server.store.highwater import Highwater, record
 
 __all__ = ["DOCUMENTS"]
 
@@ -135,7 +135,7 @@ def _database() -> Target:
 
 def _mark() -> Target:
     def read(path: Path) -> None:
-        mark = Highwater(path.parent)
+        mark = Highwater(path.parent, "coordinator.state", "")
         try:
             mark.check(5)
         finally:

@@ -64,13 +64,18 @@ def revealing() -> Iterator[Revealers]:
     started: list[Revealer] = []
 
     def start(
-        federation: Federation, keys: str = "keys", wrap: Wrap = lambda link: link
+        federation: Federation,
+        keys: str = "keys",
+        wrap: Wrap = lambda link: link,
+        *,
+        new_run: bool = False,
     ) -> list[AuthorityEvent]:
         workspace = federation.bench.workspace
         events: list[AuthorityEvent] = []
         folder = AuthorityFolder(workspace.folder / keys)
         link: Link = GrpcLink(federation.address, folder.revealer_credentials())
-        started.append(Revealer(folder, wrap(link), events.append, jitter=lambda: 0.1))
+        made = Revealer(folder, wrap(link), events.append, new_run=new_run, jitter=lambda: 0.1)
+        started.append(made)
         started[-1].start()
         return events
 

@@ -13,9 +13,10 @@ from integration.support.checks import check_against_one_process
 from integration.support.links import DEADLINE_SECONDS, Gate, poll
 from integration.support.parties import Federation, operators_link
 
-from fedrec.errors import FolderIsOld, SecondCopy
+from fedrec.errors import FolderIsOld, SecondCopy, StateWentBack
 from fedrec_client.events import ClientEvent
 from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.database import STATE_FILE
 
 TOLD = {"audit.jsonl", "client-log.jsonl", "lock"}
 """What a client that refuses to go on adds to its folder."""
@@ -65,6 +66,14 @@ def test_client_folder_back(found: Found, protection: str) -> None:
         client.wait_for("sent", 3)
         client.wait_for("published", 3)
         client.stop()
+        # Of its database alone, whose files are those of a later round.
+        newest_rows = (state / STATE_FILE).read_bytes()
+        shutil.copyfile(before.path / STATE_FILE, state / STATE_FILE)
+        mixed = content(state)
+        error = federation.client(2).failure()
+        assert type(error) is StateWentBack and "newest folder back as a whole" in error.remedy
+        assert content(state) == mixed
+        (state / STATE_FILE).write_bytes(newest_rows)
         newest = swap(state, before.path)
         old = content(state)
         back = federation.client(2)

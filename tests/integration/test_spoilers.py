@@ -21,7 +21,6 @@ from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
 from integration.support.parties import Federation, operators_link
 from integration.test_recovering import recovered, state_of
 
-from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.training.learner import Contribution
@@ -87,19 +86,26 @@ def cells(bench: Bench) -> dict[int, frozenset[int]]:
     }
 
 
-def trained_if_held_by(least: int, protection: str = "bfv") -> Plan:
-    """Return a plan; where one holder is enough, no sum needs more cells than one."""
-    plan = plan_of(protection, n_clients=3, key_holder="authority")
-    federation = plan.federation.model_copy(update={"minimum_item_users": least})
-    return plan.model_copy(update={"federation": federation})
+def begun(
+    found: Found,
+    spoiler: Spoiler,
+    protection: str = "bfv",
+    *,
+    n_clients: int = 6,
+    least: int = 1,
+    **rounds: float,
+) -> tuple[Federation, frozenset[int]]:
+    """Start a federation whose last cell has a spoiler; return the others' numbers.
 
-
-def begun(found: Found, spoiler: Spoiler, protection: str) -> tuple[Federation, frozenset[int]]:
-    """Start a federation of two cells; return the numbers of the first, which is honest."""
-    federation = found(trained_if_held_by(1, protection), 6)
-    both = cells(federation.bench)
-    spoiler.folder = federation.bench.state(min(both[2]))
-    return federation, both[1]
+    Args:
+        least: users who must hold an item; with one no sum needs more cells than one.
+    """
+    plan = plan_of(protection, n_clients=3, key_holder="authority", **rounds)
+    rules = plan.federation.model_copy(update={"minimum_item_users": least})
+    federation = found(plan.model_copy(update={"federation": rules}), n_clients)
+    *others, last = cells(federation.bench).values()
+    spoiler.folder = federation.bench.state(min(last))
+    return federation, frozenset().union(*others)
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
@@ -132,29 +138,22 @@ def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(
     found: Found, revealing: Revealers, spoiler: Spoiler
 ) -> None:
     """Two cells are left: more than the one that may be corrupt."""
-    federation = found(trained_if_held_by(2), 9)
-    spoiler.folder = federation.bench.state(min(cells(federation.bench)[3]))
+    federation, good = begun(found, spoiler, n_clients=9, least=2)
     revealing(federation)
     federation.start_all(wrap=together(9, (1, 2)))
-    for client in federation.clients:
-        assert client.result().reason == "all rounds are published"
-    published = federation.published()
-    said = [found.statement.paused for found in published if found.statement is not None]
+    assert check_against_one_process(federation) == [frozenset(range(9)), *[good] * 4]
+    said = [found.statement.paused for found in federation.published() if found.statement]
     assert said == [(), (3,), (3,), (3,), (3,)]
-    assert [len(found.contributions) for found in published] == [9, 6, 6, 6, 6]
-    assert len({federation.bench.model(number) for number in range(9)}) == 1
 
 
 def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
     found: Found, revealing: Revealers, spoiler: Spoiler
 ) -> None:
     """One cell alone could be corrupt: the round is given up, and nobody is paused."""
-    federation = found(trained_if_held_by(2), 6)
-    spoiler.folder = federation.bench.state(min(cells(federation.bench)[2]))
+    federation, _ = begun(found, spoiler, least=2)
     revealing(federation)
     federation.start_all(wrap=together(6, (1, 2)))
-    for client in federation.clients:
-        assert client.result().reason == "all rounds are published"
+    assert check_against_one_process(federation) == [frozenset(range(6))] * 5
     (given_up,) = [entry for entry in federation.journal() if entry.kind == "round abandoned"]
     assert (given_up.round, given_up.fields["reason"]) == (2, f"{REFUSED}: {OUT_OF_BOUNDS}")
     assert not [entry for entry in federation.journal() if entry.kind == "cells paused"]
@@ -162,11 +161,8 @@ def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
 
 def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: Spoiler) -> None:
     """Coordinator and authority are killed in the fourth round; then the cell is taken in again."""
-    plan = trained_if_held_by(1)
-    plan = plan.model_copy(update={"rounds": plan.rounds.model_copy(update={"total": 4})})
-    federation = found(plan, 6)
-    bench, both = federation.bench, cells(federation.bench)
-    spoiler.folder = bench.state(min(both[2]))
+    federation, good = begun(found, spoiler, total=4)
+    bench = federation.bench
     all_six, go_on = together(6, (1, 2, 5, 6)), threading.Event()
     reached = threading.Semaphore(0)
 
@@ -202,7 +198,7 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: 
         go_on.set()
         authority.close()
     everybody = frozenset(range(6))
-    assert sets == [everybody, *[both[1]] * 3, everybody, everybody]
+    assert sets == [everybody, *[good] * 3, everybody, everybody]
     assert [found.epoch for found in federation.published()] == [1, 1, 1, 1, 3, 3]
     (told,) = [event for event in federation.journal() if event.kind == "cells paused"]
     assert told.round == 2
@@ -212,7 +208,7 @@ def test_a_coordinator_made_anew_knows_the_pause(
     found: Found, revealing: Revealers, spoiler: Spoiler
 ) -> None:
     """Nobody of the cell is asked, so that no round waits for them in vain."""
-    federation, good = begun(found, spoiler, "bfv")
+    federation, good = begun(found, spoiler)
     revealing(federation)
     all_six, go_on = together(6, (1, 2)), threading.Event()
     reached = threading.Semaphore(0)

@@ -216,7 +216,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "ending"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")]
+    ("number", "ending"), [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "interrupted")]
 )
 def test_signal_ends_the_process_in_order(tmp_path: Path, number: int, ending: str) -> None:
     with start_program(tmp_path) as program:

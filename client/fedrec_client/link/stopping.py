@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
+
+from fedrec.stop_signals import on_stop_signals
 
 __all__ = ["StopSwitch", "Stopped"]
 
@@ -94,14 +95,10 @@ class StopSwitch:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM work this switch; only in the main thread."""
+        """Let SIGINT, SIGTERM and SIGHUP work this switch; only in the main thread."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.request()
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with on_stop_signals(ask):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

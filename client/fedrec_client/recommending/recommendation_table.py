@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.config.schema import Settings
+from fedrec.data.writing import no_formula
 from fedrec.disk import unwritten
 from fedrec.durable import replacing
 from fedrec.errors import DataError, SettingsError
+from fedrec.extras import require
 from fedrec.ids import RoundId
 from fedrec.recommender import Recommender
 from fedrec_client.recommending.own_recommender import own_recommender
@@ -76,6 +78,8 @@ def export_recommendations(
             f"{file} is there already; nothing was changed.",
             remedy="Choose another file, or give --force to replace it.",
         )
+    if form == ".parquet":
+        require("pyarrow")
     own = own_recommender(settings, which)
     parts = _Parts(own, wanted)
     try:
@@ -170,15 +174,15 @@ def _texts(values: Sequence[str]) -> pyarrow.Array:
 
 def _write_csv(file: Any, parts: _Parts) -> None:
     own = parts.own
-    items, users = own.catalogue.item_ids, own.user_ids
+    ids, users = own.catalogue.item_ids, [no_formula(user) for user in own.user_ids]
+    items = [(no_formula(item), no_formula(own.catalogue.title_of(item))) for item in ids]
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     writer = csv.writer(text)
     writer.writerow(_COLUMNS)
     for part in parts:
         rows = zip(*(part[name].tolist() for name in part), strict=True)
         writer.writerows(
-            (users[user], rank, items[row], own.catalogue.title_of(items[row]), score, own.round)
-            for user, rank, row, score in rows
+            (users[user], rank, *items[row], score, own.round) for user, rank, row, score in rows
         )
     # The caller closes the file.
     text.detach()

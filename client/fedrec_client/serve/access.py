@@ -8,9 +8,9 @@ say of who asks (Origin, Sec-Fetch-Site). No answer ever allows another site to 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Iterable, Sequence
 
+from fedrec.listening import names_server
 from fedrec_client.serve.refusals import Refusal
 
 __all__ = ["Gate"]
@@ -80,23 +80,10 @@ class Gate:
     def _is_own(self, host: bytes) -> bool:
         if host in self._known:
             return True
-        name = host.decode("latin-1").lower()
-        if name.startswith("["):
-            name = name.partition("]")[0].removeprefix("[")
-        else:
-            name = name.partition(":")[0]
-        found = name.rstrip(".") in self._names or _is_address(name)
+        found = names_server(host.decode("latin-1"), self._names)
         if found and len(self._known) < _MOST_KNOWN:
             self._known.add(host)
         return found
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _cross_origin() -> Refusal:

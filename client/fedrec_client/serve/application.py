@@ -19,6 +19,7 @@ from structlog import get_logger
 from fedrec.errors import StorageError
 from fedrec_client.serve.access import Gate
 from fedrec_client.serve.model_holder import ModelHolder
+from fedrec_client.serve.numbers import ServerNumbers
 from fedrec_client.serve.openapi_document import document
 from fedrec_client.serve.openapi_page import STYLE, page_of
 from fedrec_client.serve.refusals import Refusal
@@ -60,11 +61,15 @@ class Application:
     Args:
         holder: the model.
         gate: who may ask.
+
+    Attributes:
+        numbers: what became of requests; those that are refused before they arrive are added.
     """
 
     def __init__(self, holder: ModelHolder, gate: Gate) -> None:
         self._holder = holder
         self._gate = gate
+        self.numbers = ServerNumbers(holder)
         # Making a vector of a history takes milliseconds, for which others should not wait.
         self._folding = ThreadPoolExecutor(1, thread_name_prefix="fold-in")
 
@@ -73,8 +78,9 @@ class Application:
         if scope["type"] != "http":
             return
         try:
-            self._gate.check(scope["headers"])
-            await self._route(scope, receive, send)
+            with self.numbers.answering():
+                self._gate.check(scope["headers"])
+                await self._route(scope, receive, send)
         except Refusal as refusal:
             await self._refuse(send, refusal)
         except Exception as error:
@@ -104,6 +110,9 @@ class Application:
             raise _wrong_method("GET")
         elif path == "/health":
             await self._health(send, known=self._gate.allows(scope["headers"]))
+        elif path == "/metrics":
+            self._gate.check_token(scope["headers"])
+            await _answer(send, 200, self.numbers.text(), self.numbers.kind)
         else:
             body, kind = self._pages[path]
             await _answer(send, 200, body, kind)
@@ -118,6 +127,7 @@ class Application:
             "/docs": (page, _HTML),
             "/docs.css": (STYLE, _CSS),
             "/health": (b"", _JSON),
+            "/metrics": (b"", self.numbers.kind),
             "/openapi.json": (json.dumps(described).encode(), _JSON),
         }
 

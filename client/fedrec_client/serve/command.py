@@ -75,12 +75,13 @@ def serve(
     answering; without one it says so and waits. It works beside a running client, after it, and
     without the coordinator, and changes nothing in the state folder.
 
-    Ctrl-C leaves with 130, SIGTERM with 0.
+    Ctrl-C and SIGHUP leave with 130, SIGTERM with 0.
     """
     # Small products on several threads take longer, and others' time. Before numpy is imported.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
+    from fedrec.listening import plain_host
     from fedrec_client.serve.model_change import log_change
     from fedrec_client.serve.model_holder import ModelHolder
     from fedrec_client.serve.server import Place
@@ -99,13 +100,13 @@ def serve(
             remedy="Set data.path in the settings, or give --data.",
         )
     place = Place(
-        host=host,
+        host=plain_host(host, "--host"),
         port=port,
         token_file=token_file,
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         accept_plaintext=accept_plaintext,
-        names=tuple(allow_host or ()),
+        names=tuple(plain_host(name, "--allow-host") for name in allow_host or ()),
     )
     holder = ModelHolder(settings, "latest" if latest else "best", on_change=show)
     interrupted = serve_until_stopped(

@@ -35,8 +35,10 @@ class LimitedConnection(HttpToolsProtocol):
     """
 
     waiting_since: float | None = None
+    _unfinished_bytes = 0
     _head_bytes = 0
     _in_head = True
+    _was_read = False
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection, unless there are too many."""
@@ -49,22 +51,50 @@ class LimitedConnection(HttpToolsProtocol):
         """Take bytes of a request."""
         if self.transport.is_closing():
             return
+        self._was_read = False
         super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD_BYTES:
+        if self._in_head or not self._was_read:
+            # The parser keeps what has no end as yet, in a head or behind a body.
+            self._unfinished_bytes += len(data)
+            if self._unfinished_bytes > MOST_HEAD_BYTES:
                 self.refuse("head_too_large")
+        if self.waiting_since is None and (self.cycle is None or self.cycle.response_complete):
+            # Bytes that begin no request: uvicorn's own limit of idle connections is over.
+            self.waiting_since = self.loop.time()
 
     def on_message_begin(self) -> None:
         """Begin to wait for a request."""
         super().on_message_begin()
         self.waiting_since = self.loop.time()
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._unfinished_bytes = True, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the address."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; what comes behind a body as one says nothing."""
+        self._count(len(name) + len(value))
+        if self._in_head:
+            super().on_header(name, value)
+
+    def _count(self, length: int) -> None:
+        self._head_bytes += length
+        if self._head_bytes > MOST_HEAD_BYTES:
+            self.refuse("head_too_large")
+            # Ends the parser's work on what it was given.
+            raise ValueError("The head is too large.")
 
     def on_headers_complete(self) -> None:
         """Let the application begin, which sees to the body's length."""
-        self._in_head = False
+        self._in_head, self._was_read = False, True
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._was_read = True
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Wait no more."""
@@ -79,6 +109,7 @@ class LimitedConnection(HttpToolsProtocol):
         """Answer in place of the application, and close."""
         if self.transport.is_closing():
             return
+        self.app.numbers.refused(code)
         kind = REFUSALS[code]
         error = {"code": code, "message": kind.meaning, "remedy": "See /docs."}
         body = json.dumps({"error": error, "version": None}).encode()

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
 from fedrec import errors
+from fedrec.child_process import child_command
 from fedrec.config.schema import ClientSettings, DataSettings, Settings
 from fedrec.errors import FedrecError, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.recommender import UsersFile
+from fedrec.stop_signals import ignore_stop_signals
 from fedrec_client.recommending.own_recommender import needs_training_code, private_of, users_of
 from fedrec_client.state.held_model import HeldModel, Which, read_held_model
 
@@ -46,7 +47,7 @@ def read_users_apart(settings: Settings, which: Which, version: RoundId) -> User
         "version": version,
     }
     done = subprocess.run(
-        [sys.executable, "-m", __name__],
+        child_command(__name__),
         input=json.dumps(asked).encode(),
         stdout=subprocess.PIPE,
         check=False,
@@ -73,8 +74,8 @@ def _users(held: HeldModel, settings: Settings) -> UsersFile:
 
 
 def _main() -> None:
-    # Ctrl-C reaches the whole group; who serves ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches the whole group; the process that serves ends this one.
+    ignore_stop_signals()
     # Nothing that a library prints may get among the bytes.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -13,6 +13,7 @@ from structlog import get_logger
 
 from fedrec.config.schema import Settings
 from fedrec.errors import FedrecError, InternalError, SettingsError
+from fedrec.extras import how_to_install
 from fedrec.ids import RoundId
 from fedrec.recommender import Recommender, UsersFile
 from fedrec_client.recommending.own_recommender import model_file_of, needs_training_code
@@ -166,10 +167,10 @@ def _stamp(path: Path) -> _Stamp:
 def _as_known(error: Exception) -> FedrecError:
     if isinstance(error, FedrecError):
         return error
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and error.name:
         return SettingsError(
             f"This model's algorithm needs {error.name}, which is not installed.",
-            remedy="Install it with: pip install 'fedrec[client]'",
+            remedy=f"Install it with: {how_to_install(error.name)}",
         )
     get_logger("fedrec.client").error("reading the model failed", exc_info=error)
     return InternalError(f"Reading the model ended with {type(error).__name__}.")

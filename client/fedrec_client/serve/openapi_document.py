@@ -97,6 +97,20 @@ def document() -> dict[str, Any]:
                     },
                 }
             },
+            "/metrics": {
+                "get": {
+                    "operationId": "metrics",
+                    "summary": "Numbers for Prometheus; none is about a user or an item.",
+                    "responses": {
+                        "200": {
+                            "description": "The numbers.",
+                            "content": {"text/plain": {"schema": {"type": "string"}}},
+                        },
+                        **_responses(("unauthorised",), answer=False),
+                    },
+                    "security": [{}, {"token": []}],
+                }
+            },
         },
         "components": {
             "schemas": _schemas(),
@@ -145,8 +159,8 @@ def _schema_of(name: str, kind: str) -> dict[str, Any]:
     return found | ({"default": _DEFAULTS[name]} if name in _DEFAULTS else {})
 
 
-def _responses(codes: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"200": _response("The items, best first.", "Answer")}
+def _responses(codes: Sequence[str], *, answer: bool = True) -> dict[str, Any]:
+    found = {"200": _response("The items, best first.", "Answer")} if answer else {}
     for status in sorted({REFUSALS[code].status for code in codes}):
         said = [
             f"`{code}`: {kind.meaning}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import signal
 import socket
 import stat
@@ -18,10 +19,11 @@ import uvloop
 
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, written_address
+from fedrec.stop_signals import heeded_signals
 from fedrec.web_server import WebServer, listening_socket, web_server
 from fedrec_client.serve.access import Gate
 from fedrec_client.serve.application import Application
-from fedrec_client.serve.connections import LimitedConnection, close_slow_ones
+from fedrec_client.serve.connections import MOST_CONNECTIONS, LimitedConnection, close_slow_ones
 from fedrec_client.serve.model_holder import ModelHolder
 
 __all__ = ["Place", "serve"]
@@ -33,6 +35,7 @@ _STOPPING_SECONDS = 5
 _FEWEST_TOKEN_CHARACTERS = 16
 _BACKLOG = 1024
 _SWITCH_SECONDS = 0.0005
+_OWN_FILES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +59,20 @@ class Place:
 
 
 def serve(place: Place, holder: ModelHolder, on_start: Callable[[str], None]) -> bool:
-    """Serve until SIGINT or SIGTERM comes.
+    """Serve until SIGINT, SIGTERM or SIGHUP comes.
 
     Args:
         on_start: told the address once the folder was looked at; there need be no model yet.
 
     Returns:
-        Whether it was SIGINT.
+        Whether it was another than SIGTERM.
 
     Raises:
         SettingsError: the address cannot be used, or others could read what is about people.
     """
     token = _checked_token(place)
     listening = _listen(place)
+    _allow_connections()
     with listening:
         server = _server(place, Application(holder, Gate((*place.names, place.host), token=token)))
         scheme = "https" if place.tls_certificate else "http"
@@ -93,7 +97,7 @@ async def _serve(
         server.force_exit = len(came) > 1
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in heeded_signals():
         loop.add_signal_handler(number, stop, number)
     # Questions that come meanwhile wait in the socket's queue, in place of an answer that there is
     # no model yet.
@@ -111,7 +115,7 @@ async def _serve(
         for task in besides:
             with suppress(asyncio.CancelledError):
                 await task
-    return came[:1] == [signal.SIGINT]
+    return bool(came) and came[0] != signal.SIGTERM
 
 
 def _server(place: Place, application: Application) -> WebServer:
@@ -155,6 +159,16 @@ def _listen(place: Place) -> socket.socket:
             f"--host {place.host} --port {place.port} cannot be used: {error.strerror}.",
             remedy="Give an address of this machine and a port above 1023.",
         ) from None
+
+
+def _allow_connections() -> None:
+    """Raise this process's limit of open files, where it may, so that all connections fit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + _OWN_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if resource.RLIM_INFINITY != soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _checked_token(place: Place) -> str:

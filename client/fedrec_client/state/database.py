@@ -14,10 +14,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from fedrec.disk import DiskFull
+from fedrec.disk import DiskFull, unwritten
 from fedrec.durable import write_whole
 from fedrec.errors import StorageError
 from fedrec.formats import check_format, format_number
+from fedrec.highwater import Highwater
 
 __all__ = [
     "OLDER_FILE",
@@ -28,6 +29,7 @@ __all__ = [
     "Table",
     "change_counter",
     "check_older",
+    "damaged",
     "image_of",
 ]
 
@@ -43,6 +45,11 @@ _ANEW = (
     "start with a new state folder, which knows neither the run nor what users' privacy has cost"
 )
 _DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
+_OLDER = (
+    "Nothing was changed or deleted. Bring the newest folder back as a whole: a copy of its "
+    f"{STATE_FILE} alone is not enough. Or start with a new state folder, which does not know what "
+    "users' privacy has cost; a client needs a new place then (`fedrec keys replace`)."
+)
 _UNWRITABLE = "Check the disk and that the folder is writable, then start again."
 _OLDER_NAME = "fedrec client state "
 _SCHEMA = "".join(
@@ -74,12 +81,43 @@ class StateDatabase:
     def __init__(self, folder: Path) -> None:
         self._path = folder / STATE_FILE
         self._rows: sqlite3.Connection | None = None
+        self._mark: Highwater | None = None
         with suppress(OSError), (folder / OLDER_FILE).open("rb") as file:
             check_older(file.readline(), str(folder / OLDER_FILE))
         header = _header(self._path)
         if header:
             number = int.from_bytes(header[_VERSION])
             check_format(number, STATE_FORMAT, str(self._path), anew=_ANEW)
+
+    def claim(self, name: str) -> None:
+        """Refuse a database that is older than it was, and mark from now on how far it has come.
+
+        Comes before the first reading, which undoes what an interrupted commit left: of the newer
+        database, where this is a copy of an older one.
+
+        Args:
+            name: of the folder, for errors.
+
+        Raises:
+            StateWentBack: it knows less than it once did.
+            StorageError: the mark cannot be read.
+        """
+        self._mark = Highwater(self._path.parent, name, _OLDER)
+        try:
+            self._mark.check(self._commits(), may_be_missing=True)
+        except OSError as error:
+            raise unwritten(self._path.parent, error, _UNWRITABLE) from error
+
+    def _commits(self) -> int | None:
+        """Return what SQLite's own count of commits is; None where there is no database."""
+        counter = change_counter(self._path.parent)
+        return None if counter is None else int.from_bytes(counter)
+
+    def _note(self) -> None:
+        # A mark that stays behind refuses less, and never what is whole.
+        with suppress(OSError):
+            if self._mark is not None:
+                self._mark.note(self._commits() or 0)
 
     def read(self, table: Table) -> dict[str, bytes]:
         """Return all records of a table; none where there is no database yet.
@@ -107,10 +145,7 @@ class StateDatabase:
             raise StorageError(message, remedy=_DAMAGED) from error
         for name, value, digest in found:
             if not isinstance(value, bytes) or sha256(value).digest() != digest:
-                raise StorageError(
-                    f"{self._path} is damaged: its {name!r} is not what was written.",
-                    remedy=_DAMAGED,
-                )
+                raise damaged(self._path, name)
         return {name: value for name, value, _ in found}
 
     def write(self, table: Table, records: Records) -> None:
@@ -122,6 +157,7 @@ class StateDatabase:
         """
         if not self._path.exists():
             write_whole(self._path, image_of({table: records}), private=True)
+            self._note()
             return
         try:
             if self._rows is None:
@@ -134,6 +170,7 @@ class StateDatabase:
             self._rows.execute("BEGIN IMMEDIATE")
             _put(self._rows, table, records)
             self._rows.execute("COMMIT")
+            self._note()
         except sqlite3.Error as error:
             # The next commit begins by undoing what this one left half done.
             self.close()
@@ -149,6 +186,12 @@ class StateDatabase:
             self._rows.close()
             self._rows = None
 
+    def release(self) -> None:
+        """Let go of the database and of its mark."""
+        self.close()
+        if self._mark is not None:
+            self._mark.close()
+
 
 def image_of(tables: Mapping[Table, Records]) -> bytes:
     """Return the bytes of a database file that holds these records."""
@@ -157,6 +200,13 @@ def image_of(tables: Mapping[Table, Records]) -> bytes:
         for table, records in tables.items():
             _put(rows, table, records)
         return rows.serialize()
+
+
+def damaged(path: Path, name: str) -> StorageError:
+    """Return the error of a record that is not what was written, or not under its name."""
+    return StorageError(
+        f"{path} is damaged: its {name!r} is not what was written.", remedy=_DAMAGED
+    )
 
 
 def change_counter(folder: Path) -> bytes | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.disk import unwritten
+from fedrec.disk import make_private, unwritten
 from fedrec.durable import begin_writing_back, replacing
 from fedrec.errors import StorageError
 
@@ -45,7 +45,7 @@ class FileRef:
 def make_private_folder(folder: Path) -> None:
     """Create a folder that only its owner may enter; tighten it where it exists already."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         folder.chmod(0o700)
     except OSError as error:
         raise unwritten(folder, error, _UNWRITABLE) from error

@@ -19,7 +19,7 @@ from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState
 from fedrec.provenance import Provenance
 from fedrec.wire.messages import RevealStatement, UploadHeader
-from fedrec_client.state.database import STATE_FILE, StateDatabase
+from fedrec_client.state.database import STATE_FILE, StateDatabase, damaged
 from fedrec_client.state.files import (
     Content,
     FileRef,
@@ -41,6 +41,8 @@ from fedrec_client.state.stored_state import (
 __all__ = ["PrivateStore"]
 
 _CATALOGUE = "catalogue.csv"
+OWN_RECORDS = {"roster", "selection_secret"}
+"""Names of records that outlive runs."""
 
 
 class PrivateStore:
@@ -68,15 +70,19 @@ class PrivateStore:
             make_private_folder(folder)
             self._lock = FolderLock(folder, setting)
         try:
+            if not read_only:
+                self._database.claim(f"{setting} '{folder.absolute()}'")
             # Before the database is read: there are none until it says whose they are.
             files = sorted(path.name for path in folder.glob("*.bin"))
             self._own = self._database.read("client")
+            self._check_own()
             self._records = self._database.read("run")
             name = str(folder / STATE_FILE)
             self._state = StoredState.from_records(self._records, name) if self._records else None
             if self._state is None and files:
                 raise _lost(folder, files)
             if not read_only:
+                self._check_files(files)
                 self._check_lists()
                 self._collect_garbage()
         except BaseException:
@@ -98,7 +104,7 @@ class PrivateStore:
         """Let go of the folder."""
         if self._lock is not None:
             self._blocks.close()
-            self._database.close()
+            self._database.release()
             self._lock.release()
             self._lock = None
 
@@ -391,6 +397,24 @@ class PrivateStore:
         self._database.write("run", changed)
         self._records, self._state = records, state
         self._collect_garbage()
+
+    def _check_own(self) -> None:
+        """Refuse a record under another name: those of a run are compared with its fields."""
+        for name in self._own.keys() - OWN_RECORDS:
+            raise damaged(self.folder / STATE_FILE, name)
+
+    def _check_files(self, there: list[str]) -> None:
+        """Refuse a folder that lacks files of its state, before others are deleted.
+
+        Raises:
+            StorageError: naming one.
+        """
+        lacking = set() if self._state is None else self._state.files().difference(there)
+        if lacking:
+            raise StorageError(
+                f"{self.folder / min(lacking)} is missing, which {STATE_FILE} names.",
+                remedy="Nothing was changed or deleted. Bring the newest folder back as a whole.",
+            )
 
     def _check_lists(self) -> None:
         """Refuse a folder whose lists of private tables are damaged, before a table is deleted.

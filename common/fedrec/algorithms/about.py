@@ -93,6 +93,7 @@ class About:
             a first settings file and the demonstration; None where there are none.
         grid: settings that tuning tries unless it is told which, as text by dotted key.
         audit: what its sums are about: single items, pairs of them, or sums over such pairs.
+        modules: what it imports besides torch, of packages that fedrec doesn't always bring.
     """
 
     summary: str = ""
@@ -117,6 +118,7 @@ class About:
     starter: Mapping[str, object] | None = None
     grid: tuple[Mapping[str, str], ...] = ()
     audit: Literal["rows", "pairs", "sketches"] = "rows"
+    modules: tuple[str, ...] = ()
 
     def needs_everybody_with(self, settings: AlgorithmSettings) -> str:
         """Return `needs_everybody` of these settings."""

@@ -314,6 +314,7 @@ EASE.about = About(
     "cannot be compressed, and no negatives are drawn that could leave held-out items out.",
     warnings=_warnings,
     clips=False,
+    modules=("numba",),
     not_under_noise="its sums are exact counts of pairs, of which a user has as many as the "
     "square of a history, and the model solves them exactly: noise that hides one user leaves "
     "nothing of them",

@@ -167,15 +167,17 @@ class FedALS(Algorithm):
         where = (chunk.pointers[:-1, None] + place).clamp(max=len(chunk.positives) - 1)
         held = torch.where(place < sizes[:, None], chunk.positives[where], len(items))
         own = table.index_select(0, held.view(-1)).view(chunk.n_users, chunk.n_steps, -1)
-        system = batched_product(own.transpose(1, 2), own)[:, :dim, :dim]
-        system = system * alpha + _gram(table)[:dim, :dim]
+        system = batched_product(own.transpose(1, 2), own) * alpha + _gram(table)
         growth = self._growth(sizes.to(torch.float64), torch.sqrt)
         pull = (self.settings.regularisation * growth).to(torch.float32)
-        system.diagonal(dim1=1, dim2=2).add_(pull[:, None])
-        wanted = own.sum(1)[:, :dim] * (1.0 + alpha)
+        diagonal = system.diagonal(dim1=1, dim2=2)
+        diagonal.add_(pull[:, None])
+        # Systems of whole cache lines begin at one in memory; what fills them up solves to 0.
+        diagonal[:, dim:] = 1.0
+        wanted = own.sum(1) * (1.0 + alpha)
         with one_thread() if dim > _SPLIT_BY_NOBODY else nullcontext():
             factor, failed = torch.linalg.cholesky_ex(system)
-            solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :, 0]
+            solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :dim, 0]
         # A system that is not positive definite shows as values that are not finite.
         return {
             "user_embedding": torch.where(failed[:, None] > 0, torch.nan, solved),
@@ -265,7 +267,7 @@ class FedALS(Algorithm):
 
 
 def _padded(dim: int) -> int:
-    return -(-dim // 8) * 8
+    return -(-dim // 16) * 16
 
 
 def _gram(table: torch.Tensor) -> torch.Tensor:

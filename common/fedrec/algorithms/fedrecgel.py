@@ -100,24 +100,24 @@ class FedRecGELSettings(TrainedSettings):
         description="Samples in a chunk; the loss is the sum over chunks of their mean losses.",
     )
     item_clip: float = Field(
-        default=0.5,
+        default=0.25,
         gt=0,
         le=1e6,
         description="Every value of a user's gradient of item rows is clipped to [-item_clip, "
         "item_clip]; a public range.",
     )
     item_fraction_bits: int = Field(
-        default=24,
+        default=32,
         ge=4,
         le=40,
         description="The gradient of rows is rounded to multiples of item_clip x "
         "2^-item_fraction_bits.",
     )
     network_clip: float = Field(
-        default=64.0, gt=0, le=1e6, description="Like item_clip, for the network."
+        default=32.0, gt=0, le=1e6, description="Like item_clip, for the network."
     )
     network_fraction_bits: int = Field(
-        default=30, ge=4, le=40, description="Like item_fraction_bits, for the network."
+        default=38, ge=4, le=40, description="Like item_fraction_bits, for the network."
     )
 
 

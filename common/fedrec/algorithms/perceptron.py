@@ -30,14 +30,16 @@ def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) ->
     """
     import torch
 
+    from fedrec.tensor_products import user_product
+
     dim = users.shape[-1]
     # Autograd joins the parts of a split in one pass; of slices it would add up whole tables.
     of_users, of_items = torch.split(v.weight_1, [dim, v.weight_1.shape[-1] - dim], -1)
-    found = items @ of_items.mT
-    offset = users[:, None] @ of_users.mT + v.bias_1[:, None]
+    found = user_product(items, of_items.mT)
+    offset = user_product(users[:, None], of_users.mT) + v.bias_1[:, None]
     # Each layer writes one table, not three: taking their memory costs as much as filling them.
     found = found.add_(offset) if len(found) == len(offset) else found + offset
     for layer in range(2, n_layers + 1):
         weight, bias = getattr(v, f"weight_{layer}"), getattr(v, f"bias_{layer}")
-        found = (torch.relu_(found) @ weight.mT).add_(bias[:, None])
+        found = user_product(torch.relu_(found), weight.mT).add_(bias[:, None])
     return torch.relu_(found)

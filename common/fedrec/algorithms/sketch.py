@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sketch"]
 
-_FRACTION_BITS = 16
+_FRACTION_BITS = 18
 _GAIN_BITS = 20
 """As of the metrics: a user's gain is at most 1."""
 _DEVIATIONS = 4.0

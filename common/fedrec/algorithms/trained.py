@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_SAMPLES", "SAMPLE_BITS", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
 
-TRAINER_VERSION = 1
+TRAINER_VERSION = 2
 """Counted up whenever the trainer gives other bits."""
 SAMPLE_BITS = 12
 MOST_SAMPLES = 1 << SAMPLE_BITS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,10 +81,12 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
 
 def tell_rows(
     settings: Settings, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
-) -> None:
-    """Say on stderr which rows cells cost; without cells nothing."""
+) -> dict[str, int] | None:
+    """Say on stderr which rows cells cost, and return it for `--json`; without cells nothing."""
     from fedrec.planning.cell_rows import cell_rows
 
-    if cells:
-        found = cell_rows(settings.plan, users, n_items, n_clients=n_clients, cells=cells)
-        typer.echo(found.sentence(settings.plan), err=True)
+    if not cells:
+        return None
+    found = cell_rows(settings.plan, users, n_items, n_clients=n_clients, cells=cells)
+    typer.echo(found.sentence(settings.plan), err=True)
+    return asdict(found)

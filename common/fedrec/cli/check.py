@@ -130,7 +130,7 @@ def check(
         warnings += private.warnings()
     privacy = privacy_price(plan, 0 if found is None else found.n_items)
     warnings += privacy_warnings(plan, n_users)
-    refusals = list(_refusals(loaded.settings, users, catalogue, accept_exposure))
+    refusals = list(_refusals(loaded.settings, users, catalogue, clients, accept_exposure))
     if clients and found is not None:
         refusals += _refused(lambda: check_summands(protection_of(plan, n_items), clients))
     if active == 0 and plan.privacy.mechanism == "none" and not refusals:
@@ -227,11 +227,15 @@ def _is_one_party(settings: Settings) -> bool:
 
 
 def _refusals(
-    settings: Settings, users: UserSplit | None, catalogue: Catalogue | None, accepted: bool
+    settings: Settings,
+    users: UserSplit | None,
+    catalogue: Catalogue | None,
+    n_clients: int,
+    accepted: bool,
 ) -> Iterator[FedrecError]:
     """Yield what `fedrec simulate` would refuse, in its order, by its own checks."""
     from fedrec.config.algorithm import algorithm_of
-    from fedrec.config.exposure import check_exposure
+    from fedrec.config.exposure import check_exposure, check_own_floor
     from fedrec.data.source import check_one_party
     from fedrec.model.tables import room_in
     from fedrec.runs_folder import check_runs_folder
@@ -244,6 +248,10 @@ def _refusals(
         checks.append(lambda: check_one_party(settings.data))
     else:
         checks.append(lambda: check_runs_folder(runs))
+    if users is not None:
+        # Users are dealt out in turn, so that a client with any has this many at least.
+        fewest = len(users) // (1 if _is_one_party(settings) else n_clients or 1)
+        checks.append(lambda: check_own_floor(client.minimum_own_item_users, max(1, fewest)))
     if not _is_one_party(settings) and users is not None and catalogue is not None:
         n_items, n_users = len(catalogue), len(users)
         widths = algorithm_of(plan, n_items).private_widths

@@ -174,7 +174,7 @@ def _import_own(
 ) -> None:
     from fedrec.data import PUBLIC, Catalogue
     from fedrec.data.source import RANDOM_HOLDOUT
-    from fedrec.data.trying import time_column
+    from fedrec.data.trying import time_columns
     from fedrec.errors import DataError
 
     if str(path) in PUBLIC and not path.exists():
@@ -219,8 +219,8 @@ def _import_own(
     )
     if not kept.has_times:
         echo_note(f"{path} {RANDOM_HOLDOUT}")
-        if options := time_column(report, data):
-            echo_note(f"an ignored column looks like times;{flags_of(options)} reads it")
+        if ways := [flags_of(options) for options in time_columns(report, data)]:
+            echo_note(f"an ignored column looks like times;{' or'.join(ways)} reads it")
     for file in files:
         typer.echo(str(file))
 

@@ -36,11 +36,11 @@ def print_description(
     from fedrec.data import describe
     from fedrec.data.source import RANDOM_HOLDOUT
     from fedrec.data.times import shown_span
-    from fedrec.data.trying import time_column
+    from fedrec.data.trying import time_columns
 
     summary = describe(found, minimum_item_users=minimum_item_users)
     span = shown_span(found.times(), are_dates=report.has_dates)
-    proposed = {} if found.has_times else time_column(report, data)
+    proposed = [] if found.has_times else time_columns(report, data)
     if as_json:
         content: dict[str, object] = asdict(summary) | {
             "path": str(report.path),
@@ -58,7 +58,7 @@ def print_description(
             "first_time": None if span is None else span[0],
             "last_time": None if span is None else span[1],
             "held_out": "random" if span is None else "last",
-            "proposed": proposed,
+            "proposed": proposed[0] if len(proposed) == 1 else {},
         }
         print_json(content)
         return
@@ -73,10 +73,11 @@ def print_description(
     if span is None:
         typer.echo(f"{report.path} {RANDOM_HOLDOUT}.")
     if proposed:
-        typer.echo(
-            f"The column {proposed['timestamp_column']} looks like times and is ignored; to read "
-            f"it, add{flags_of(proposed)}"
-        )
+        names = " and ".join(options["timestamp_column"] for options in proposed)
+        like = f"column {names} looks like times and is ignored; to read it"
+        if len(proposed) > 1:
+            like = f"columns {names} look like times and are ignored; to read one"
+        typer.echo(f"The {like}, add{' or'.join(map(flags_of, proposed))}")
 
 
 def _reading_rows(report: ReadReport) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ import typer
 
 from fedrec.cli.fingerprint import bits_as_json, bits_of_this_machine, print_bits
 from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
+from fedrec.extras import REQUIREMENT, smallest_extra
 
 __all__ = ["EPILOG", "Finding", "doctor", "examine"]
 
@@ -31,10 +32,6 @@ FEWEST_FREE_BYTES = 2 << 30
 _COLOURS: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
 _RUNTIME_EXTRAS = ("client", "server", "lab")
 _ENCRYPTIONS = (("tenseal", "bfv", "default"), ("gmpy2", "paillier", "packed-2048"))
-_REQUIREMENT = re.compile(
-    r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?\s*(?P<sign>>=|==)\s*(?P<version>[\w.]+)"
-    r"(?:\s*;\s*extra == ['\"](?P<extra>\w+)['\"])?$"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +124,13 @@ def _packages() -> Iterator[Finding]:
     """Compare what is installed with what the distribution asks for."""
     known = {"fedrec"}
     texts = importlib.metadata.requires("fedrec") or []
-    wanted = [found for text in texts if (found := _REQUIREMENT.match(text))]
-    # What several extras bring is told of the smallest of them.
+    wanted = [found for text in texts if (found := REQUIREMENT.match(text))]
     for extra in ("", *_RUNTIME_EXTRAS):
         for one in wanted:
             if (one["extra"] or "") == extra and one["name"] not in known:
                 known.add(one["name"])
-                yield _package(one["name"], one["sign"], one["version"], extra)
+                small = extra and smallest_extra(one["name"])
+                yield _package(one["name"], one["sign"], one["version"], small)
 
 
 def _package(name: str, sign: str, needed: str, extra: str) -> Finding:

@@ -8,36 +8,24 @@ import secrets
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from fedrec.disk import FULL, UNUSABLE
-from fedrec.errors import FedrecError, InternalError, SettingsError, StorageError
+from fedrec.errors import FedrecError, InternalError, OutputLost, SettingsError, StorageError
+from fedrec.extras import not_installed, smallest_extra
 
 __all__ = ["EXIT_CODES", "INTERRUPTED", "failure_record", "report_failure"]
 
 INTERRUPTED = 130
 EXIT_CODES: dict[int, str] = {
     0: "ok",
-    1: "the run failed",
+    1: "the run failed, or standard output cannot be written",
     2: "the command, its settings or its data cannot be used",
     3: "nobody answers at the address",
     4: "the privacy budget is spent",
     5: "refused: keys, versions or permissions do not fit",
-    INTERRUPTED: "interrupted by Ctrl-C; a second Ctrl-C stops at once",
-}
-
-_EXTRAS = {
-    "torch": "client",
-    "tenseal": "client",
-    "pyarrow": "client",
-    "fedrec_client": "client",
-    "grpc_health": "server",
-    "grpc_reflection": "server",
-    "fedrec_server": "server",
-    "matplotlib": "lab",
-    "uvicorn": "serve",
-    "uvloop": "serve",
-    "httptools": "serve",
+    INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or SIGHUP; a second one stops at once",
 }
 
 
@@ -52,12 +40,15 @@ def report_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
-        print("Interrupted.", file=sys.stderr)
+        print("Interrupted. The command can be given again.", file=sys.stderr)
         return INTERRUPTED
     known = _as_known(error)
-    if as_json:
-        print(json.dumps(failure_record(known), sort_keys=True))
+    if isinstance(known, OutputLost) and known.reader_left:
         return known.exit_code
+    if as_json:
+        with suppress(OutputLost):
+            print(json.dumps(failure_record(known), sort_keys=True), flush=True)
+            return known.exit_code
     problems = known.problems if isinstance(known, SettingsError) else ()
     lines = [*problems, f"error [{known.code}]: {known.message}"]
     if known.remedy:
@@ -80,13 +71,8 @@ def failure_record(error: FedrecError) -> dict[str, object]:
 def _as_known(error: BaseException) -> FedrecError:
     if isinstance(error, FedrecError):
         return error
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        extra = _EXTRAS.get(error.name.partition(".")[0])
-        if extra:
-            return SettingsError(
-                f"This command needs {error.name.partition('.')[0]}, which is not installed.",
-                remedy=f"Install it with: pip install 'fedrec[{extra}]'",
-            )
+    if isinstance(error, ModuleNotFoundError) and smallest_extra(error.name or ""):
+        return not_installed(error.name or "")
     if isinstance(error, OSError) and error.filename is not None:
         found = f"{error.filename!r} cannot be used: {error.strerror}."
         if error.errno in UNUSABLE:

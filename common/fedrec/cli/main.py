@@ -12,7 +12,9 @@ from typer.main import get_command
 
 from fedrec.cli.failures import EXIT_CODES, report_failure
 from fedrec.cli.lazy import LazyGroup, Verb
-from fedrec.errors import DataError
+from fedrec.cli.streams import own_streams
+from fedrec.errors import DataError, OutputLost
+from fedrec.stop_signals import interrupted_by_any
 
 __all__ = ["VERBS", "app", "main"]
 
@@ -172,27 +174,60 @@ def root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with own_streams():
+        sys.exit(_run(given))
+
+
+def _run(given: list[str]) -> Any:
+    """Run a command and return its exit code."""
     debug = "--debug" in takewhile(lambda argument: argument.startswith("-"), given)
     command = get_command(app)
+    code: Any = 0
     try:
-        command.main(args=given, prog_name="fedrec")
+        # A closed stdout is found before anything is computed for it.
+        sys.stdout.flush()
+        with interrupted_by_any():
+            command.main(args=given, prog_name="fedrec")
+    except SystemExit as ended:
+        code = ended.code
+        # typer makes an exit of it, without a word.
+        interrupt = getattr(ended.__context__, "__cause__", None)
+        if isinstance(interrupt, KeyboardInterrupt):
+            code = report_failure(interrupt, as_json=False, debug=debug)
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, DataError):
             _propose_command(error, command, given)
-        sys.exit(report_failure(error, as_json="--json" in given, debug=debug))
+        code = report_failure(error, as_json="--json" in given, debug=debug)
+    try:
+        sys.stdout.flush()
+    except OutputLost as error:
+        return code or report_failure(error, as_json=False, debug=debug)
+    return code
 
 
 def _propose_command(error: DataError, command: Any, given: Sequence[str]) -> None:
     """Name the command's own flags, and what would work where the error knows it."""
-    from fedrec.cli.data_options import corrected_command, naming_own_flags
+    from fedrec.cli.data_options import naming_own_flags
+    from fedrec.cli.terminal import printable
 
     error.message = naming_own_flags(command, given, error.message)
     error.remedy = naming_own_flags(command, given, error.remedy)
-    if not error.options:
-        return
-    proposed = corrected_command(command, given, error.options)
+    if error.options:
+        error.remedy += f"\n  As in{_proposal(command, given, error.options)}"
+    if error.readings:
+        error.remedy += "\n  More than one reading is possible. Choose the one that is right:"
+    for options, rows in zip(error.readings, error.first_rows, strict=False):
+        error.remedy += f"\n  Either{_proposal(command, given, options)}"
+        error.remedy += "".join(f"\n    {printable(row)}" for row in rows)
+
+
+def _proposal(command: Any, given: Sequence[str], options: Mapping[str, str | None]) -> str:
+    from fedrec.cli.data_options import corrected_command
+
+    if proposed := corrected_command(command, given, options):
+        return f": {proposed}"
     settings = ", ".join(
         f"data.{name} = {value!r}" if value is not None else f"without data.{name}"
-        for name, value in error.options.items()
+        for name, value in options.items()
     )
-    error.remedy += f"\n  As in: {proposed}" if proposed else f"\n  As in the settings: {settings}"
+    return f" the settings: {settings}"

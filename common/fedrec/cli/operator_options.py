@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.errors import Unreachable
-from fedrec.listening import split_address
+from fedrec.listening import address_to_call
 
 if TYPE_CHECKING:
     from fedrec.wire.admin_link import AdminLink
@@ -26,7 +26,14 @@ _REMEDY = (
     "that this federation's key authority made."
 )
 
-Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the coordinator.")]
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="ADDRESS",
+        help="host:port of the coordinator.",
+        callback=lambda value: address_to_call(value, "ADDRESS"),
+    ),
+]
 OperatorFile = Annotated[
     Path | None,
     typer.Option(
@@ -48,13 +55,11 @@ def open_admin_link(address: str, operator: Path | None) -> Iterator[AdminLink]:
     Raises:
         KeysError: when the operator's file cannot be used.
         CertificateExpired: when this machine's clock is outside the certificate's dates.
-        SettingsError: when the address is none.
         Unreachable: in the body, when the coordinator did not answer, and why.
     """
     from fedrec.identity.certificates import Credentials
     from fedrec.wire.admin_link import AdminLink
 
-    split_address(address, "ADDRESS")
     if operator is None:
         operator = next((path for path in _USUAL_PLACES if path.exists()), _USUAL_PLACES[0])
     link = AdminLink(address, Credentials.load(operator, "--operator"))

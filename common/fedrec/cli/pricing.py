@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fedrec.cli.opening_price import OpeningPrice
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
-from fedrec.config.exposure import SAFE_FLOOR, exposed_to_members, exposure_of
+from fedrec.config.exposure import SAFE_FLOOR, exposure_of, raised_counts
 from fedrec.config.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.config.rows import padded_rows
 from fedrec.config.schema import Plan, ProtectionSettings
@@ -363,19 +363,15 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
 
 def _member_warnings(plan: Plan) -> list[str]:
     """Say what a member with changed software can do about rare items, and what stops it."""
-    if plan.privacy.mechanism != "none":
+    raised = raised_counts(plan, 1)
+    if not raised:
         return []
     size = 2 * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
-    where = (
-        f"With fewer than {size} clients, which are one cell, a" if plan.authority_opens else "A"
-    )
-    read = exposed_to_members(plan, 1)
-    reads = f" It could read {read}." if read else ""
+    where = f"With fewer than {size} clients, which are one cell, " * plan.authority_opens
+    words = f"{where}{raised}"
     return [
-        f"{where} member with changed software can raise the count of a rare item, and no party "
-        f"can tell: then all clients train the item's row.{reads} Only "
-        f"client.minimum_own_item_users = {SAFE_FLOOR} or more at the other clients helps, which "
-        "suits clients with many users."
+        f"{words[0].upper()}{words[1:]} Only client.minimum_own_item_users = {SAFE_FLOOR} or more "
+        "at the other clients helps, which suits clients with many users."
     ]
 
 

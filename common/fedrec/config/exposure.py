@@ -21,6 +21,7 @@ __all__ = [
     "exposed_to_members",
     "exposing_sums",
     "exposure_of",
+    "raised_counts",
 ]
 
 
@@ -51,6 +52,21 @@ def exposed_to_members(plan: Plan, n_cells: int) -> str:
     if not counts or (plan.authority_opens and n_cells > 1):
         return ""
     return about_algorithm(plan).exposed_to_members
+
+
+def raised_counts(plan: Plan, n_cells: int) -> str:
+    """Say, for people, what a member that raises counts can do; empty if cells are compared.
+
+    Args:
+        n_cells: cells of the roster.
+    """
+    if plan.privacy.mechanism != "none" or (plan.authority_opens and n_cells > 1):
+        return ""
+    exposed = exposed_to_members(plan, n_cells)
+    return (
+        "a member with changed software can raise the count of a rare item, and no party can tell: "
+        "then all clients train the item's row." + f" It could read {exposed}." * bool(exposed)
+    )
 
 
 def exposing_sums(plan: Plan) -> str:

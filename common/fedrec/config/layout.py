@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms import UpdateTensor
-from fedrec.config.algorithm import algorithm_of
+from fedrec.config.algorithm import algorithm_of, algorithm_type
 from fedrec.config.noise import mechanism_of
 from fedrec.config.rows import ROW_STEP, padded_rows
 from fedrec.config.schema import Plan
@@ -27,8 +27,10 @@ __all__ = [
     "METRICS_SLICE",
     "Layout",
     "dense_values",
+    "protection_modules",
     "protection_of",
     "shared_values",
+    "training_modules",
     "vector_spec",
 ]
 
@@ -321,6 +323,16 @@ def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
         for entry in algorithm_of(plan, most).parameters
         if not entry.private and not entry.published
     )
+
+
+def training_modules(plan: Plan) -> tuple[str, ...]:
+    """Return what training by a plan imports of packages that fedrec doesn't always bring."""
+    return ("torch", *algorithm_type(plan).about.modules)
+
+
+def protection_modules(plan: Plan) -> tuple[str, ...]:
+    """Return what key holders import; see `training_modules`."""
+    return PROTECTIONS[plan.protection.name].modules(plan.protection.preset)
 
 
 def protection_of(plan: Plan, n_items: int) -> Protection:

@@ -273,7 +273,7 @@ def _validated(given: _Given) -> Settings | None:
                     continue
                 key = f"{section}.{found['loc'][0]}"
                 sentence = wrong_sentence(key, given.values[key], owner)
-                if isinstance(given.values[key], Mapping):
+                if isinstance(given.values[key], Mapping) or found["type"] == "value_error":
                     sentence = f"{key}: {message}"
                 given.refuse(given.origins[key], sentence)
         except ValueError:

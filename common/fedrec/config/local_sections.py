@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fedrec.data.settings import DataSettings
+from fedrec.errors import SettingsError
+from fedrec.listening import address_to_call, plain_host, split_address, written_address
 from fedrec.section import InWords, Section
 
 __all__ = [
@@ -19,14 +22,28 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_HOST_PORT = (
-    r"\S+:([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-)
+
+
+def _plain(read: Callable[[str], str]) -> AfterValidator:
+    """Return what gives a setting the form in which `fedrec.listening` passes it on."""
+
+    def checked(value: str) -> str:
+        try:
+            return read(value)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(checked)
+
+
+_Host = Annotated[str, _plain(plain_host), InWords("a host, as in 127.0.0.1, ::1 or 0.0.0.0")]
 _Address = Annotated[
-    str, Field(pattern=f"^{_HOST_PORT}$"), InWords("host:port, as in fedrec.example:7447")
+    str, _plain(address_to_call), InWords("host:port, as in fedrec.example:7447 or [::1]:7447")
 ]
 _AddressOrNone = Annotated[
-    str, Field(pattern=f"^({_HOST_PORT})?$"), InWords("host:port, as in 127.0.0.1:7448, or empty")
+    str,
+    _plain(lambda value: value and written_address(*split_address(value))),
+    InWords("host:port, as in 127.0.0.1:7448 or [::1]:7448, or empty"),
 ]
 
 
@@ -58,7 +75,7 @@ class _Observed(Section):
 class CoordinatorSettings(_Observed):
     """How this coordinator listens and stores."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    host: _Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=7447, ge=0, le=65535, description="Port; 0 takes a free one.")
     state: str = Field(default="coordinator-state", description="Folder of the database and spool.")
     epoch: str = Field(default="keys/epoch.json", description="The key authority's public bundle.")

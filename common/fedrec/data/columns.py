@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.data.chunks import Columns
-from fedrec.data.guessing import Rows, guessed_names
+from fedrec.data.guessing import Rows, columns_of, possible_roles, why_none
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
 
@@ -21,7 +22,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {
         "timestamp", "time", "unix_timestamp", "ts", "unixreviewtime", "date", "datetime",
     ),
 }  # fmt: skip
-"""Usual names of columns, in any case."""
+"""Usual names of columns, in any case, with blanks or hyphens in place of underscores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +51,12 @@ class Places:
 
 def known_roles(header: Sequence[str]) -> set[str]:
     """Return the roles for which a header has a usual name."""
-    names = {name.strip().casefold() for name in header}
+    names = set(map(_folded, header))
     return {role for role, known in _KNOWN.items() if names & set(known)}
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().casefold())
 
 
 def places_of_roles(roles: Sequence[str], reading: Reading) -> Places:
@@ -64,11 +69,13 @@ def places_of_roles(roles: Sequence[str], reading: Reading) -> Places:
     return Places(user=user, item=item, rating=at["rating"], timestamp=when)
 
 
-def find_places(path: Path, header: Sequence[str], reading: Reading, rows: Rows = ()) -> Places:
+def find_places(
+    path: Path, header: Sequence[str], reading: Reading, rows: Callable[[], Rows] = tuple
+) -> Places:
     """Look the columns up in a header, by the names that were given or by usual ones.
 
     Args:
-        rows: some rows under it, to guess from what columns are that nobody named.
+        rows: returns the first rows under it, to judge by them what columns are.
 
     Raises:
         DataError: a column is missing, or two could be meant; every problem is named.
@@ -77,49 +84,53 @@ def find_places(path: Path, header: Sequence[str], reading: Reading, rows: Rows 
     problems = [f"the column {name!r} twice" for name in names if name and names.count(name) > 1][
         :1
     ]
-    found: dict[str, int | None] = {}
+    found: dict[str, list[str]] = {}
     options: dict[str, str | None] = {}
-    unknown: list[str] = []
     for role in ROLES:
         wanted = getattr(reading, f"{role}_column")
-        usual = [name for name in names if name.casefold() in _KNOWN[role]]
-        matching = [wanted] if wanted in names else [] if wanted else list(dict.fromkeys(usual))
-        found[role] = names.index(matching[0]) if matching else None
-        if wanted and not matching:
+        usual = list(dict.fromkeys(name for name in names if _folded(name) in _KNOWN[role]))
+        found[role] = usual if wanted is None else [wanted] if wanted in names else []
+        if wanted and not found[role]:
             problems.append(f"no column {wanted!r} for the {role}")
             options[f"{role}_column"] = None
-        if len(matching) > 1:
-            problems.append(f"{' and '.join(matching)}, each of which could be the {role}")
-            options[f"{role}_column"] = matching[0]
-        elif not matching and not usual:
-            if role != "rating" or reading.minimum_rating is not None:
-                unknown.append(role)
-            if role in ("user", "item") and not wanted:
-                problems.append(f"no column for the {role} (one of {', '.join(_KNOWN[role])})")
-    user, item = found["user"], found["item"]
+            found[role] = usual
+        elif len(usual) > 1 and wanted is None:
+            problems.append(f"{' and '.join(usual)}, each of which could be the {role}")
+        elif role in ("user", "item") and not found[role]:
+            problems.append(f"no column for the {role} (one of {', '.join(_KNOWN[role])})")
+    at = {role: names.index(usual[0]) if usual else None for role, usual in found.items()}
+    user, item = at["user"], at["item"]
     if problems or user is None or item is None:
+        first = rows()
+        readings = _possible(names, first, reading, found)
+        reason = "" if readings else why_none(columns_of(names, first))
         raise DataError(
             f"{path}, line 1, has the columns {', '.join(names[:20]) or 'none'}: "
             f"{'; '.join(problems)}.",
-            remedy=f"Name columns with {flag_of('user_column')}, {flag_of('item_column')}, "
+            remedy=f"{reason}Name columns with {flag_of('user_column')}, {flag_of('item_column')}, "
             f"{flag_of('rating_column')} and {flag_of('timestamp_column')}. If line 1 is no "
             f"header, name all of them, in order, with {flag_of('columns')}.",
-            options=options | _guessed(names, rows, unknown, set(found.values())),
+            options=options,
+            readings=[options | each for each in readings],
         )
-    when = None if reading.timestamp_format == "none" else found["timestamp"]
-    return Places(user=user, item=item, rating=found["rating"], timestamp=when)
+    when = None if reading.timestamp_format == "none" else at["timestamp"]
+    return Places(user=user, item=item, rating=at["rating"], timestamp=when)
 
 
-def _guessed(
-    names: Sequence[str], rows: Rows, roles: Sequence[str], taken: set[int | None]
-) -> dict[str, str | None]:
-    """Return names for roles that have none, of places not taken; nothing without both ids."""
-    free = {
-        name
-        for place, name in enumerate(names)
-        if name and place not in taken and not known_roles([name])
-    }
-    found = guessed_names(names, rows, roles, free)
-    if not {"user", "item"} & set(roles) <= set(found):
-        return {}
-    return {f"{role}_column": name for role, name in found.items()}
+def _possible(
+    names: Sequence[str], rows: Rows, reading: Reading, found: Mapping[str, Sequence[str]]
+) -> list[dict[str, str]]:
+    """Return names for the roles that have none or several, in each reading that values allow."""
+    columns = columns_of(names, rows)
+    given = {role: [columns[names.index(name)] for name in usual] for role, usual in found.items()}
+    taken = {each.place for usual in given.values() for each in usual}
+    free = [each for each in columns if each.name and each.place not in taken]
+    asked = {role for role, usual in found.items() if len(usual) != 1}
+    asked -= {"rating"} if reading.minimum_rating is None and not found["rating"] else set()
+    asked -= {"timestamp"} if reading.timestamp_format == "none" else set()
+    possible: list[dict[str, str]] = []
+    for places in possible_roles(free, given):
+        each = {f"{role}_column": names[place] for role, place in places.items() if role in asked}
+        if each not in possible:
+            possible.append(each)
+    return possible

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Columns, Table
 from fedrec.data.columns import Places, find_places, places_of_roles
-from fedrec.data.guessing import is_header, is_value, no_header
-from fedrec.data.opening import head_of, open_text, zero_byte
+from fedrec.data.guessing import Rows, is_header, is_value, no_header
+from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text, zero_byte
 from fedrec.data.reading import UNQUOTED, Reading, flag_of, is_nothing, separator_word
 from fedrec.errors import DataError
 
@@ -34,18 +34,27 @@ class _Rows(Protocol):
 
 
 def _split(lines: Iterable[str], separator: str, quotes: str) -> _Rows:
-    between = separator
-    if between == " ":
-        lines, separator = map(_UNIT.join, map(str.split, lines)), _UNIT
-    elif len(between) > 1:
-        lines, separator = (line.replace(between, _UNIT) for line in lines), _UNIT
+    mark = separator.removesuffix(" ")
+    if not mark:
+        lines, mark = map(_UNIT.join, map(str.split, lines)), _UNIT
+    elif len(mark) > 1:
+        lines, mark = (line.replace(separator, _UNIT) for line in lines), _UNIT
     return csv.reader(
         lines,
-        delimiter=separator,
+        delimiter=mark,
         quoting=csv.QUOTE_NONE if quotes == "none" else csv.QUOTE_MINIMAL,
+        skipinitialspace=separator == f"{mark} ",
         # Else a mark that is not closed before the file ends would be no error.
         strict=quotes == "lines",
     )
+
+
+def _with_blank(path: Path, reading: Reading, separator: str) -> str:
+    """Return a separator and the blank that belongs to it, if it follows each of the first line."""
+    if len(separator) > 1 or separator == " ":
+        return separator
+    _, *after = "".join(head_of(path, reading.encoding, 1)).split(separator)
+    return f"{separator} " if after and all(text.startswith(" ") for text in after) else separator
 
 
 def fields_of(
@@ -77,19 +86,23 @@ def read_headed(path: Path, reading: Reading, *, separator: str, typed: bool = F
         DataError: the header lacks a column, or quotation marks may mean two things.
     """
     quotes = _quotes(path, reading, separator, skipped=1)
+    between = _with_blank(path, reading, separator)
     with open_text(path, reading.encoding) as file:
-        header, _ = _header(path, file, separator, quotes)
+        header, _ = _header(path, file, between, quotes)
     names = [name.strip(' "') for name in header] if quotes == "none" else header
     names = [name.partition(":")[0] for name in names] if typed else names
-    lines = head_of(path, reading.encoding)
-    rows = fields_of(lines[1:], separator, reading)
+
+    def rows() -> Rows:
+        return fields_of(head_of(path, reading.encoding, SAMPLE_ROWS)[1:], separator, reading)
+
     try:
         places = find_places(path, names, reading, rows)
     except DataError as error:
-        if lines and not typed and not is_header(names, rows):
-            raise no_header(path, lines[0], names, rows, reading) from error
+        lines = head_of(path, reading.encoding)
+        if lines and not typed and not is_header(names, rows()):
+            raise no_header(path, lines[0], names, rows(), reading) from error
         raise
-    chunks = _chunks(path, reading, separator, places, len(names), quotes, skipped=1)
+    chunks = _chunks(path, reading, between, places, len(names), quotes, skipped=1)
     columns = places.columns([name.strip() for name in names])
     return _table(chunks, columns, separator, places.columns(header))
 
@@ -102,7 +115,8 @@ def read_headless(path: Path, reading: Reading, *, separator: str, roles: Sequen
     """
     places = places_of_roles(roles, reading)
     quotes = _quotes(path, reading, separator, skipped=0)
-    chunks = _chunks(path, reading, separator, places, len(roles), quotes, skipped=0)
+    between = _with_blank(path, reading, separator)
+    chunks = _chunks(path, reading, between, places, len(roles), quotes, skipped=0)
     names = [f"column {number}" for number in range(1, len(roles) + 1)]
     return _table(chunks, places.columns(names), separator)
 
@@ -251,7 +265,7 @@ def _next_rows(
             return range(before + 1, before + len(lines) + 1), plain, [], len(lines)
     rows = _split(lines, separator, quotes)
     numbers, columns, bad = _take(path, rows, wanted, n_fields, before, quotes)
-    if len(separator) > 1 and quotes != "none":
+    if len(separator.removesuffix(" ")) > 1 and quotes != "none":
         columns = [[field.replace(_UNIT, separator) for field in each] for each in columns]
     return numbers, columns, bad, rows.line_num
 
@@ -284,7 +298,7 @@ def _plain_columns(
     Args:
         text: these lines, joined.
     """
-    if separator == " " or (len(separator) > 1 and _UNIT in text):
+    if separator.endswith(" ") or (len(separator) > 1 and _UNIT in text):
         return None
     text = text.replace("\r\n", "\n")
     if (

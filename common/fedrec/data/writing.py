@@ -1,8 +1,9 @@
-"""Writing interactions in the form that every part of fedrec reads without being told how."""
+"""Writing CSV: interactions, as every part of fedrec reads them; text for people's spreadsheets."""
 
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 from fedrec.data.interactions import Interactions
@@ -10,12 +11,21 @@ from fedrec.disk import unwritten
 from fedrec.durable import replacing_text
 from fedrec.errors import DataError
 
-__all__ = ["CATALOGUE_FILE", "INTERACTIONS_FILE", "prepare_folder", "write_interactions"]
+__all__ = [
+    "CATALOGUE_FILE",
+    "INTERACTIONS_FILE",
+    "no_formula",
+    "prepare_folder",
+    "write_interactions",
+]
 
 INTERACTIONS_FILE = "interactions.csv"
 CATALOGUE_FILE = "catalogue.csv"
 _HEADER = ("user_id", "item_id", "timestamp")
 _ELSEWHERE = "Choose another folder."
+_NUMBER = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?")
+_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""What OWASP names under "CSV injection", wide forms included."""
 
 
 def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False) -> None:
@@ -36,6 +46,16 @@ def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False
         folder.mkdir(mode=0o700 if private else 0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise unwritten(folder, error, _ELSEWHERE) from None
+
+
+def no_formula(text: str) -> str:
+    """Return text that spreadsheets show as it is: a formula gets a leading apostrophe.
+
+    For files that people open. What fedrec reads again is written without.
+    """
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text
 
 
 def write_interactions(path: Path, interactions: Interactions, *, private: bool = False) -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "certificate_sha256",
     "check_certificate",
     "check_dates",
+    "dates_of",
     "expires_at",
     "hosts_of",
     "is_invitation",
@@ -170,6 +171,12 @@ def expires_at(certificate: bytes) -> float:
     return parsed(certificate, "The certificate").not_valid_after_utc.timestamp()
 
 
+def dates_of(certificate: bytes) -> str:
+    """Return from when to when a certificate is good, in words."""
+    found = parsed(certificate, "The certificate")
+    return f"from {found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d}"
+
+
 def check_dates(certificate: bytes, what: str, *, now: datetime | None = None) -> None:
     """Refuse a certificate outside its dates.
 
@@ -180,8 +187,8 @@ def check_dates(certificate: bytes, what: str, *, now: datetime | None = None) -
     first, last = found.not_valid_before_utc, found.not_valid_after_utc
     if not first <= present <= last:
         raise CertificateExpired(
-            f"{what} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}; this machine's clock "
-            f"says {present:%Y-%m-%d %H:%M} UTC.",
+            f"{what} is valid {dates_of(certificate)}; this machine's clock says "
+            f"{present:%Y-%m-%d %H:%M} UTC.",
             remedy=_AHEAD_REMEDY if present < first else _LATE_REMEDY,
         )
 

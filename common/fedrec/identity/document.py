@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -29,6 +30,11 @@ VERSIONS = {
 }
 """Of the kinds that changed; all others are of version 1. Older ones are refused, not migrated."""
 
+CHECKED = {"fedrec authority membership", "fedrec invitations", "fedrec applicants"}
+"""Kinds that only their writer reads again. They name their own digest: no signature, and no other
+party, would notice a value that was flipped on the disk."""
+_DIGEST = "sha256"
+
 
 def encode_bytes(raw: bytes) -> str:
     """Return bytes as base64 text."""
@@ -38,7 +44,17 @@ def encode_bytes(raw: bytes) -> str:
 def write_document(kind: str, fields: Mapping[str, JsonValue]) -> bytes:
     """Return the canonical JSON of a document: sorted keys, no spaces, ASCII."""
     content = {"kind": kind, "version": VERSIONS.get(kind, 1), **fields}
+    if kind in CHECKED:
+        content[_DIGEST] = _digest_of(content)
+    return _canonical(content)
+
+
+def _canonical(content: Mapping[str, JsonValue]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def _digest_of(content: Mapping[str, JsonValue]) -> str:
+    return hashlib.sha256(_canonical(content)).hexdigest()
 
 
 class Document:
@@ -70,6 +86,14 @@ class Document:
                 remedy="Restore it from a copy or ask its sender for it again.",
             ) from None
         document = cls(content, name)
+        # Earlier releases wrote none.
+        if kind in CHECKED and _DIGEST in document._content:
+            said = document.text(_DIGEST)
+            if said != _digest_of(document._content):
+                raise KeysError(
+                    f"{name} is damaged: it is not what was written.",
+                    remedy="Restore the authority's folder from a copy (`fedrec keys restore`).",
+                )
         found = document.text("kind")
         if found != kind:
             raise document.problem(f"is a {found!r}, expected a {kind!r}")

@@ -157,6 +157,7 @@ def _name(text: str) -> x509.Name:
 
 def _host(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        # A zone is of one machine: no certificate has it, and gRPC compares addresses without.
+        return x509.IPAddress(ipaddress.ip_address(host.partition("%")[0]))
     except ValueError:
         return x509.DNSName(host)

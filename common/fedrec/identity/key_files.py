@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from fedrec.disk import WRITABLE, unwritten
+from fedrec.disk import WRITABLE, make_private, unwritten
 from fedrec.durable import sync, write_new, write_whole
 from fedrec.errors import KeysError
 
@@ -34,7 +34,7 @@ def write_secret(path: Path, content: bytes) -> None:
         SettingsError: when nothing may be written there.
     """
     remedy = "Keys are never overwritten; load it, or move it away and keep a copy."
-    _create(path, content, folder_mode=0o700, private=True, remedy=remedy)
+    _create(path, content, private=True, remedy=remedy)
 
 
 def read_secret(path: Path, *, remedy: str, max_bytes: int = MAX_SECRET_BYTES) -> bytes:
@@ -74,7 +74,7 @@ def replace_secret(path: Path, content: bytes) -> None:
         StorageError: when the disk refuses.
         SettingsError: when nothing may be written there.
     """
-    _replace(path, content, folder_mode=0o700, private=True)
+    _replace(path, content, private=True)
 
 
 def destroy_secret(path: Path) -> None:
@@ -106,7 +106,7 @@ def write_public(path: Path, content: bytes) -> None:
         StorageError: when the disk refuses.
         SettingsError: when nothing may be written there.
     """
-    _replace(path, content, folder_mode=0o777, private=False)
+    _replace(path, content, private=False)
 
 
 def write_new_public(path: Path, content: bytes) -> None:
@@ -118,12 +118,12 @@ def write_new_public(path: Path, content: bytes) -> None:
         SettingsError: when nothing may be written there.
     """
     remedy = "Name a new file, or move this one away."
-    _create(path, content, folder_mode=0o777, private=False, remedy=remedy)
+    _create(path, content, private=False, remedy=remedy)
 
 
-def _create(path: Path, content: bytes, *, folder_mode: int, private: bool, remedy: str) -> None:
+def _create(path: Path, content: bytes, *, private: bool, remedy: str) -> None:
     try:
-        path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+        make_private(path.parent)
         write_new(path, content, private=private)
     except FileExistsError:
         raise KeysError(f"{path} exists already.", remedy=remedy) from None
@@ -131,9 +131,9 @@ def _create(path: Path, content: bytes, *, folder_mode: int, private: bool, reme
         raise unwritten(path, error) from error
 
 
-def _replace(path: Path, content: bytes, *, folder_mode: int, private: bool) -> None:
+def _replace(path: Path, content: bytes, *, private: bool) -> None:
     try:
-        path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+        make_private(path.parent)
     except OSError as error:
         raise unwritten(path, error) from error
     write_whole(path, content, private=private, remedy=WRITABLE)

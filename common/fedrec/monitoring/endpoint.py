@@ -1,9 +1,10 @@
 """The port where Prometheus reads a party's numbers: `/metrics` and nothing else.
 
 It is off unless a setting names an address. On this machine's own addresses anybody on the machine
-may read; on any other one only who shows the token of a file, and over TLS where a certificate is
-named. It has threads of its own, a few at a time and for some seconds each, so that nobody who
-reads, or pretends to, keeps the party from its work.
+may read, but no web page whose name was made to point here (DNS rebinding): the Host header has to
+name this machine. On any other address only who shows the token of a file may, under whatever name
+it calls, and over TLS where a certificate is named. It has threads of its own, a few at a time and
+for some seconds each, so that nobody who reads, or pretends to, keeps the party from its work.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fedrec.errors import SettingsError
-from fedrec.listening import is_own_address, split_address, written_address
+from fedrec.listening import is_own_address, names_server, split_address, written_address
 
 __all__ = ["FEWEST_TOKEN_CHARS", "MetricsEndpoint", "Monitored", "metrics_endpoint"]
 
@@ -141,6 +142,7 @@ class _Server(ThreadingHTTPServer):
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.registry, self.token = registry, token
+        self.names = ("localhost", host.lower())
         self._places = threading.BoundedSemaphore(MOST_READERS)
         self._until: dict[Any, float] = {}
         super().__init__((host, port), _Reader)
@@ -192,6 +194,9 @@ class _Reader(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the numbers."""
+        if not self._is_called_by_name():
+            self._answer(421, b"The Host header names another server.\n", "text/plain")
+            return
         if self.path.partition("?")[0] != PATH:
             self._answer(404, b"There is /metrics here, and nothing else.\n", "text/plain")
             return
@@ -202,6 +207,13 @@ class _Reader(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Write no line for each reading."""
+
+    def _is_called_by_name(self) -> bool:
+        """Tell whether the Host header is ours; a token, which no page has, does as well."""
+        given = self.headers.get_all("Host", [])
+        return self.server.token is not None or (
+            len(given) == 1 and names_server(given[0], self.server.names)
+        )
 
     def _may_read(self) -> bool:
         token = self.server.token

@@ -130,6 +130,11 @@ class BlockProtection(Protection):
     has_encryptor: ClassVar[bool] = True
     member_kind: type[BlockMember]
 
+    @classmethod
+    def modules(cls, preset: str) -> tuple[str, ...]:
+        """Return what key holders import; see `Protection.modules`."""
+        return ("tenseal",)
+
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return a context of 56 bytes without a key, and the secret with the public key."""
         context = Envelope.new_context(self.chosen)

@@ -70,6 +70,11 @@ class Paillier(Protection):
     )
 
     @classmethod
+    def modules(cls, preset: str) -> tuple[str, ...]:
+        """Return what key holders import; see `Protection.modules`."""
+        return ("gmpy2", "phe") if preset == _PAPER else ("gmpy2",)
+
+    @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
         """Choose parameters for a vector; see `Protection.plan`."""
         weak = re.fullmatch(rf"({'|'.join(_FORMS)})-(\d+)", preset or "")

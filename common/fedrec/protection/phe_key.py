@@ -13,6 +13,7 @@ from typing import Any
 from gmpy2 import mpz
 
 from fedrec.errors import KeysError
+from fedrec.extras import how_to_install
 from fedrec.protection.paillier_key import (
     PaillierEncryptor,
     PaillierPublicKey,
@@ -28,7 +29,7 @@ def _phe() -> Any:
     except ImportError as error:
         raise KeysError(
             "Protection paillier with the preset paper needs the package phe, which is missing.",
-            remedy="Install it with `pip install fedrec[papers]`, or use protection.preset = "
+            remedy=f"Install it with: {how_to_install('phe')}; or use protection.preset = "
             '"single-3072", which sends the same and takes an eighth of the time.',
         ) from error
     return phe

@@ -243,6 +243,11 @@ class Protection(ABC):
         return Envelope.of(self.chosen, context, named=self._largest.chosen)
 
     @classmethod
+    def modules(cls, preset: str) -> tuple[str, ...]:
+        """Return what key holders import of packages that fedrec doesn't always bring."""
+        return ()
+
+    @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
         """Choose parameters for a vector; "default" or None is the protection's first preset.
 

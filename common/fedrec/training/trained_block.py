@@ -15,6 +15,7 @@ from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.changes import BlockChange, idle_change
 from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.tensor_products import user_product
 from fedrec.training.blocks import Block
 from fedrec.training.steps import length, step_adam, step_kept_adam, wide
 from fedrec.training.training_round import TrainingRound
@@ -342,7 +343,7 @@ class TrainedBlock:
                     item = self._block.item.view(-1)
                     item = item if index is None else item.index_select(0, index)
                     rows = self._of.tables[name].index_select(0, item)
-                    own = torch.baddbmm(rows.view(*own.shape[:2], -1), own, self._basis)
+                    own = user_product(own, self._basis).add_(rows.view(*own.shape[:2], -1))
                 values[name] = own
             elif name in self._fixed:
                 values[name] = self._fixed[name]

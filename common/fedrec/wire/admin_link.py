@@ -8,15 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
-
 from fedrec.errors import FedrecError, ProtocolError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
 from fedrec.listening import is_own_address, written_address
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import BLOB, part_of
-from fedrec.wire.error_status import from_rpc_error
+from fedrec.wire.error_status import calling
 from fedrec.wire.grpc_channel import close_channel, open_channel
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
@@ -218,33 +216,28 @@ class AdminLink:
     """
 
     def __init__(self, address: str, credentials: Credentials) -> None:
+        self._address, self._own = address, credentials
         self._channel = open_channel(address, credentials)
         self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
     def status(self) -> RunStatus:
         """Return how far the run is."""
-        try:
+        with calling(self._address, self._own):
             found = self._stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=_CALL_SECONDS)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
 
         return RunStatus.of(found)
 
     def events(self, *, after: int = 0, follow: bool = True) -> Iterator[RunEvent]:
         """Yield the journal after an event, and go on as things happen."""
         request = admin_pb2.WatchEventsRequest(after_event=after, follow=follow)
-        try:
+        with calling(self._address, self._own):
             for event in self._stub.WatchEvents(request, timeout=_WATCH_SECONDS):
                 yield _event(event)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
 
     def stop_run(self, *, now: bool = False) -> str:
         """End the run after the round in progress, or at once; return the coordinator's answer."""
-        try:
+        with calling(self._address, self._own):
             reply = self._stub.StopRun(admin_pb2.StopRunRequest(now=now), timeout=_CALL_SECONDS)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
         return str(reply.message)
 
     def open_page(self) -> PageLink:
@@ -253,20 +246,16 @@ class AdminLink:
         Raises:
             SettingsError: the coordinator serves none.
         """
-        try:
+        with calling(self._address, self._own):
             found = self._stub.OpenPage(admin_pb2.OpenPageRequest(), timeout=_CALL_SECONDS)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
         return PageLink(**_fields(found, PageLink))
 
     def applicants(self) -> list[SignedApplication]:
         """Return who asked to become a member; what is no valid application is left out."""
-        try:
+        with calling(self._address, self._own):
             found = self._stub.ListApplicants(
                 admin_pb2.ListApplicantsRequest(), timeout=_CALL_SECONDS
             )
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
         applicants = []
         for raw in found.application:
             # The coordinator relays them; it is not trusted to relay good ones only.
@@ -280,10 +269,8 @@ class AdminLink:
         Raises:
             KeysError: the coordinator has this epoch or a later one, or it does not fit.
         """
-        try:
+        with calling(self._address, self._own):
             reply = self._stub.InstallEpoch(_epoch_parts(bundle), timeout=_INSTALL_SECONDS)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
         return bool(reply.began)
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 
@@ -22,11 +24,14 @@ from fedrec.errors import (
     Unreachable,
     VersionMismatch,
 )
+from fedrec.identity.certificates import Credentials, dates_of
+from fedrec.wire.grpc_channel import proxy_words
 
 __all__ = [
     "CODE_KEY",
     "INCIDENT_KEY",
     "STATUS",
+    "calling",
     "from_rpc_error",
     "new_incident",
     "to_details",
@@ -74,7 +79,11 @@ _DATES = (
     "Check this machine's clock. If it is right, the coordinator needs a new certificate from the "
     "key authority (`fedrec keys rotate --host NAME`)."
 )
+_CLOCKS = "Check the coordinator's clock, and look into its log."
+_CLOSED = "failed to connect to all addresses.*(Socket closed|Connection reset|Broken pipe)"
+"""Of a handshake, where gRPC's server refuses a certificate: without an alert that says why."""
 _CONNECTIONS: tuple[tuple[str, str, str], ...] = (
+    ("HTTP proxy returned", "The proxy refused to connect.", "Ask who runs the proxy."),
     ("Connection refused", "Connection refused: nothing listens at the address.", _START),
     ("hostname lookup|DNS resolution", "No machine by that name is known here.", _START),
     ("[Tt]imed out|Timeout|unreachable|No route", "The address does not answer.", _START),
@@ -105,13 +114,7 @@ _CONNECTIONS: tuple[tuple[str, str, str], ...] = (
         "The handshake failed: the certificate at the address is no coordinator's.",
         _AUTHORITY,
     ),
-    (
-        "failed to connect to all addresses.*(Socket closed|Connection reset|Broken pipe)",
-        "The handshake failed: the other side closed the connection. It refuses this certificate, "
-        "which another authority issued or which is out of date by the coordinator's clock, or it "
-        "is stopping.",
-        "Check client.certificate of a client, --operator of an operator, and both clocks.",
-    ),
+    (_CLOSED, "The handshake failed: the other side closed the connection.", _AUTHORITY),
     ("andshake failed", "The handshake failed.", _AUTHORITY),
     ("Socket closed|Connection reset|Broken pipe|GOAWAY", "The connection was closed.", _START),
 )
@@ -146,8 +149,32 @@ def to_details(
     return status, ERRORS[code].public, tuple(metadata)
 
 
-def from_rpc_error(error: grpc.RpcError) -> FedrecError:
-    """Return the error that a peer told, or the one that explains why it told nothing."""
+@contextmanager
+def calling(address: str, own: Credentials) -> Iterator[None]:
+    """Turn gRPC's errors into ours, and name the proxy that may be what fails.
+
+    Args:
+        address: whom the call is to.
+        own: what the peer was shown.
+
+    Raises:
+        FedrecError: what the peer told, or why it told nothing.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        found = from_rpc_error(error, own)
+        if type(found) is Unreachable and not found.incident:
+            found.message = f"{found.message} {proxy_words(address)}".strip()
+        raise found from error
+
+
+def from_rpc_error(error: grpc.RpcError, own: Credentials | None = None) -> FedrecError:
+    """Return the error that a peer told, or the one that explains why it told nothing.
+
+    Args:
+        own: what the peer was shown.
+    """
     metadata = _metadata(error)
     status = error.code() if isinstance(error, grpc.Call) else None
     told = error.details() if isinstance(error, grpc.Call) else None
@@ -158,7 +185,7 @@ def from_rpc_error(error: grpc.RpcError) -> FedrecError:
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             message = f"{kind.public} It did not answer in time."
         elif status is grpc.StatusCode.UNAVAILABLE:
-            return _no_connection(message)
+            return _no_connection(message, own)
         else:
             message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
     incident = _printable(metadata.get(INCIDENT_KEY, ""))[:64]
@@ -173,12 +200,30 @@ def from_rpc_error(error: grpc.RpcError) -> FedrecError:
     return found
 
 
-def _no_connection(said: str) -> Unreachable:
+def _no_connection(said: str, own: Credentials | None) -> Unreachable:
     """Return why there is no connection, in our words."""
     for words, message, remedy in _CONNECTIONS:
         if re.search(words, said):
-            return Unreachable(message, remedy=remedy)
+            why, what_to_do = ("", "") if words != _CLOSED or own is None else _refusal_of(own)
+            return Unreachable(f"{message}{why}", remedy=what_to_do or remedy)
     return Unreachable(Unreachable.public, remedy=REMEDIES[Unreachable])
+
+
+def _refusal_of(own: Credentials) -> tuple[str, str]:
+    """Return why a coordinator may refuse a certificate, and what to do, as far as it is known.
+
+    The coordinator's own certificate was accepted before: its authority is the caller's.
+    """
+    try:
+        own.check("The certificate that it was shown")
+    except FedrecError as error:
+        return f" {error.message}", error.remedy
+    return (
+        " By this machine's clock the certificate that it was shown is valid, "
+        f"{dates_of(own.certificate)}, and its authority is the right one. So it is out of date by "
+        "the coordinator's clock, or the coordinator is stopping.",
+        _CLOCKS,
+    )
 
 
 def _metadata(error: grpc.RpcError) -> dict[str, str]:

@@ -11,9 +11,10 @@ from typing import Any
 import grpc
 
 from fedrec.errors import ProtocolError, Unreachable
+from fedrec.identity.certificates import Credentials
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
-from fedrec.wire.error_status import from_rpc_error
+from fedrec.wire.error_status import calling
 from fedrec.wire.grpc_channel import close_channel
 
 __all__ = ["Calls", "Deadlines", "Message"]
@@ -49,7 +50,9 @@ class Calls:
     """Makes calls on behalf of a link.
 
     Args:
-        channel: where to; closed with this object.
+        channel: closed with this object.
+        address: where it leads, as `host:port`.
+        own: what the peer is shown.
         deadlines: how long calls may take.
         max_download_bytes: the longest blob that is accepted.
     """
@@ -57,11 +60,14 @@ class Calls:
     def __init__(
         self,
         channel: grpc.Channel,
+        address: str,
+        own: Credentials,
         *,
         deadlines: Deadlines,
         max_download_bytes: int,
     ) -> None:
         self._channel = channel
+        self._address, self._own = address, own
         self.deadlines = deadlines
         self._max_download_bytes = max_download_bytes
         self._closed = False
@@ -131,11 +137,12 @@ class Calls:
     def _failing(self) -> Iterator[None]:
         """Turn gRPC's errors into ours."""
         self._check_open()
-        try:
-            yield
-        except grpc.RpcError as error:
-            self._check_open()
-            raise from_rpc_error(error) from error
+        with calling(self._address, self._own):
+            try:
+                yield
+            except grpc.RpcError:
+                self._check_open()
+                raise
 
     def _check_open(self) -> None:
         if self._closed:

@@ -76,6 +76,8 @@ class GrpcLink(Link):
         channel = open_channel(address, credentials)
         self._calls = Calls(
             channel,
+            address,
+            credentials,
             deadlines=deadlines or Deadlines(),
             max_download_bytes=max_download_bytes,
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from fedrec.disk import unwritten
+from fedrec.disk import make_private, unwritten
 from fedrec.errors import StorageError
 
 __all__ = ["MAGIC", "MAX_RECORDED_BYTES", "SUFFIX", "Frame", "FrameReader", "FrameWriter", "Kind"]
@@ -66,7 +66,7 @@ class FrameWriter:
         self.path = path
         self._left = max_bytes - len(MAGIC) - _HEAD.size
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(path.parent)
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             self._file: BinaryIO | None = os.fdopen(handle, "wb")
             self._file.write(MAGIC)

@@ -40,8 +40,10 @@ def indices(
     from fedrec.cli.data_options import echo_note
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.extras import require
     from fedrec_lab.audit.indices import audit_indices
 
+    require("torch", *(("matplotlib",) if figure is not None else ()))
     settings = load_settings(settings_file, values_of(values))
     split, catalogue = read_users(settings.data, reader="an audit", tell=echo_note)
     console = new_console(stderr=True)

@@ -99,8 +99,10 @@ def evaluate(
     on stdout is the folder.
     """
     from fedrec.cli.data_options import echo_note
+    from fedrec.config.layout import training_modules
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.extras import require
     from fedrec.provenance import provenance_of
     from fedrec_lab.comparison.comparing import compare
 
@@ -119,12 +121,14 @@ def evaluate(
     settings = load_settings(settings_file, values_of(values))
     numbers = seeds_of(seeds, settings.federation.seed)
     names = _references(references, skip or [])
+    counting = ("numba",) if "ease" in names else ()
+    require(*training_modules(settings.plan), "pyarrow", *counting)
     users, catalogue = read_users(settings.data, reader="an evaluation", tell=echo_note)
     asked, by_cells, unused = read_cells(settings, cells, clients)
     if unused:
         typer.echo(f"warning: {unused}", err=True)
     n_clients = asked or (settings.rounds.minimum_clients if references else 1)
-    tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
+    rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     trains = provenance_of(settings.plan, settings.client.device)
     run = _folder(settings, out, resume)
     if resume is None:
@@ -156,7 +160,7 @@ def evaluate(
             trained=tables.take if tables is not None else None,
         )
     run.write_results(result.table)
-    _print(result, run, as_json, tables)
+    _print(result, run, as_json, tables, rows)
     if not result.finished:
         again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
         again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
@@ -250,9 +254,16 @@ def _progress() -> Iterator[Listener]:
         yield Bar()
 
 
-def _print(result: Comparison, run: RunFolder, as_json: bool, tables: Tables | None) -> None:
+def _print(
+    result: Comparison,
+    run: RunFolder,
+    as_json: bool,
+    tables: Tables | None,
+    rows: dict[str, int] | None,
+) -> None:
     if as_json:
         content: dict[str, object] = {"run": str(run.path), "finished": result.finished}
+        content["cells"] = rows
         if tables is not None:
             content["diagnostics"] = tables.records
         print_json(content | result.table.to_record())

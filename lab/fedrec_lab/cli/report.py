@@ -27,8 +27,10 @@ def report(
     Everything comes from report.json in the run's folder, so that nothing is trained or measured
     again. The last line is the page's path.
     """
+    from fedrec.extras import require
     from fedrec_lab.reports.run_folder import RunFolder
 
+    require("matplotlib")
     folder = RunFolder.open(run)
     content = folder.report_content()
     figures = folder.write_figures(content.figures)

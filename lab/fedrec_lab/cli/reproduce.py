@@ -73,12 +73,14 @@ def reproduce(
     stdout is the run's folder.
     """
     from fedrec.errors import SettingsError
+    from fedrec.extras import require
     from fedrec_lab.papers.request import Request
 
     if show_list:
         _list(name, as_json)
         return
     check_is_resumed(accept_other_arithmetic, resume)
+    require("torch")
     if not name and resume is None:
         raise SettingsError(
             "It is not said what to reproduce.", remedy="`fedrec reproduce --list` shows all rows."

@@ -71,8 +71,9 @@ def run_seeds(
     n_rounds = settings.rounds.total + 2
     name = settings.federation.name
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
+    rows = None
     if cells:
-        tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
+        rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
     folders = {}
     for seed, own in settings_of_seeds(settings, seeds).items():
         run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
@@ -98,7 +99,7 @@ def run_seeds(
             on_round=told,
             stop=stop.requested,
         )
-    _print(results, settings.evaluation, as_json)
+    _print(results, settings.evaluation, as_json, rows)
     unfinished = [result for result in results if not result.finished]
     for result in unfinished:
         again = resume_command(
@@ -113,7 +114,12 @@ def run_seeds(
         raise typer.Exit(INTERRUPTED)
 
 
-def _print(results: list[SeedResult], measured: EvaluationSettings, as_json: bool) -> None:
+def _print(
+    results: list[SeedResult],
+    measured: EvaluationSettings,
+    as_json: bool,
+    cells: dict[str, int] | None,
+) -> None:
     from fedrec_lab.reports.tables import plain_table
 
     if as_json:
@@ -121,6 +127,7 @@ def _print(results: list[SeedResult], measured: EvaluationSettings, as_json: boo
             {
                 "at": measured.at,
                 "protocol": measured.protocol,
+                "cells": cells,
                 "seeds": [
                     {
                         "seed": result.seed,

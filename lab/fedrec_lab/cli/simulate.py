@@ -91,10 +91,13 @@ def simulate(
     from fedrec.cli.private_pricing import private_price
     from fedrec.config.algorithm import algorithm_warnings
     from fedrec.config.exposure import check_exposure
+    from fedrec.config.layout import protection_modules, training_modules
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.extras import require
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.training import further_protocols
+    from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.recording import record_simulation
     from fedrec_lab.simulation.runner import simulate as run_federation
@@ -103,9 +106,12 @@ def simulate(
     settings = load_settings(settings_file, {"client.workers": workers} | values_of(values))
     chosen = settings.plan
     check_exposure(chosen, accepted=accept_exposure)
+    encrypting = protection_modules(chosen) if protect else ()
+    require(*training_modules(chosen), "pyarrow", *encrypting)
     for warning in (
         *algorithm_warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
+        *filter(None, (why_no_figures(),)),
     ):
         typer.echo(f"warning: {warning}", err=True)
     asked, by_cells, unused = read_cells(settings, cells, clients)
@@ -132,7 +138,7 @@ def simulate(
     if jobs:
         raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
-    tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
+    rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     private = private_price(settings, len(users), len(catalogue))
     if private.disk_bytes:
         for what, how in private.rows():
@@ -166,8 +172,8 @@ def simulate(
             catalogue=catalogue,
             also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
         )
-    record_simulation(result, run)
-    _print(result, run, as_json)
+        record_simulation(result, run)
+    _print(result, run, as_json, rows)
     if result.budget_spent:
         raise PrivacyBudgetSpent(
             f"The run ended after {len(result.rounds)} rounds: another training round would exceed "
@@ -183,7 +189,9 @@ def simulate(
         raise typer.Exit(INTERRUPTED)
 
 
-def _print(result: SimulationResult, run: RunFolder, as_json: bool) -> None:
+def _print(
+    result: SimulationResult, run: RunFolder, as_json: bool, rows: dict[str, int] | None
+) -> None:
     table = result.comparison()
     if as_json:
         content = {
@@ -192,6 +200,7 @@ def _print(result: SimulationResult, run: RunFolder, as_json: bool) -> None:
             "rounds": len(result.rounds),
             "best_round": int(result.best.round),
             "at": table.at,
+            "cells": rows,
             "results": [row.first_record() for row in result.rows()],
             "table": table.to_record(),
         }

@@ -1,20 +1,20 @@
-"""Ctrl-C once asks to stop in good order; twice stops now."""
+"""Ctrl-C, SIGTERM or SIGHUP once asks to stop in good order; twice stops now."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import typer
 
+from fedrec.stop_signals import on_stop_signals
+
 __all__ = ["StopRequest"]
 
 
 class StopRequest:
-    """Remembers that somebody pressed Ctrl-C.
+    """Remembers that the command was asked to stop.
 
     Args:
         sentence: what the user is told at the first one.
@@ -30,15 +30,9 @@ class StopRequest:
 
     @contextmanager
     def on_interrupt(self) -> Iterator[None]:
-        """Take the first Ctrl-C as a request; the second raises KeyboardInterrupt."""
-        if threading.current_thread() is not threading.main_thread():
+        """Take the first signal as a request; the second raises KeyboardInterrupt."""
+        with on_stop_signals(self._interrupt):
             yield
-            return
-        before = signal.signal(signal.SIGINT, self._interrupt)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._requested:

@@ -62,13 +62,16 @@ def tune(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.config.exposure import check_exposure
+    from fedrec.config.layout import training_modules
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.extras import require
     from fedrec_lab.comparison.tuning import grid_of, tried, try_settings
 
     given = values_of(values)
     settings = load_settings(settings_file, given)
     check_exposure(settings.plan, accepted=accept_exposure)
+    require(*training_modules(settings.plan))
     grid = grid_of(settings.algorithm.name, tries or ())
     # All are checked before the first is trained.
     jobs: list[tuple[Mapping[str, str], Settings]] = [({}, settings)]
@@ -78,7 +81,7 @@ def tune(
         typer.echo(f"warning: {dealt[0][2]}", err=True)
     users, catalogue = read_users(settings.data, reader="tuning", tell=echo_note)
     n_clients, by_cells, _ = dealt[0]
-    tell_rows(settings, users, len(catalogue), n_clients=n_clients or 1, cells=by_cells)
+    rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients or 1, cells=by_cells)
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     trials: list[Trial] = []
     popularity: Rates | None = None
@@ -105,7 +108,7 @@ def tune(
             popularity = popularity or reference
             reached = f"NDCG {trial.rates.ndcg:.4f}" if trial.rates else trial.note
             typer.echo(f"{number}/{len(jobs)}  {_named(each)}  {reached}", err=True)
-    _print(tried(trials), popularity, settings.evaluation.at, as_json)
+    _print(tried(trials), popularity, settings.evaluation.at, as_json, rows)
     if stop.requested():
         raise typer.Exit(INTERRUPTED)
 
@@ -114,13 +117,20 @@ def _named(values: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items()) or "as in the file"
 
 
-def _print(trials: list[Trial], popularity: Rates | None, at: int, as_json: bool) -> None:
+def _print(
+    trials: list[Trial],
+    popularity: Rates | None,
+    at: int,
+    as_json: bool,
+    cells: dict[str, int] | None,
+) -> None:
     best = trials[0] if trials and trials[0].rates else None
     beaten = bool(best and best.rates and popularity and best.rates.ndcg > popularity.ndcg)
     if as_json:
         print_json(
             {
                 "at": at,
+                "cells": cells,
                 "trials": [asdict(trial) for trial in trials],
                 "popularity": asdict(popularity) if popularity else None,
                 "above_popularity": beaten,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedrec.cli.exposure_flag import AcceptExposure
+from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import new_console
 
 __all__ = ["EPILOG", "up"]
@@ -34,15 +36,19 @@ def up(
     For a trial: in a deployment each party runs its own kit on its own machine. Ends when the run
     has ended. Ctrl-C ends all of them and loses nothing; the same command goes on.
     """
+    from fedrec.config.layout import protection_modules
     from fedrec.config.loading import load_settings
+    from fedrec.extras import require
     from fedrec.planning.cautions import measured_caution
     from fedrec.planning.protocol_words import explained
-    from fedrec_lab.demo.parties import ANY_PAGE, Parties, run_parties
+    from fedrec_lab.demo.parties import ANY_PAGE, PAGE_NEEDS, PARTIES_NEED, Parties, run_parties
     from fedrec_lab.reports.run_view import RunView
 
     parties = Parties.of_kits(kits)
     settings = load_settings(parties.coordinator)
     plan = settings.plan
+    shown = PAGE_NEEDS if page or settings.coordinator.page else ()
+    require(*PARTIES_NEED, *shown, *protection_modules(plan))
     console = new_console()
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
 
@@ -53,15 +59,20 @@ def up(
             console.print(f"Watch it in a browser: {shown_at}")
         console.print(f"Their logs are in {kits / 'logs'}; Ctrl-C ends them all")
 
-    run_parties(
-        parties,
-        kits / "logs",
-        view,
-        console,
-        on_start=started,
-        accept_exposure=accept_exposure,
-        page=ANY_PAGE if page and not settings.coordinator.page else None,
-    )
+    try:
+        run_parties(
+            parties,
+            kits / "logs",
+            view,
+            console,
+            on_start=started,
+            accept_exposure=accept_exposure,
+            page=ANY_PAGE if page and not settings.coordinator.page else None,
+        )
+    except KeyboardInterrupt:
+        again = shlex.join(["fedrec", *sys.argv[1:]])
+        typer.echo(f"Stopped; everything is saved. Go on with: {again}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     best = view.best
     if best is not None and best.test is not None:
         caution = measured_caution(plan, view.reference("untrained", "test"))

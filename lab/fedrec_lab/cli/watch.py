@@ -14,7 +14,7 @@ import typer
 from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import print_json
 from fedrec.errors import Unreachable
-from fedrec.listening import is_own_address, split_address
+from fedrec.listening import is_own_address, split_address, written_address
 from fedrec.planning.protocol_words import explained
 from fedrec_lab.cli.event_line import event_line
 from fedrec_lab.cli.live_view import SHOWN_EVENTS, watch_live
@@ -118,7 +118,7 @@ def _print_protocol(found: RunStatus, told: str = "") -> str:
 
 def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:
     """Print what to open in a browser, and on stderr what there is to know about it."""
-    host, _ = split_address(address, "ADDRESS")
+    host, _ = split_address(address)
     url = page.url(host)
     if as_json:
         print_json({"url": url, "good_seconds": page.good_seconds})
@@ -129,7 +129,7 @@ def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:
     if is_own_address(page.host) and not is_own_address(host):
         typer.echo(
             "The page is on the coordinator's own machine; from here: "
-            f"ssh -L {page.port}:{page.host}:{page.port} {host}",
+            f"ssh -L {page.port}:{written_address(page.host, page.port)} {host}",
             err=True,
         )
 
@@ -153,10 +153,15 @@ def _recorded(
     """
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.config.loading import load_settings
+    from fedrec.extras import require
+    from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.federation_record import record_federation
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.reports.run_view import RunView
 
+    require("torch", "pyarrow")
+    if why_no_figures():
+        typer.echo(f"warning: {why_no_figures()}", err=True)
     settings = load_settings(settings_file)
     plan = settings.plan
     n_items, _ = catalogue_size(settings)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedrec.child_process import child_command
 from fedrec.errors import TrainingError
 from fedrec.model.state import SharedState
 from fedrec.recommender import MODEL_NAME, ModelFile
@@ -41,7 +41,7 @@ def recommend_to_first_user(workspace: Workspace) -> tuple[str, dict[str, Any]]:
 def ask_client(settings: Path, verb: str, *arguments: str) -> dict[str, Any]:
     """Return what `fedrec client VERB` prints, run as a process of its own like any client's."""
     done = subprocess.run(
-        [sys.executable, "-m", "fedrec", "client", verb, str(settings), *arguments, "--json"],
+        child_command("fedrec", "client", verb, str(settings), *arguments, "--json"),
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     if done.returncode:

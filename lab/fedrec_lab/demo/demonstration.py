@@ -15,12 +15,13 @@ from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.exposure import check_exposure
-from fedrec.config.layout import protection_of
+from fedrec.config.layout import protection_modules, protection_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.data import partition_users
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.extras import require
 from fedrec.planning.cell_rows import cells_in_use, cells_of_roster
 from fedrec.planning.statements import trust_statement
 from fedrec.provenance import provenance_of
@@ -31,6 +32,7 @@ from fedrec_lab.demo.client_questions import exported_models, recommend_to_first
 from fedrec_lab.demo.comparison import Comparison, Verdict, run_comparison
 from fedrec_lab.demo.costs import RoundCosts, measured_costs
 from fedrec_lab.demo.exposure import finish_recording, look_at_coordinator, recording_of
+from fedrec_lab.demo.parties import PAGE_NEEDS, PARTIES_NEED
 from fedrec_lab.demo.running import announce, run_federation
 from fedrec_lab.demo.second_act import SecondAct, run_second_act
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, load_data, provisioned
@@ -136,6 +138,9 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     began = time.monotonic()
     plan = options.plan()
     check_exposure(plan, accepted=options.accept_exposure)
+    plans = filter(None, (plan, options.second_plan()))
+    encrypting = (module for each in plans for module in protection_modules(each))
+    require("torch", "pyarrow", "matplotlib", *PARTIES_NEED, *PAGE_NEEDS, *encrypting)
     announce(console, "Preparing", ": data, keys, and a private folder for each client")
     data = load_data(synthetic=options.synthetic)
     folder = RunFolder.create(options.runs, "demo")

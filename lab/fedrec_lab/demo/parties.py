@@ -11,16 +11,19 @@ from rich.console import Console
 
 from fedrec.errors import SettingsError
 from fedrec.identity.certificates import Credentials
+from fedrec.listening import reached_from_here, split_address, written_address
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.demo.processes import Processes
 from fedrec_lab.demo.watching import follow_run
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_view import RunView
 
-__all__ = ["ANY_PAGE", "Parties", "run_parties"]
+__all__ = ["ANY_PAGE", "PAGE_NEEDS", "PARTIES_NEED", "Parties", "run_parties"]
 
 AUTHORITY, COORDINATOR, CLIENTS = "authority", "coordinator", "clients"
 _LAST_SECONDS = 30.0
+PARTIES_NEED = ("torch", "grpc_health")
+PAGE_NEEDS = ("starlette", "uvicorn")
 ANY_PAGE = "127.0.0.1:0"
 """For a trial: on this machine alone, on whichever port is free."""
 
@@ -101,7 +104,8 @@ def run_parties(
             *shown, talks=True,
         )  # fmt: skip
         started = processes.first_line(COORDINATOR)
-        address = started["address"]
+        host, port = split_address(started["address"])
+        address = written_address(reached_from_here(host), port)
         on_start(address, started.get("page", ""))
         processes.start(
             AUTHORITY, "keys", "authority", "run", address, "--into", str(parties.authority),

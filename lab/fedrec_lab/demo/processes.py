@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,11 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedrec.child_process import child_command
+from fedrec.disk import make_private
 from fedrec.errors import Unreachable
 
 __all__ = ["Failure", "Processes"]
 
-_PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 15.0
 _TAIL_LINES = 12
 
@@ -56,21 +55,16 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _end_with_parent() -> None:
-    """Ask Linux to end this process when its parent dies; elsewhere `close` alone does it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 class Processes:
-    """Starts `python -m fedrec ...` in processes of their own, with a log file each.
+    """Starts `fedrec ...` in processes of their own, with a log file each.
 
     Leaving the context ends every process that still runs: politely, then firmly.
     """
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._logs.mkdir(parents=True, exist_ok=True)
+        make_private(logs)
+        logs.chmod(0o700)
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, name: str, *arguments: str, talks: bool = False) -> subprocess.Popen[str]:
@@ -82,16 +76,18 @@ class Processes:
                 a pipe holds would wait there for ever.
         """
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        with self._log_of(name).open("a", encoding="utf-8") as log:
+        # What parties tell of themselves is for their owner, whatever the umask leaves to others.
+        handle = os.open(self._log_of(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab") as log:
+            os.fchmod(handle, 0o600)
             process = subprocess.Popen(
-                [sys.executable, "-m", "fedrec", *arguments],
+                child_command("fedrec", *arguments),
                 stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 text=True,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
             )
         self._running[name] = process
         return process

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fedrec.data.writing import no_formula
 from fedrec.evaluation.metrics import RATES, Protocol, Rates
 from fedrec.planning.protocol_words import marked
 from fedrec_lab.reports.metrics_table import parquet_of
@@ -140,7 +141,13 @@ class ComparisonTable:
         out = io.StringIO()
         writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self._records())
+        for record in self._records():
+            writer.writerow(
+                {
+                    key: no_formula(value) if isinstance(value, str) else value
+                    for key, value in record.items()
+                }
+            )
         return out.getvalue()
 
     def to_parquet(self) -> bytes:

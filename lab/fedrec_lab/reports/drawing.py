@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fedrec.extras import how_to_install, is_missing
 from fedrec_lab.reports.plot_data import BarPlot, GroupPlot, LinePlot, Plot
 from fedrec_lab.reports.ticks import plain_logarithmic, whole_numbers
 
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-__all__ = ["COLOURS", "INK", "as_element", "as_png", "as_svg_file", "drawn", "element_of"]
+__all__ = [
+    "COLOURS",
+    "INK",
+    "as_element",
+    "as_png",
+    "as_svg_file",
+    "drawn",
+    "element_of",
+    "why_no_figures",
+]
 
 INK = "#010203"
 """Stands for the page's own text colour until the SVG is written."""
@@ -26,6 +36,16 @@ _CHOSEN = 1
 _WIDTH_INCHES = 7.2
 _PIXELS_PER_INCH = 150
 _LEGEND_COLUMNS = 3
+
+
+def why_no_figures() -> str:
+    """Return why reports have no figures here and what to do about it; nothing if they have."""
+    if not is_missing("matplotlib"):
+        return ""
+    return (
+        "matplotlib is not installed, so the report has no figures. Install it with: "
+        f"{how_to_install('matplotlib')}; then `fedrec report RUN` draws them."
+    )
 
 
 def as_element(plot: Plot) -> str:

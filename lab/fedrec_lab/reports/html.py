@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
 from fedrec.planning.protocol_words import explained, marked
-from fedrec_lab.reports.drawing import as_element
+from fedrec_lab.reports.drawing import as_element, why_no_figures
 from fedrec_lab.reports.plot_data import Plot
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
@@ -150,7 +150,7 @@ def render_report(content: ReportContent) -> str:
         f"<h1>{escape(content.title)}</h1>",
         f'<p class="subtitle">{escape(content.subtitle)}</p>',
         *_section("Results", [*_results(content), *_paragraphs(content.findings)]),
-        *_section("Figures", map(_figure, content.figures)),
+        *_section("Figures", _figures(content.figures)),
         *_section("Privacy", _paragraphs(content.statements, kind=' class="statement"')),
         *_section("Settings and machine", _facts(content.facts)),
         *_section("Rounds", _rounds(content)),
@@ -190,6 +190,11 @@ def _under(table: ProtocolTable, at: int) -> list[str]:
         said.append(explained(table.protocol, table.caution))
     titles = headings(at, table.heading)
     return [_table(titles, map(cells, table.rows), kind="results"), *_paragraphs(said)]
+
+
+def _figures(figures: Sequence[Figure]) -> list[str]:
+    why_none = why_no_figures()
+    return _paragraphs([why_none]) if figures and why_none else [_figure(each) for each in figures]
 
 
 def _figure(figure: Figure) -> str:

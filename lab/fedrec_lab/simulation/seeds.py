@@ -7,30 +7,44 @@ that a stopped seed goes on like any stopped run.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import signal
+import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
+from pydantic import TypeAdapter
+
+from fedrec.child_process import child_command, module_search_path
 from fedrec.config.schema import FederationSettings, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
-from fedrec.errors import FedrecError, InternalError, SettingsError
+from fedrec.errors import ERRORS, FedrecError, InternalError, SettingsError
+from fedrec.ids import UserId
 from fedrec.planning.cell_rows import Cells
+from fedrec.training.engines.frames import read_frame, write_frame
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.recording import record_simulation
 from fedrec_lab.simulation.runner import never, simulate
 
-__all__ = ["SeedResult", "available_cores", "settings_of_seeds", "simulate_seeds"]
+__all__ = [
+    "SeedJob",
+    "SeedResult",
+    "available_cores",
+    "run_seed",
+    "settings_of_seeds",
+    "simulate_seeds",
+]
 
 _SECONDS_BETWEEN_LOOKS = 0.1
-_SECONDS_TO_END = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +64,27 @@ class SeedResult:
     n_rounds: int
     rows: tuple[ResultRow, ...]
 
+    def to_json(self) -> str:
+        """Return it as JSON; floats keep all their digits."""
+        return _RESULT.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> SeedResult:
+        """Read what `to_json` wrote."""
+        return _RESULT.validate_json(text)
+
+
+_RESULT = TypeAdapter(SeedResult)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class SeedJob:
+    """What one process has to do.
+
+    Attributes:
+        users, catalogue: the data; without them the process reads those of the settings.
+    """
+
     settings: Settings
     folder: Path
     n_clients: int
@@ -63,7 +95,53 @@ class _Job:
 
     @property
     def seed(self) -> int:
+        """The seed of its federation."""
         return self.settings.federation.seed
+
+    def to_frame(self) -> tuple[dict[str, Any], bytes]:
+        """Return it as a header for JSON and bytes."""
+        header: dict[str, Any] = {
+            "settings": self.settings.model_dump(mode="json"),
+            "folder": str(self.folder),
+            "n_clients": self.n_clients,
+            "cells": self.cells,
+            "protect": self.protect,
+            "parent": os.getpid(),
+        }
+        users, items = self.users, self.catalogue
+        if users is None or items is None:
+            return header, b""
+        header["user_ids"] = users.user_ids
+        header["items"] = [items.item_ids, items.titles, items.version]
+        arrays = (users.train_indptr, users.validation_items, users.test_items, users.train_items)
+        return header, np.concatenate(arrays).astype("<i8").tobytes()
+
+    @classmethod
+    def from_frame(cls, header: Mapping[str, Any], body: bytes) -> SeedJob:
+        """Read what `to_frame` returned."""
+        users = items = None
+        if "items" in header:
+            ids, titles, version = header["items"]
+            items = Catalogue.of(ids, titles, version=version)
+            user_ids = tuple(map(UserId, header["user_ids"]))
+            numbers, n = np.frombuffer(body, "<i8").astype(np.int64), len(user_ids)
+            starts, validation, test, train = np.split(numbers, [n + 1, 2 * n + 1, 3 * n + 1])
+            users = UserSplit(
+                user_ids=user_ids,
+                train_indptr=starts,
+                train_items=train,
+                validation_items=validation,
+                test_items=test,
+            )
+        return cls(
+            settings=Settings.model_validate(header["settings"]),
+            folder=Path(header["folder"]),
+            n_clients=header["n_clients"],
+            cells=tuple(tuple(cell) for cell in header["cells"]),
+            protect=header["protect"],
+            users=users,
+            catalogue=items,
+        )
 
 
 def available_cores() -> int:
@@ -133,7 +211,7 @@ def simulate_seeds(
     each = asked if asked == "auto" else min(asked, share)
     within = {"threads": threads, "workers": each}
     waiting = [
-        _Job(
+        SeedJob(
             settings=own.model_copy(update={"client": own.client.model_copy(update=within)}),
             folder=folders[seed],
             n_clients=n_clients,
@@ -144,9 +222,7 @@ def simulate_seeds(
         )
         for seed, own in of_seeds.items()
     ]
-    # A forked process would inherit threads that hold locks.
-    context = multiprocessing.get_context("spawn")
-    workers = _Workers(context, at_once, on_round)
+    workers = _Workers(at_once, on_round)
     try:
         found = workers.run(waiting, stop)
     finally:
@@ -157,112 +233,133 @@ def simulate_seeds(
 class _Workers:
     """At most so many processes at a time, and what they say."""
 
-    def __init__(
-        self, context: Any, at_once: int, on_round: Callable[[int, RoundReport], None] | None
-    ) -> None:
-        self._context = context
+    def __init__(self, at_once: int, on_round: Callable[[int, RoundReport], None] | None) -> None:
         self._at_once = at_once
         self._on_round = on_round
-        self._said = context.Queue()
-        self._stopping = context.Event()
-        self._running: dict[int, Any] = {}
+        self._said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._ears: list[threading.Thread] = []
         self._found: dict[int, SeedResult] = {}
         self._failed: FedrecError | None = None
 
-    def run(self, waiting: list[_Job], stop: Callable[[], bool]) -> dict[int, SeedResult]:
+    def run(self, waiting: list[SeedJob], stop: Callable[[], bool]) -> dict[int, SeedResult]:
         """Hold all runs; return what came of those that began."""
+        stopped = False
         while waiting or self._running:
-            if stop() or self._failed is not None:
-                self._stopping.set()
+            if not stopped and (stop() or self._failed is not None):
+                stopped = True
                 waiting.clear()
+                for process in self._running.values():
+                    self._tell(process, {"say": "stop"})
             while waiting and len(self._running) < self._at_once:
                 self._begin(waiting.pop(0))
-            self._listen()
+            with suppress(queue.Empty):
+                self._hear(*self._said.get(timeout=_SECONDS_BETWEEN_LOOKS))
         if self._failed is not None:
             raise self._failed
         return self._found
 
-    def _begin(self, job: _Job) -> None:
-        process = self._context.Process(
-            target=_work, args=(job, self._said, self._stopping), daemon=True
+    def _begin(self, job: SeedJob) -> None:
+        # A forked process would inherit threads that hold locks, and what `multiprocessing` spawns
+        # runs the main module again.
+        process = subprocess.Popen(
+            child_command("fedrec_lab.seed_process"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": module_search_path()},
         )
-        process.start()
         self._running[job.seed] = process
+        self._tell(process, *job.to_frame())
+        self._ears.append(
+            threading.Thread(target=self._listen, args=(job.seed, process.stdout), daemon=True)
+        )
+        self._ears[-1].start()
 
-    def _listen(self) -> None:
-        dead = [seed for seed, process in self._running.items() if not process.is_alive()]
-        try:
-            while True:
-                self._hear(*self._said.get(timeout=_SECONDS_BETWEEN_LOOKS))
-        except queue.Empty:
-            pass
-        # Who died before and has said nothing by now never will.
-        for seed in dead:
-            process = self._running.pop(seed, None)
-            if process is not None:
-                self._failed = self._failed or InternalError(
-                    f"The process of seed {seed} died with exit code {process.exitcode}.",
-                    remedy="If the machine ran out of memory, take fewer --jobs or lower "
-                    "client.memory_mib; the run can be resumed from its folder.",
-                )
+    def _listen(self, seed: int, pipe: IO[bytes]) -> None:
+        """Pass on what a process says; at last None."""
+        with pipe:
+            while (frame := read_frame(pipe)) is not None:
+                self._said.put((seed, frame[0]))
+        self._said.put((seed, None))
 
-    def _hear(self, seed: int, said: RoundReport | SeedResult | FedrecError) -> None:
-        if isinstance(said, RoundReport):
+    def _tell(
+        self, process: subprocess.Popen[bytes], header: Mapping[str, Any], body: bytes = b""
+    ) -> None:
+        assert process.stdin is not None
+        with suppress(OSError):
+            write_frame(process.stdin, header, body)
+
+    def _hear(self, seed: int, said: dict[str, Any] | None) -> None:
+        if said is None:
+            self._ended(seed)
+        elif "report" in said:
             if self._on_round is not None:
-                self._on_round(seed, said)
-            return
-        self._running.pop(seed).join()
-        if isinstance(said, SeedResult):
-            self._found[seed] = said
+                self._on_round(seed, RoundReport.from_json(said["report"]))
+        elif "result" in said:
+            self._found[seed] = SeedResult.from_json(said["result"])
         elif self._failed is None:
-            said.message = f"Seed {seed}: {said.message}"
-            self._failed = said
+            error = said["error"]
+            kind = ERRORS[error["code"]]
+            self._failed = kind(f"Seed {seed}: {error['message']}", remedy=error["remedy"])
+
+    def _ended(self, seed: int) -> None:
+        process = self._running.pop(seed)
+        _close(process)
+        if seed in self._found or self._failed is not None:
+            return
+        killed = process.returncode == -signal.SIGKILL
+        self._failed = InternalError(
+            f"The process of seed {seed} died with exit code {process.returncode}.",
+            remedy="If the machine ran out of memory, take fewer --jobs or lower "
+            "client.memory_mib; the run can be resumed from its folder."
+            if killed
+            else "What it said of it is on stderr; the run can be resumed from its folder.",
+        )
 
     def end(self) -> None:
-        """Let nobody outlive this one; only after an error or a second Ctrl-C is anybody left."""
+        """Let none outlive this one; only after an error or a second Ctrl-C is any left."""
         for process in self._running.values():
-            process.terminate()
+            process.kill()
         for process in self._running.values():
-            process.join(_SECONDS_TO_END)
-        self._said.close()
+            _close(process)
+        for ear in self._ears:
+            ear.join()
 
 
-def _work(job: _Job, said: Any, stopping: Any) -> None:
-    """Hold one seed's run in a process of its own."""
-    # Ctrl-C reaches every process of a terminal; the first one decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def run_seed(
+    job: SeedJob, on_round: Callable[[RoundReport], None], stop: Callable[[], bool]
+) -> SeedResult:
+    """Hold one seed's run in this process, and record it in its folder."""
     run = RunFolder(job.folder)
 
     def tell(report: RoundReport) -> None:
         run.append_round(report)
-        said.put((job.seed, report))
+        on_round(report)
 
-    try:
-        result = simulate(
-            job.settings,
-            n_clients=job.n_clients,
-            cells=job.cells,
-            protect=job.protect,
-            folder=job.folder,
-            on_round=tell,
-            stop=stopping.is_set,
-            users=job.users,
-            catalogue=job.catalogue,
-        )
-        record_simulation(result, run)
-    except FedrecError as error:
-        said.put((job.seed, error))
-        return
-    said.put(
-        (
-            job.seed,
-            SeedResult(
-                seed=job.seed,
-                folder=job.folder,
-                finished=result.finished,
-                best_round=int(result.best.round),
-                n_rounds=len(result.rounds),
-                rows=result.rows(),
-            ),
-        )
+    result = simulate(
+        job.settings,
+        n_clients=job.n_clients,
+        cells=job.cells,
+        protect=job.protect,
+        folder=job.folder,
+        on_round=tell,
+        stop=stop,
+        users=job.users,
+        catalogue=job.catalogue,
     )
+    record_simulation(result, run)
+    return SeedResult(
+        seed=job.seed,
+        folder=job.folder,
+        finished=result.finished,
+        best_round=int(result.best.round),
+        n_rounds=len(result.rounds),
+        rows=result.rows(),
+    )
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    assert process.stdin is not None
+    with suppress(OSError):
+        process.stdin.close()

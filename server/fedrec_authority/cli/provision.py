@@ -10,6 +10,7 @@ import typer
 
 from fedrec.cli.data_options import DataFlags, echo_note, takes_data_flags
 from fedrec.cli.terminal import AsJson, count_of, print_json
+from fedrec.extras import require
 
 if TYPE_CHECKING:
     from fedrec.config.schema import Settings
@@ -27,6 +28,9 @@ EPILOG = (
     "  fedrec provision federation.toml --into kits\n"
     "  fedrec provision --add hospital-d"
 )
+
+
+_PROTECTION = "bfv"
 
 
 @takes_data_flags
@@ -89,8 +93,10 @@ def provision(
     say; kits have it as an interactions.csv of fedrec's own.
     """
     from fedrec.cli.init import client_names
+    from fedrec.config.layout import protection_modules
     from fedrec.config.loading import load_settings
     from fedrec.disk import require_writable
+    from fedrec.listening import address_to_call
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.provisioning import (
         AUTHORITY_KIT,
@@ -101,6 +107,7 @@ def provision(
     )
     from fedrec_authority.provisioning import provision as make_kits
 
+    address = address and address_to_call(address, "--address")
     if into.exists():
         require_writable(into, "--into")
     if operator or remove_operator:
@@ -129,6 +136,7 @@ def provision(
     if clients:
         overrides["parties.clients"] = list(client_names(clients))
     settings = load_settings(settings_file, overrides)
+    require(*protection_modules(settings.plan))
     items, interactions = _items(settings, data, catalogue)
     kits = make_kits(settings, into, items, interactions=interactions)
     presence = presence_words(settings)
@@ -170,6 +178,7 @@ def _write_settings(
     """Write a first settings file, as `fedrec init` does."""
     from fedrec.cli.init import client_names, write_settings
     from fedrec.errors import SettingsError
+    from fedrec.protection import PROTECTIONS
 
     if not (clients and address and (data or catalogue)):
         raise SettingsError(
@@ -177,8 +186,10 @@ def _write_settings(
             remedy="Write one with `fedrec init`, or give --clients a,b,c, --address HOST:PORT and "
             "either --data FILE (a trial) or --catalogue FILE.",
         )
+    require(*PROTECTIONS[_PROTECTION].modules(""))
     write_settings(
         path,
+        protection=_PROTECTION,
         data=data,
         catalogue=catalogue,
         clients=client_names(clients),

@@ -160,11 +160,13 @@ def rotate(
     """
     from fedrec.config.loading import load_settings
     from fedrec.data import Catalogue
+    from fedrec.listening import plain_host
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.folder_changes import changing
     from fedrec_authority.folder.issuer_renewal import renew_issuer
 
     settings = None if settings_file is None else load_settings(settings_file)
+    hosts = [plain_host(name, "--host", to_call=True) for name in host or ()]
     with changing(AuthorityFolder(into)) as folder:
         folder.check_number(epoch)
         if settings is not None:
@@ -176,8 +178,8 @@ def rotate(
         made = folder.rotate(number=epoch)
         # Where a stolen one was deleted.
         folder.make_operator()
-        if host:
-            folder.serve_at(host)
+        if hosts:
+            folder.serve_at(hosts)
         membership = folder.membership
     tell(into, "rotated", made, membership, as_json)
     if as_json:
@@ -185,7 +187,7 @@ def rotate(
     if renewed is not None:
         for line in _what_to_carry(folder, renewed):
             typer.echo(line)
-    elif host:
+    elif hosts:
         typer.echo(f"Give {folder.coordinator_path} to the coordinator, and start it again.")
 
 

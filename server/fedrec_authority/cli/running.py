@@ -6,6 +6,7 @@ Where the authority alone holds the secret key it opens the rounds' sums, too.
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.operator_options import Address, open_admin_link
 from fedrec.cli.terminal import print_json, printable
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
@@ -158,8 +160,9 @@ def run(
                 wait(every_seconds)
         except KeyboardInterrupt:
             if not as_json:
-                typer.echo("Stopped; the folder is complete at every moment.", err=True)
-            raise
+                again = shlex.join(["fedrec", *sys.argv[1:]])
+                typer.echo(f"Stopped; everything is saved. Go on with: {again}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _print_json(event: AuthorityEvent) -> None:

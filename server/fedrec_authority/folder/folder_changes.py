@@ -43,7 +43,7 @@ __all__ = ["WAIT_SECONDS", "FolderChanges", "changing", "running"]
 WAIT_SECONDS = 20.0
 """How long a change waits for another one; making an epoch of many members takes seconds."""
 _LIFE_LOCK, _CHANGE_LOCK = (f"{AUTHORITY_FOLDER}/{name}" for name in ("lock", "change.lock"))
-_LOCAL_HOSTS = ("localhost", "127.0.0.1")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def changing(folder: AuthorityFolder, *, new: bool = False) -> Iterator[FolderCh
         SettingsError: nothing can be written there.
     """
     if new:
-        require_writable(folder.path, "--into", mode=0o777)
+        require_writable(folder.path, "--into")
         require_writable(folder.private, "--into")
     else:
         folder.membership  # noqa: B018  # raises where there is no authority
@@ -208,4 +208,4 @@ class FolderChanges(AuthorityFolder):
             {**identity.fields(), "consent": encode_bytes(consent)} for identity, consent in ordered
         ]
         document = write_document(APPLICANTS, {"applicants": entries})
-        write_public(self.private / APPLICANTS_FILE, document)
+        replace_secret(self.private / APPLICANTS_FILE, document)

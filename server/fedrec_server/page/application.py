@@ -8,7 +8,6 @@ here (DNS rebinding) reads nothing either.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable, Collection
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -21,6 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedrec.listening import names_server
 from fedrec_server.page.access import SESSION_SECONDS, Access
 from fedrec_server.page.feed import Feed
 
@@ -88,14 +88,7 @@ class _Guarded:
         await answer(scope, receive, with_headers)
 
     def _is_own(self, given: list[str]) -> bool:
-        if len(given) != 1:
-            return False
-        host = given[0].lower()
-        if host.startswith("["):
-            name = host.partition("]")[0].removeprefix("[")
-        else:
-            name = host.partition(":")[0]
-        return name.rstrip(".") in self._hosts or _is_address(name)
+        return len(given) == 1 and names_server(given[0], self._hosts)
 
 
 def _told_by(feed: Feed, access: Access | None) -> Endpoint:
@@ -197,14 +190,6 @@ def _is_own_page(request: Request) -> bool:
         return False
     origin = request.headers.get("origin")
     return origin is None or origin.partition("://")[2] == request.headers.get("host")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _refused(status: int, why: str) -> Response:

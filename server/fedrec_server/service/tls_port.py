@@ -13,13 +13,13 @@ from fedrec.config.schema import CoordinatorSettings
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.certificates import Credentials, certificate_sha256
 from fedrec.identity.roster import Roster
+from fedrec.listening import reached_from_here, split_address, written_address
 from fedrec.wire.limits import MAX_MESSAGE_BYTES
 
 __all__ = ["check_protocol", "listen", "options", "own_credentials"]
 
 _SETTING = "coordinator.certificate"
 _SECONDS = 5.0
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 WINDOWS_BYTES = 8 << 20
 """What all clients' streams may bring in one round trip before any of it is read."""
@@ -74,7 +74,7 @@ def listen(server: Any, settings: CoordinatorSettings, own: Credentials) -> str:
     Raises:
         SettingsError: when the port is not free.
     """
-    address = _address(settings.host, settings.port)
+    address = written_address(settings.host, settings.port)
     credentials = grpc.ssl_server_credentials(
         [(own.private_key, own.certificate)], own.issuer, require_client_auth=True
     )
@@ -86,7 +86,7 @@ def listen(server: Any, settings: CoordinatorSettings, own: Credentials) -> str:
             "address is not this machine's.",
             remedy="Stop the other process, or choose another port (0 takes a free one).",
         ) from None
-    return _address(settings.host, port)
+    return written_address(settings.host, port)
 
 
 def check_protocol(settings: CoordinatorSettings, address: str) -> None:
@@ -101,10 +101,10 @@ def check_protocol(settings: CoordinatorSettings, address: str) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
     context.load_cert_chain(settings.certificate)
-    host = _EVERYWHERE.get(settings.host, settings.host)
+    where = (reached_from_here(settings.host), split_address(address)[1])
     try:
         with (
-            socket.create_connection((host, int(address.rpartition(":")[2])), _SECONDS) as bare,
+            socket.create_connection(where, _SECONDS) as bare,
             context.wrap_socket(bare) as spoken,
         ):
             version = spoken.version()
@@ -120,7 +120,3 @@ def check_protocol(settings: CoordinatorSettings, address: str) -> None:
         remedy="gRPC was imported before fedrec.wire could set GRPC_SSL_CIPHER_SUITES for it: "
         "import fedrec.wire first, or start with `fedrec coordinator run`.",
     )
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

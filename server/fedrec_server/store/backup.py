@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.disk import unwritten
+from fedrec.disk import make_private, unwritten
 from fedrec.durable import sync
 from fedrec.errors import DamagedFile, SettingsError, StorageError
+from fedrec.highwater import FILE, record
 from fedrec.ids import RoundId
 from fedrec_server.store import reading
 from fedrec_server.store.durable_files import Spool
-from fedrec_server.store.highwater import FILE, record
-from fedrec_server.store.tables import DATABASE, SCHEMA_VERSION
+from fedrec_server.store.tables import DATABASE, SCHEMA_VERSION, prepare
 
 __all__ = ["BackedUp", "back_up"]
 
@@ -58,7 +58,7 @@ def back_up(state: Path, into: Path) -> BackedUp:
         )
     draft = into.parent / f".{into.name}-{secrets.token_hex(8)}"
     try:
-        into.parent.mkdir(parents=True, exist_ok=True)
+        make_private(into.parent)
         found = _copied(state, draft)
         os.replace(draft, into)
         sync(into.parent)
@@ -92,7 +92,7 @@ def _copy(state: Path, draft: Path) -> BackedUp:
         closing(sqlite3.connect(draft / DATABASE)) as rows,
     ):
         source.backup(rows)
-        rows.row_factory = sqlite3.Row
+        prepare(rows)
         version = int(rows.execute("PRAGMA user_version").fetchone()[0])
         if version != SCHEMA_VERSION:
             raise StorageError(

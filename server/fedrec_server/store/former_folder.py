@@ -11,7 +11,13 @@ from fedrec.ids import RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.store import reading
 from fedrec_server.store.recovered_run import read_recovered
-from fedrec_server.store.tables import DATABASE, SCHEMA_VERSION, from_row
+from fedrec_server.store.tables import (
+    DATABASE,
+    SCHEMA_VERSION,
+    UNCHECKED_VERSION,
+    from_row,
+    prepare,
+)
 
 __all__ = ["FormerFolder", "read_former_folder"]
 
@@ -41,8 +47,9 @@ def read_former_folder(state: Path) -> FormerFolder:
     uri = f"{(state / DATABASE).absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as rows:
-            rows.row_factory = sqlite3.Row
-            if int(rows.execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
+            prepare(rows)
+            version = int(rows.execute("PRAGMA user_version").fetchone()[0])
+            if version not in (UNCHECKED_VERSION, SCHEMA_VERSION):
                 return FormerFolder()
             return _read(rows)
     except (sqlite3.DatabaseError, ArithmeticError, LookupError, TypeError, ValueError):
@@ -51,7 +58,7 @@ def read_former_folder(state: Path) -> FormerFolder:
 
 def _read(rows: sqlite3.Connection) -> FormerFolder:
     before = read_recovered(rows)
-    run = rows.execute("SELECT value FROM meta WHERE name = 'run'").fetchone()["value"]
+    run = reading.meta_value(rows, "run")
     query = "SELECT coalesce(max(round), 0) FROM rounds WHERE phase = 'published'"
     published = RoundId(rows.execute(query).fetchone()[0])
     charged = int(rows.execute("SELECT count(*) FROM ledger").fetchone()[0])

@@ -7,13 +7,26 @@ from contextlib import closing
 from pathlib import Path
 
 from fedrec.errors import DamagedFile, StateWentBack
+from fedrec.highwater import Highwater
 from fedrec_server.store import reading
 from fedrec_server.store.durable_files import DurabilityLost, Spool
-from fedrec_server.store.highwater import REMEDY, WAY_BACK, Highwater
-from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION
+from fedrec_server.store.tables import (
+    DATABASE,
+    SCHEMA_VERSION,
+    UNCHECKED_VERSION,
+    prepare,
+    table_names,
+    tables,
+)
 
-__all__ = ["UNREADABLE", "check_whole", "code_of", "damaged_database", "lost"]
+__all__ = ["REMEDY", "UNREADABLE", "check_whole", "code_of", "damaged_database", "lost"]
 
+WAY_BACK = (
+    "Bring the whole folder back from a backup (`fedrec coordinator backup` makes one), check the "
+    "disk, and keep this folder: it shows what happened. Where there is none and the key authority "
+    "opens sums: `fedrec coordinator recover`. A new run needs an empty folder."
+)
+REMEDY = f"Nothing was changed or deleted. {WAY_BACK}"
 UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
 """What comes of rows that hold something else than was written."""
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -37,9 +50,9 @@ def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
         highwater.check(None)
         return
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as rows:
-        rows.row_factory = sqlite3.Row
+        prepare(rows)
         version = int(rows.execute("PRAGMA user_version").fetchone()[0])
-        if version not in (0, SCHEMA_VERSION):
+        if version not in (0, UNCHECKED_VERSION, SCHEMA_VERSION):
             # Said by the reader of versions.
             return
         if not version:
@@ -52,6 +65,7 @@ def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
             found = "it has other tables than were made"
         if found != "ok":
             raise damaged_database(folder, found)
+        _check_rows(folder, rows)
         last, later = reading.last_round(rows), spool.last_round()
         if later > last:
             raise StateWentBack(
@@ -59,6 +73,17 @@ def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
                 f"after round {last}.",
                 remedy=REMEDY,
             )
+
+
+def _check_rows(folder: Path, rows: sqlite3.Connection) -> None:
+    """Read every row once: those that are read in part are not compared with their checksums."""
+    for name in table_names(rows):
+        try:
+            with closing(rows.execute(f"SELECT * FROM {name}")) as found:
+                for _ in found:
+                    pass
+        except UNREADABLE as error:
+            raise damaged_database(folder, f"in its table {name!r} {error}") from error
 
 
 def damaged_database(folder: Path, why: object) -> DamagedFile:
@@ -92,16 +117,19 @@ def _check_nothing_left(folder: Path, spool: Spool) -> None:
 
 
 def _columns(rows: sqlite3.Connection) -> list[tuple[str | int, ...]]:
-    query = (
-        "SELECT s.name, i.name, i.type, i.pk FROM sqlite_schema s, pragma_table_info(s.name) i "
-        "ORDER BY s.name, i.cid"
-    )
-    return [tuple(row) for row in rows.execute(query)]
+    query = "SELECT name, type, pk FROM pragma_table_info(?) ORDER BY cid"
+    return [
+        (table, *column)
+        for table in sorted(table_names(rows))
+        for column in rows.execute(query, (table,))
+    ]
 
 
 def _columns_of_schema() -> list[tuple[str | int, ...]]:
     with closing(sqlite3.connect(":memory:")) as rows:
-        rows.executescript(SCHEMA)
+        prepare(rows)
+        for statement in tables().values():
+            rows.execute(statement)
         return _columns(rows)
 
 

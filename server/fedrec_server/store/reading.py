@@ -32,6 +32,7 @@ __all__ = [
     "latest",
     "latest_header",
     "load_state",
+    "meta_value",
     "named_files",
     "next_published",
     "number",
@@ -46,7 +47,7 @@ IN_PROGRESS = "phase NOT IN ('published', 'abandoned')"
 
 def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientId]) -> State:
     """Return the run as the last committed transaction left it."""
-    meta = {row["name"]: row["value"] for row in rows.execute("SELECT name, value FROM meta")}
+    meta = {row["name"]: row["value"] for row in rows.execute("SELECT * FROM meta")}
     ended = meta["ended"]
     published = number(rows, "SELECT max(round) FROM rounds WHERE phase = 'published'")
     forgiven = max(published, int(meta["resumed_after"]))
@@ -121,8 +122,8 @@ def counted_by_client(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId,
 
 def latest(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId, bytes]]:
     """Return the round and the digest of every client's last acknowledged update."""
-    query = "SELECT client_id, round, digest FROM latest"
-    return {row["client_id"]: (row["round"], row["digest"]) for row in rows.execute(query)}
+    found = rows.execute("SELECT * FROM latest")
+    return {row["client_id"]: (row["round"], row["digest"]) for row in found}
 
 
 def latest_header(rows: sqlite3.Connection, client_id: ClientId) -> UploadHeader | None:
@@ -224,8 +225,13 @@ def _checked_fields(row: sqlite3.Row) -> str:
 
 def commits(rows: sqlite3.Connection) -> int:
     """Return how many transactions there were."""
-    query = "SELECT value FROM meta WHERE name = 'commits'"
-    return int(rows.execute(query).fetchone()[0])
+    return int(meta_value(rows, "commits"))
+
+
+def meta_value(rows: sqlite3.Connection, name: str) -> str:
+    """Return a value of the run as a whole."""
+    query = "SELECT value FROM meta WHERE name = ?"
+    return str(rows.execute(query, (name,)).fetchone()[0])
 
 
 def last_round(rows: sqlite3.Connection) -> RoundId:
@@ -235,10 +241,7 @@ def last_round(rows: sqlite3.Connection) -> RoundId:
 
 def kept_files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
     """Yield the files that are kept beyond their round, and what they must be."""
-    query = (
-        "SELECT blob_name, blob_length, blob_digest FROM rounds "
-        "WHERE phase = 'published' AND blob_name IS NOT NULL"
-    )
+    query = "SELECT * FROM rounds WHERE phase = 'published' AND blob_name IS NOT NULL"
     for row in rows.execute(query):
         yield row["blob_name"], Blob(length=row["blob_length"], digest=row["blob_digest"])
     stored, installed = snapshot(rows), installed_epoch(rows)

@@ -150,7 +150,7 @@ def note_learnt(rows: sqlite3.Connection, before: Recovered) -> None:
 
 def read_recovered(rows: sqlite3.Connection) -> Recovered | None:
     """Return what was done before the rows begin; None in a folder that was never made anew."""
-    found = rows.execute("SELECT value FROM meta WHERE name = ?", (_META,)).fetchone()
+    found = rows.execute("SELECT * FROM meta WHERE name = ?", (_META,)).fetchone()
     return None if found is None else Recovered(**json.loads(found["value"]))
 
 
@@ -170,7 +170,7 @@ def note_former(rows: sqlite3.Connection, identity: PublicIdentity) -> None:
 
 def former_revealers(rows: sqlite3.Connection) -> tuple[PublicIdentity, ...]:
     """Return the revealers that were replaced."""
-    found = rows.execute("SELECT value FROM meta WHERE name = ?", (_FORMER,)).fetchone()
+    found = rows.execute("SELECT * FROM meta WHERE name = ?", (_FORMER,)).fetchone()
     entries = [] if found is None else json.loads(found["value"])
     return tuple(PublicIdentity.from_fields(Document(entry, _FORMER)) for entry in entries)
 

@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from fedrec.disk import FULL, DiskFull, require_writable
 from fedrec.errors import SettingsError, StorageError
 from fedrec.folder_lock import FolderLock
+from fedrec.highwater import Highwater
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
@@ -21,8 +22,14 @@ from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store import reading, recovered_run, writing
 from fedrec_server.store.durable_files import FREE_SPACE, DurabilityLost, Spool
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.highwater import Highwater
-from fedrec_server.store.intact import UNREADABLE, check_whole, code_of, damaged_database, lost
+from fedrec_server.store.intact import (
+    REMEDY,
+    UNREADABLE,
+    check_whole,
+    code_of,
+    damaged_database,
+    lost,
+)
 from fedrec_server.store.store import (
     Applicant,
     Entry,
@@ -32,7 +39,17 @@ from fedrec_server.store.store import (
     SnapshotRecord,
     Store,
 )
-from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION, Row, insert, row_of
+from fedrec_server.store.tables import (
+    DATABASE,
+    SCHEMA_VERSION,
+    UNCHECKED_VERSION,
+    Row,
+    add_checksums,
+    insert,
+    prepare,
+    row_of,
+    tables,
+)
 
 __all__ = ["SqliteStore"]
 
@@ -69,7 +86,7 @@ class SqliteStore(Store):
         self._lock = FolderLock(folder, "coordinator.state")
         self._folder, self._failpoint = folder, failpoint
         self._rows: sqlite3.Connection | None = None
-        self._highwater = Highwater(folder)
+        self._highwater = Highwater(folder, "coordinator.state", REMEDY)
         try:
             self.spool = Spool(folder, reserve_bytes=reserve_bytes, failpoint=failpoint)
             check_whole(folder, self.spool, self._highwater)
@@ -137,7 +154,7 @@ class SqliteStore(Store):
 
     def counted_by_client(self) -> dict[ClientId, tuple[RoundId, int]]:
         """Return the last published round that counted each client, and its bytes in all."""
-        return reading.counted_by_client(self._connection)
+        return self._read(reading.counted_by_client)
 
     def latest(self) -> dict[ClientId, tuple[RoundId, bytes]]:
         """Return the round and the digest of every client's last acknowledged update."""
@@ -281,7 +298,7 @@ class SqliteStore(Store):
         """
         try:
             return reader(self._connection, *args, **kwargs)
-        except ValueError as error:
+        except UNREADABLE as error:
             raise damaged_database(self._folder, error) from error
         except sqlite3.DatabaseError as error:
             if (failed := lost(error, self._folder)) is not None:
@@ -300,7 +317,9 @@ class SqliteStore(Store):
             self._failpoint("rows.begin")
             rows.execute("BEGIN IMMEDIATE")
             if fenced and self._meta("fence") != str(self._fence):
-                raise DurabilityLost("Another coordinator took over the state folder.")
+                raise DurabilityLost(
+                    "Another coordinator took over the state folder; stop one of the two."
+                )
             yield rows
             self._commits = int(self._meta("commits")) + 1
             query = "UPDATE meta SET value = ? WHERE name = 'commits'"
@@ -337,7 +356,7 @@ class SqliteStore(Store):
                 f"The database has schema {version}, this fedrec reads {SCHEMA_VERSION}.",
                 remedy="Install the fedrec version that wrote it, or a later one.",
             )
-        if 0 < version < SCHEMA_VERSION:
+        if 0 < version < UNCHECKED_VERSION:
             raise StorageError(
                 f"The database has schema {version}, this fedrec reads {SCHEMA_VERSION}.",
                 remedy="Finish the run with the fedrec version that began it, or choose another "
@@ -346,6 +365,8 @@ class SqliteStore(Store):
         with self._transaction(fenced=False):
             if version == 0:
                 _create(rows, identity)
+            elif version == UNCHECKED_VERSION:
+                add_checksums(rows)
             fence = int(self._meta("fence")) + 1
             rows.execute("UPDATE meta SET value = ? WHERE name = 'fence'", (str(fence),))
             self._check_identity(identity)
@@ -377,8 +398,7 @@ class SqliteStore(Store):
             self._connection.execute(update, (str(epoch),))
 
     def _meta(self, name: str) -> str:
-        query = "SELECT value FROM meta WHERE name = ?"
-        return str(self._connection.execute(query, (name,)).fetchone()[0])
+        return self._read(reading.meta_value, name)
 
 
 def _unmarked(error: OSError) -> DurabilityLost:
@@ -397,7 +417,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     # SQLite gives its journal files the mode of the database.
     path.touch(mode=0o600, exist_ok=True)
     rows = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    rows.row_factory = sqlite3.Row
+    prepare(rows)
     rows.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
     rows.execute("PRAGMA journal_mode = WAL")
     rows.execute("PRAGMA synchronous = FULL")
@@ -407,9 +427,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _create(rows: sqlite3.Connection, identity: RunIdentity) -> None:
-    for statement in SCHEMA.split(";"):
-        if statement.strip():
-            rows.execute(statement)
+    for statement in tables().values():
+        rows.execute(statement)
     for name, value in (
         ("run", secrets.token_hex(8)),
         ("fence", "0"),

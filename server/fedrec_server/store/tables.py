@@ -1,20 +1,43 @@
-"""The tables of the SQLite store, and rows as the values that they stand for."""
+"""The tables of the SQLite store, and rows as the values that they stand for.
+
+SQLite notices a page that makes no sense, and takes a value that was flipped on the disk for what
+was written. So each row has a checksum of its other columns, which SQLite computes as it writes the
+row, and whoever reads the row compares.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import fields
 from typing import Any, TypeVar
+from zlib import crc32
 
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, Signed
 
-__all__ = ["DATABASE", "SCHEMA", "SCHEMA_VERSION", "Row", "blob_of", "from_row", "insert", "row_of"]
+__all__ = [
+    "DATABASE",
+    "SCHEMA_VERSION",
+    "UNCHECKED_VERSION",
+    "Row",
+    "add_checksums",
+    "blob_of",
+    "from_row",
+    "insert",
+    "prepare",
+    "row_of",
+    "table_names",
+    "tables",
+]
 
 DATABASE = "coordinator.sqlite"
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
+UNCHECKED_VERSION = 10
+"""The same tables without checksums."""
 
-SCHEMA = """
+_CHECKSUM = "checksum"
+_SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE rounds (
   round INTEGER PRIMARY KEY, kind TEXT NOT NULL, base_round INTEGER NOT NULL,
@@ -87,7 +110,7 @@ CREATE TABLE applicants (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE ledger (round INTEGER PRIMARY KEY, at REAL NOT NULL) STRICT;
 CREATE TABLE journal (
-  sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_seconds REAL NOT NULL, kind TEXT NOT NULL,
+  sequence INTEGER PRIMARY KEY, unix_seconds REAL NOT NULL, kind TEXT NOT NULL,
   round INTEGER NOT NULL, fields_json TEXT NOT NULL
 ) STRICT;
 """
@@ -95,6 +118,58 @@ CREATE TABLE journal (
 Value = str | int | float | bytes | None
 Row = dict[str, Value]
 Said = TypeVar("Said", bound=Signed)
+
+
+def tables() -> dict[str, str]:
+    """Return by their names the statements that make the tables."""
+    with closing(sqlite3.connect(":memory:")) as rows:
+        rows.executescript(_SCHEMA)
+        plain = dict(rows.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'"))
+        return {
+            name: sql.replace("(", f"(\n  {_checksum_column(rows, name)},", 1)
+            for name, sql in plain.items()
+        }
+
+
+def _checksum_column(rows: sqlite3.Connection, table: str) -> str:
+    query = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
+    columns = ", ".join(name for (name,) in rows.execute(query, (table,)))
+    return f"{_CHECKSUM} INTEGER AS (row_checksum({columns})) STORED"
+
+
+def prepare(rows: sqlite3.Connection) -> None:
+    """Have a connection compute checksums, and compare them in every row that is read whole."""
+    rows.create_function("row_checksum", -1, _row_checksum, deterministic=True)
+    rows.row_factory = _checked
+
+
+def _row_checksum(*values: Value) -> int:
+    pieces = [one if isinstance(one, bytes) else ascii(one).encode() for one in values]
+    return crc32(b" ".join(pieces))
+
+
+def _checked(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> sqlite3.Row:
+    if cursor.description[0][0] == _CHECKSUM and values[0] != _row_checksum(*values[1:]):
+        raise ValueError(f"the row that begins with {values[1]!r} is not what was written")
+    return sqlite3.Row(cursor, values)
+
+
+def table_names(rows: sqlite3.Connection) -> list[str]:
+    """Return the names of the tables that a database has, without SQLite's own."""
+    query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND NOT name GLOB 'sqlite_*'"
+    return [row[0] for row in rows.execute(query)]
+
+
+def add_checksums(rows: sqlite3.Connection) -> None:
+    """Make the tables of `UNCHECKED_VERSION` those of the present one, as what they hold is."""
+    for name, sql in tables().items():
+        query = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
+        columns = ", ".join(row[0] for row in rows.execute(query, (name,)))
+        rows.execute(f"ALTER TABLE {name} RENAME TO unchecked")
+        rows.execute(sql)
+        rows.execute(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM unchecked")
+        rows.execute("DROP TABLE unchecked")
+    rows.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def insert(rows: sqlite3.Connection, table: str, row: Row, *, verb: str = "INSERT") -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from authority.folder.fake_coordinator import PASSPHRASE, PLAN
 from changed_keys import change, keep, rotate
 
 from fedrec.errors import KeysError
+from fedrec.identity.identity import Identity
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 
@@ -67,3 +71,37 @@ def test_a_lost_record_names_the_way_back(folder: AuthorityFolder) -> None:
     with pytest.raises(KeysError, match=r"membership\.json") as refused:
         rotate(folder)
     assert "fedrec keys restore" in refused.value.remedy
+
+
+def leaves(value: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of each value that has no parts."""
+    if not isinstance(value, dict | list):
+        yield path
+        return
+    for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from leaves(part, *path, name)
+
+
+@pytest.mark.parametrize("name", ["membership", "invitations", "applicants"])
+def test_another_value_in_any_field_of_a_record_is_noticed(
+    folder: AuthorityFolder, people: list[Identity], name: str
+) -> None:
+    change(folder, lambda keys: keys.invite("hospital", confirm=False, now=1_800_000_000))
+    change(folder, lambda keys: keys.keep_applicants([(people[3].public, b"")]))
+    path = folder.private / f"{name}.json"
+    raw = path.read_bytes()
+    every = list(leaves(json.loads(raw)))
+    assert len(every) > 4
+    for *way, last in every:
+        content = inner = json.loads(raw)
+        for step in way:
+            inner = inner[step]
+        found = inner[last]
+        inner[last] = found + 1 if isinstance(found, int) else f"{found}A"
+        path.write_text(json.dumps(content))
+        with pytest.raises(KeysError, match=str(path)) as refused:
+            assert folder.membership and folder.invitations.unused(0) and folder.applicants()
+        assert "estore" in refused.value.remedy or last in ("kind", "version")
+    # Of an earlier release, which wrote no digest.
+    path.write_text(json.dumps({k: v for k, v in json.loads(raw).items() if k != "sha256"}))
+    assert folder.membership and folder.applicants()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from client.support.silo import Silo
 
 from fedrec.cli.main import main
+from fedrec.config.loading import load_settings
+from fedrec.data import Catalogue
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.recommending.recommendation import Wanted
@@ -63,6 +66,23 @@ def test_csv_says_the_same(silo: Silo, tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "all.parquet").to_pylist()
     assert rows == [{name: str(value) for name, value in row.items()} for row in table]
     assert (tmp_path / "all.csv").stat().st_mode & 0o777 == 0o600
+
+
+def test_no_title_is_a_formula_to_a_spreadsheet(silo: Silo, tmp_path: Path) -> None:
+    catalogue = Catalogue.load(silo.state / "catalogue.csv")
+    titles = ["=HYPERLINK(0)", "+1-cmd|'/C'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\uff1d1"]
+    safe = ["-5", "+3.5e7", "-.5", "'quoted", "2001: A Space Odyssey", "a=b", "x"]
+    named = list(islice(cycle([*titles, *safe]), len(catalogue)))
+    Catalogue.of(catalogue.item_ids, named).save(tmp_path / "named.csv")
+    settings = load_settings(silo.settings_file, {"data.catalogue": str(tmp_path / "named.csv")})
+    wanted = Wanted(n=len(catalogue), exclude_seen=False)
+    for form in ("csv", "parquet"):
+        export_recommendations(settings, tmp_path / f"all.{form}", wanted)
+    with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
+        shown = {row["title"] for row in csv.DictReader(file)}
+    exact = {*pq.read_table(tmp_path / "all.parquet")["title"].to_pylist()}
+    assert exact == {*titles, *safe}
+    assert shown == {f"'{title}" for title in titles} | set(safe)
 
 
 def test_nothing_is_replaced_unasked_and_nothing_is_left_behind(silo: Silo, tmp_path: Path) -> None:

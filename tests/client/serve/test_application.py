@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from client.serve.asking import OWN, Answer, ask
 from client.support.silo import Silo
+from prometheus_client.parser import text_string_to_metric_families
 
 from fedrec.data import Catalogue
 from fedrec.model.state import PrivateState
@@ -179,6 +180,8 @@ def test_the_token_guards_what_is_about_people(served: ModelHolder, published: S
         assert ask(guarded, "/v1/similar", query={"item": "1"}, headers=headers).status == 401
     right = (*OWN, (b"authorization", b"Bearer " + b"f" * 32))
     assert ask(guarded, "/v1/recommend", query=question, headers=right).status == 200
+    assert ask(guarded, "/metrics").code == "unauthorised"
+    assert ask(guarded, "/metrics", headers=right).status == 200
     # A health check needs none, and learns no numbers of users.
     assert set(ask(guarded, "/health").json) == {"status", "version"}
     assert ask(guarded, "/health", headers=right).json["n_users"] == len(published.users)
@@ -248,3 +251,29 @@ def test_every_answer_is_private(application: Application) -> None:
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
     assert json.loads(ask(application, "/openapi.json").body)["openapi"] == "3.1.0"
+
+
+def test_numbers_for_prometheus(published: Silo) -> None:
+    holder = ModelHolder(published.settings)
+    application = Application(holder, Gate())
+    question = {"user": published.user}
+    ask(application, "/v1/recommend", query=question)
+    holder.look()
+    ask(application, "/v1/recommend", query=question)
+    ask(application, "/v1/recommend", query={"user": "nobody"})
+    foreign = ((b"host", b"evil.example"),)
+    assert ask(application, "/metrics", headers=foreign).code == "foreign_host"
+    application.numbers.refused("too_busy")
+    answer = ask(application, "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    text = answer.body.decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    counted = {
+        sample.labels["outcome"]: sample.value
+        for sample in families["fedrec_serve_requests"].samples
+        if sample.name.endswith("_total") and sample.value
+    }
+    assert counted == {
+        "answered": 1, "not_ready": 1, "unknown_user": 1, "foreign_host": 1, "too_busy": 1,
+    }  # fmt: skip
+    assert families["fedrec_serve_model_version"].samples[0].value == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
 import signal
 import socket
 import ssl
@@ -41,6 +42,7 @@ class Server:
         assert said, process.communicate()[1]
         self.address: str = json.loads(said)["address"]
         self.host, _, port = self.address.partition("://")[2].rpartition(":")
+        self.host = self.host.strip("[]")
         self.port = int(port)
 
     def ask(self, path: str, *, headers: dict[str, str] | None = None) -> tuple[int, Any]:
@@ -89,6 +91,8 @@ def serving(silo: Silo, *words: object) -> Iterator[Server]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A usual limit of files, which the server's own limit of connections is above.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)),
     ) as process:
         try:
             yield Server(process)
@@ -130,7 +134,8 @@ def test_its_log_is_for_machines_where_the_settings_say_so(
 
 def test_whoever_read_the_address_is_answered(silo: Silo) -> None:
     silo.publish(3)
-    with serving(silo) as server:
+    with serving(silo, "--host", "[::1]") as server:
+        assert server.address.startswith("http://[::1]:")
         assert server.ask(f"/v1/recommend?user={silo.user}")[0] == 200
 
 
@@ -225,6 +230,9 @@ def test_what_others_could_read_is_refused(
     token.chmod(0o600)
     elsewhere = ("--host", "198.51.100.7", "--token-file", token, "--accept-plaintext")
     assert "--host 198.51.100.7 --port 7480 cannot be used" in refused(*elsewhere)
+    assert "--host [::]: anybody" not in refused("--host", "[::]"), "no brackets are left"
+    assert "--host: 'http://127.0.0.1' is no host" in refused("--host", "http://127.0.0.1")
+    assert "--allow-host: 'a:1' is no host" in refused("--allow-host", "a:1")
     token.write_text("short")
     assert "letters and digits" in refused("--token-file", token)
     (silo.folder / "client.toml").write_text('[client]\nstate = "state"\n')
@@ -282,6 +290,9 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+POST = b"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
 def code_of(answer: bytes) -> tuple[bytes, str]:
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.split(b" ", 2)[1], json.loads(body)["error"]["code"]
@@ -311,6 +322,35 @@ def test_heads_without_end(idle: Server, head: bytes) -> None:
     assert idle.ask("/health")[1]["status"] == "not_ready"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"GET /docs?" + b"a" * 40_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /docs HTTP/1.1\r\nhost: localhost\r\n"
+        + b"".join(b"x-%d: %s\r\n" % (number, b"a" * 1000) for number in range(40))
+        + b"\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\n0\r\nx: " + b"a" * (4 << 20),
+        POST + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: aaaaaaa\r\n" * 400_000,
+    ],
+    ids=["address", "headers", "a trailer", "trailers"],
+)
+def test_a_head_or_trailers_that_come_at_once(idle: Server, content: bytes) -> None:
+    with socket.create_connection((idle.host, idle.port), timeout=WAIT_SECONDS) as line:
+        try:
+            line.sendall(content)
+        except ConnectionError:
+            # The rest was not read: what came back is lost with the connection.
+            return
+        assert code_of(line.recv(4096))[1] == "head_too_large"
+    assert idle.ask("/health")[1]["status"] == "not_ready"
+
+
+def test_what_comes_behind_a_body_is_no_header(idle: Server) -> None:
+    body = b"0\r\nhost: evil.example\r\nauthorization: Bearer x\r\n\r\n"
+    found = idle.raw(POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n" + body)
+    assert code_of(found) == (b"400", "malformed")
+
+
 def test_a_body_of_a_megabyte(idle: Server) -> None:
     body = b'{"user": "' + b"a" * (1 << 20) + b'"}'
     head = (
@@ -330,6 +370,14 @@ def test_who_sends_slowly_is_let_go_and_others_are_answered(
         b"content-length: 100\r\n\r\n{",
     )
     address = (idle.host, idle.port)
+    answered = [socket.create_connection(address, timeout=WAIT_SECONDS) for _ in range(2)]
+    for line, more in zip(answered, (b"", b"connection: upgrade\r\nupgrade: h2c\r\n"), strict=True):
+        line.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + more + b"\r\n")
+        answer = b""
+        while b"not_ready" not in answer:
+            answer += line.recv(4096)
+        # Less than a request: it must not keep the connection.
+        line.sendall(b"\r\n")
     lines = [socket.create_connection(address, timeout=WAIT_SECONDS) for _ in starts]
     for line, start in zip(lines, starts, strict=True):
         line.sendall(start)
@@ -342,6 +390,9 @@ def test_who_sends_slowly_is_let_go_and_others_are_answered(
                 answer += part
             found.append(code_of(answer))
     assert found == [(b"408", "too_slow")] * 3
+    for line in answered:
+        with line:
+            assert line.recv(4096) == b""
     assert idle.ask("/health")[0] == 503
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 from client.state.test_private_store import PIN, header, publish, stage, store
 
-from fedrec.errors import StorageError
+from fedrec.errors import StateWentBack, StorageError
+from fedrec.highwater import FILE
+from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
+from fedrec_client.round.user_selection import selection_secret
 from fedrec_client.state.database import STATE_FILE, image_of
 from fedrec_client.state.private_store import PrivateStore
 
@@ -27,7 +31,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("left", [None, image_of({}), image_of({"client": {"secret": b"1"}})])
+@pytest.mark.parametrize(
+    "left", [None, image_of({}), image_of({"client": {"selection_secret": b"1"}})]
+)
 def test_files_without_the_database_that_names_them_are_kept(
     store: PrivateStore, left: bytes | None, read_only: bool
 ) -> None:
@@ -37,6 +43,8 @@ def test_files_without_the_database_that_names_them_are_kept(
     store.close()
     path = store.folder / STATE_FILE
     path.unlink() if left is None else path.write_bytes(left)
+    # As earlier releases left it, or lost with the database.
+    (store.folder / FILE).unlink()
     before = contents(store.folder)
     with pytest.raises(StorageError, match=f"{path} is missing, or knows of no run") as refused:
         PrivateStore(store.folder, read_only=read_only)
@@ -80,3 +88,112 @@ def test_tables_stay_where_their_list_is_damaged(
     if damage == "gone":
         with PrivateStore(store.folder) as again:
             assert again.state.pin == PIN
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_an_older_copy_of_the_database_alone_is_refused(store: PrivateStore, journal: bool) -> None:
+    path = store.folder / STATE_FILE
+    for number in (1, 2, 3, 4):
+        stage(store, number)
+        publish(store, number, counted=True)
+        if number == 1:
+            older = path.read_bytes()
+    newest, state = path.read_bytes(), store.state
+    store.close()
+    path.write_bytes(older)
+    if journal:
+        # Of the newer database, interrupted: applied to this one, it would mix the two.
+        path.with_name(f"{STATE_FILE}-journal").write_bytes(b"of another database")
+    before = contents(store.folder)
+    for _ in range(2):
+        with pytest.raises(StateWentBack, match="is older than it was") as refused:
+            PrivateStore(store.folder)
+        assert str(store.folder) in refused.value.message
+        assert "newest folder back as a whole" in refused.value.remedy
+        assert "keys replace" in refused.value.remedy
+        assert contents(store.folder) == before
+    path.with_name(f"{STATE_FILE}-journal").unlink(missing_ok=True)
+    path.write_bytes(newest)
+    with PrivateStore(store.folder) as again:
+        assert again.state == state
+        assert state.private is not None and again.read(state.private) == b"private after"
+
+
+def test_a_whole_older_folder_and_one_without_a_mark_are_opened(store: PrivateStore) -> None:
+    stage(store)
+    older = contents(store.folder)
+    publish(store, counted=True)
+    store.close()
+    for path in store.folder.iterdir():
+        path.unlink()
+    for name, raw in older.items():
+        (store.folder / name).write_bytes(raw)
+    with PrivateStore(store.folder) as again:
+        assert again.state.staged is not None
+        publish(again, counted=True)
+    (store.folder / FILE).unlink()
+    with PrivateStore(store.folder) as again:
+        stage(again, 2)
+    assert (store.folder / FILE).exists()
+
+
+def test_a_damaged_mark_names_the_folder(store: PrivateStore) -> None:
+    store.close()
+    (store.folder / FILE).write_bytes(b"fedrec highwater 1 0")
+    with pytest.raises(StorageError, match=f"'{FILE}' of client.state '{store.folder}' is damaged"):
+        PrivateStore(store.folder)
+
+
+def test_another_value_in_any_column_of_any_table_is_noticed(store: PrivateStore) -> None:
+    stage(store)
+    selection_secret(store)
+    store.keep_own("roster", b"a roster")
+    store.close()
+    path, flipped = store.folder / STATE_FILE, 0
+    raw, before = path.read_bytes(), contents(store.folder)
+    with closing(sqlite3.connect(path)) as rows:
+        query = (
+            "SELECT s.name, i.name FROM sqlite_schema s, pragma_table_info(s.name) i "
+            "WHERE s.type = 'table'"
+        )
+        cells = [
+            (table, column, name)
+            for table, column in rows.execute(query).fetchall()
+            for (name,) in rows.execute(f"SELECT name FROM {table}").fetchall()
+        ]
+    assert {(table, column) for table, column, _ in cells} == {
+        (table, column) for table in ("run", "client") for column in ("name", "value", "sha256")
+    }
+    for table, column, name in cells:
+        other = f"'~' || substr({column}, 2)"
+        other = other if column == "name" else f"CAST({other} AS BLOB)"
+        with closing(sqlite3.connect(path)) as rows, rows:
+            flipped += rows.execute(
+                f"UPDATE {table} SET {column} = {other} WHERE name = ?", (name,)
+            ).rowcount
+        with pytest.raises(StorageError, match=str(path)) as refused:
+            PrivateStore(store.folder)
+        assert "Restore the state folder" in refused.value.remedy, refused.value
+        path.write_bytes(raw)
+    assert flipped == len(cells) and contents(store.folder) == before
+    PrivateStore(store.folder).close()
+
+
+def test_an_older_database_with_its_mark_deletes_nothing(store: PrivateStore) -> None:
+    """A part of an older folder in the newest one: what the database names is gone by now."""
+    stage(store)
+    older = {name: contents(store.folder)[name] for name in (STATE_FILE, FILE)}
+    store.publish(RoundId(1), b"shared", metrics=b"", counted=False)
+    store.close()
+    newest = contents(store.folder)
+    for name, raw in older.items():
+        (store.folder / name).write_bytes(raw)
+    before = contents(store.folder)
+    with pytest.raises(StorageError, match=r"-[0-9a-f]{32}\.bin is missing, which") as refused:
+        PrivateStore(store.folder)
+    assert "Nothing was changed or deleted" in refused.value.remedy
+    assert contents(store.folder) == before
+    for name in older:
+        (store.folder / name).write_bytes(newest[name])
+    with PrivateStore(store.folder) as again:
+        assert again.state.version == 1

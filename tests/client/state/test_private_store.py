@@ -161,7 +161,7 @@ def test_files_that_nothing_needs_are_removed(store: PrivateStore) -> None:
     (store.folder / ".state.sqlite.0123.new").write_bytes(b"")
     again = reopened(store)
     kept = {path.name for path in again.folder.iterdir()}
-    assert kept == {"lock", STATE_FILE, *again.state.files()}
+    assert kept == {"lock", "highwater", STATE_FILE, *again.state.files()}
 
 
 def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:

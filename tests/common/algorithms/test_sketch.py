@@ -259,7 +259,7 @@ def test_values_of_long_histories_are_clipped_and_counted():
     own = drawn_directions(plan.federation.seed, np.arange(64), 4).sum(0)
     assert part.n_clipped == 64 * int((np.abs(own) > 4.0).sum()) > 0
     sums = learner.travelling.unpack("train", shared, part.vector).changes["product"]
-    assert np.abs(sums).max() == 1 << 16
+    assert np.abs(sums).max() == 1 << 18
 
 
 def test_the_model_does_not_depend_on_threads(histories):
@@ -317,9 +317,9 @@ def test_protected_sums_are_exact_integers(protection):
     plan = plan_of(3, protection={"name": protection})
     assert find_conflicts(plan) == []
     spec = vector_spec(plan, 100)
-    # 256 rows of 4 values, up to 1024 users of 2^16 steps; 3 x 5 x 2 candidates and the settings.
+    # 256 rows of 4 values, up to 1024 users of 2^18 steps; 3 x 5 x 2 candidates and the settings.
     assert spec.segments[0].length == 1024
-    assert spec.segments[0].max_abs_sum == 1024 << 16
+    assert spec.segments[0].max_abs_sum == 1024 << 18
     assert spec.segments[1].length == 31
     kind = PROTECTIONS[protection]
     assert kind.plan(spec, preset=plan.protection.preset).error_bound < 1 / 4

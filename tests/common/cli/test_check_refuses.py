@@ -25,6 +25,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "what clients would show": (),
     "no place for runs": ("output.runs=/proc/runs",),
     "a file where runs would be": ("output.runs=small.csv",),
+    "a floor that no item reaches": ("client.minimum_own_item_users=1000",),
     "two at once": ("federation.minimum_item_users=25", "evaluation.protocol=sampled"),
     "settings that contradict each other": ("rounds.minimum_clients=0",),
 }
@@ -121,6 +122,20 @@ def test_a_clients_own_data_is_not_the_whole_federation(
     rare = fedrec("check", settings_file, *party, "--set", "data.minimum_item_interactions=2")
     assert rare.code == 2
     assert "one client cannot know" in rare.err
+
+
+@pytest.mark.parametrize("party", [(), ("--set", "client.invitation=invitation.pem")])
+def test_a_floor_above_a_clients_users(
+    fedrec: Fedrec, settings_file: Path, party: tuple[str, ...]
+) -> None:
+    n_users = fedrec("check", settings_file, "--json").json["users"]
+    dealt = n_users if party else n_users // 3
+    for floor, code in ((dealt, 0), (dealt + 1, 5)):
+        given = ("--set", f"client.minimum_own_item_users={floor}", "--clients", 3, *party)
+        found = fedrec("check", settings_file, *given, "--set", "federation.minimum_item_users=2")
+        assert found.code == code
+    assert f"client.minimum_own_item_users is {dealt + 1}, but this client has" in found.err
+    assert f"Set client.minimum_own_item_users = {dealt} or less" in found.err
 
 
 @pytest.mark.parametrize("clients", [2, 3, 1000])

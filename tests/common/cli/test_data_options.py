@@ -15,7 +15,7 @@ from fedrec.data import READERS
 from fedrec.data.settings import DataSettings
 
 from .conftest import Fedrec
-from .test_proposed_commands import proposed_by
+from .test_proposed_commands import proposed_by, readings_of
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_settings_file_is_corrected_by_set(
     path = tmp_path / "run.toml"
     path.write_text(f'[data]\npath = "{odd_file}"\n')
     refused = fedrec("check", path)
-    again = proposed_by(refused.err)
-    assert again[2] == "--set"
-    assert again[3] == "data.columns=user,item,-,rating"
+    again = shlex.split(next(iter(readings_of(refused.err))))
+    # The order of the file is time, item, user.
+    assert again[2:] == ["--set", "data.columns=-,user,item,-"]
     found = fedrec(
         *again, "--set", "federation.minimum_item_users=1",
         "--set", "data.columns=-,item,user,rating",
@@ -141,8 +141,11 @@ def test_commands_of_a_settings_file_name_settings_and_unset_them(
     monkeypatch.chdir(tmp_path)
     header = "user\titem\trating\n" if setting else ""
     rows = [(f"u{user}", f"i{(user + item) % 5}", item) for user in range(5) for item in range(4)]
-    time = "" if setting else "\t875072688"
-    body = "".join(f"{user}\t{item}\t{rating}{time}\n" for user, item, rating in rows)
+    times = ["" if setting else f"\t{875072688 + place}" for place in range(len(rows))]
+    body = "".join(
+        f"{user}\t{item}\t{rating}{time}\n"
+        for (user, item, rating), time in zip(rows, times, strict=True)
+    )
     (tmp_path / "v.csv").write_text(header + body)
     (tmp_path / "s.toml").write_text(
         f'[data]\npath = "v.csv"\n{setting}\n[federation]\nminimum_item_users = 1\n'

@@ -43,8 +43,8 @@ def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
         ("client.label", "text of at most 64 characters"),
         ("federation.name", "1 to 64 letters, digits and . _ -"),
         ("client.device", '"auto", "cpu", "cuda" or "cuda:N", N a number'),
-        ("coordinator.page", "host:port, as in 127.0.0.1:7448, or empty"),
-        ("parties.address", "host:port, as in fedrec.example:7447"),
+        ("coordinator.page", "host:port, as in 127.0.0.1:7448 or [::1]:7448, or empty"),
+        ("parties.address", "host:port, as in fedrec.example:7447 or [::1]:7447"),
     ],
 )
 def test_ranges_are_told_in_words(key: str, allowed: str) -> None:
@@ -52,14 +52,16 @@ def test_ranges_are_told_in_words(key: str, allowed: str) -> None:
     assert setting.allowed == allowed
 
 
-@pytest.mark.parametrize("address", ["h:0", "[::1]:7447", "fedrec.example:65535"])
+@pytest.mark.parametrize("address", ["h:1", "[::1]:7447", "fedrec.example:65535"])
 def test_addresses(address: str) -> None:
     assert PartiesSettings(address=address).address == address
     assert CoordinatorSettings(page="").page == ""
+    assert CoordinatorSettings(page="[0::1]:0", host="[::1]").page == "[::1]:0"
+    assert CoordinatorSettings(host="[::1]").host == "::1"
 
 
 @pytest.mark.parametrize(
-    "address", ["", "h", ":80", "h:", "h:65536", "h:99999", "h:100000", "a b:1"]
+    "address", ["", "h", ":80", "h:", "h:0", "h:65536", "h:100000", "a b:1", "a_b:1", "[::]:1"]
 )
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(ValueError, match="address"):

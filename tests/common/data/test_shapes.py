@@ -148,7 +148,11 @@ def test_two_columns_that_could_be_meant(tmp_path: Path) -> None:
         DataError, match="user and user_id, each of which could be the user"
     ) as error:
         read_interactions(path)
-    assert found_in(path, **error.value.options) == [("a", "x", -1)]
+    assert error.value.readings == [
+        {"user_column": user, "item_column": item}
+        for user in ("user", "user_id")
+        for item in ("item", "item_id")
+    ]
     assert found_in(path, user_column="user_id", item_column="item") == [("1", "x", -1)]
 
 
@@ -158,7 +162,7 @@ def test_a_header_that_two_separators_fit(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="comma or semicolon") as error:
         read_interactions(path)
     assert "--separator (data.separator)" in error.value.remedy
-    assert found_in(path, **error.value.options) == [("a", "b", -1)]
+    assert error.value.readings == [{"separator": "comma"}, {"separator": "semicolon"}]
     assert found_in(path, separator="semicolon") == [("c", "d", -1)]
 
 
@@ -168,7 +172,7 @@ def test_a_file_without_a_header_needs_its_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no header, as it looks") as error:
         read_interactions(path)
     assert "--columns (data.columns)" in error.value.remedy
-    assert error.value.options == {"columns": "user,item,-,timestamp,-"}
+    assert error.value.options == {"columns": "user,rating,item,timestamp,-"}
     named = found_in(path, columns="user, rating, item, timestamp, -")
     assert named == [("ann", "x", 1198195200), ("ben", "y", 1198195300)]
     with pytest.raises(DataError, match=r"line 1, has 5 fields .* names 2"):
@@ -275,14 +279,14 @@ def test_times(tmp_path: Path, written: list[str], expected: list[int]) -> None:
 @pytest.mark.parametrize(
     ("written", "kinds", "instead"),
     [
-        (["875072688", "", "1700000000000"], "line 2 has seconds .* line 4 has milli", "number"),
-        (["1700000000000", "1700000000000000"], "milliseconds .* microseconds", "number"),
-        (["875072688", "2021-01-01"], "seconds .* line 3 has a date without", "iso"),
+        (["875072688", "", "1700000000000"], "line 2 has seconds .* line 4 has milli", None),
+        (["1700000000000", "1700000000000000"], "milliseconds .* microseconds", None),
+        (["875072688", "2021-01-01"], "seconds .* line 3 has a date without", None),
         (["2021-01-01", "2021-01-01T10:00:00Z"], "without a time zone .* with a time zone", "iso"),
     ],
 )
 def test_times_of_different_kinds_have_no_order(
-    tmp_path: Path, written: list[str], kinds: str, instead: str
+    tmp_path: Path, written: list[str], kinds: str, instead: str | None
 ) -> None:
     path = tmp_path / "v.csv"
     rows = "".join(f"u{n},x,{time}\n" for n, time in enumerate(written))
@@ -290,8 +294,9 @@ def test_times_of_different_kinds_have_no_order(
     with pytest.raises(DataError, match=f"mixes times of different kinds: .*{kinds}") as error:
         read_interactions(path)
     assert "--timestamp-format (data.timestamp_format)" in error.value.remedy
-    assert error.value.options == {"timestamp_format": instead}
-    read_interactions(path, Reading(**error.value.options))
+    assert error.value.options == ({"timestamp_format": instead} if instead else {})
+    if instead:
+        read_interactions(path, Reading(**error.value.options))
     without, report = read_interactions(path, Reading(timestamp_format="none"))
     assert (without.timestamps, report.n_bad) == (None, 0)
 
@@ -340,7 +345,9 @@ def test_times_that_are_all_in_another_form_name_the_flag(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="2 of 2 rows are bad") as error:
         read_interactions(path)
     assert "--timestamp-format" in error.value.remedy
-    assert found_in(path, **error.value.options) == [("a", "x", -1), ("b", "y", -1)]
+    assert error.value.readings == [
+        {"timestamp_format": "%d/%m/%Y"}, {"timestamp_format": "%m/%d/%Y"}
+    ]  # fmt: skip
 
 
 def test_parquet_with_dates_and_zones(tmp_path: Path) -> None:

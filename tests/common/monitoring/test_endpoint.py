@@ -133,6 +133,32 @@ def test_readers_beyond_the_places_are_hung_up_on() -> None:
                 one.close()
 
 
+def status_of(address: str, *headers: str) -> int:
+    """Return the status of an answer to exactly these headers."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as line:
+        line.sendall("\r\n".join(("GET /metrics HTTP/1.1", *headers, "", "")).encode())
+        return int(line.recv(64).split()[1])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
+def test_a_name_that_was_made_to_point_here_reads_nothing(address: str, token: str) -> None:
+    foreign = ("evil.example", "127.0.0.1.evil.example:9464", "")
+    with MetricsEndpoint(numbers().registry, Monitored(address=address)) as endpoint:
+        for own in (endpoint.address, "localhost:1", "LOCALHOST", "[::1]", "10.0.0.5:9464"):
+            assert status_of(endpoint.address, f"Host: {own}") == 200, own
+        for other in foreign:
+            assert status_of(endpoint.address, f"Host: {other}") == 421, other
+        assert status_of(endpoint.address) == 421
+        assert status_of(endpoint.address, "Host: localhost", "Host: evil.example") == 421
+    where = Monitored(address=address, token=token)
+    with MetricsEndpoint(numbers().registry, where) as endpoint:
+        # Prometheus calls a container by a name that the party does not know.
+        shown = f"Authorization: Bearer {TOKEN}"
+        assert status_of(endpoint.address, "Host: coordinator:9464", shown) == 200
+        assert status_of(endpoint.address, "Host: evil.example") == 401
+
+
 @pytest.mark.slow
 def test_readers_that_ask_a_byte_at_a_time_keep_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "READER_SECONDS", 0.5)
@@ -184,8 +210,8 @@ def test_what_cannot_be_served_is_a_settings_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert problem(address).startswith(f"coordinator.metrics_address: {address} cannot be op")
-    assert "is no address" in problem("9464")
-    assert "is no address" in problem("127.0.0.1:70000")
+    assert "is not host:port" in problem("9464")
+    assert "no port from 0 to 65535" in problem("127.0.0.1:70000")
     missing, short, two = (tmp_path / name for name in ("missing", "short", "two"))
     short.write_text(TOKEN[:-1])
     two.write_text(f"{TOKEN} {TOKEN}")

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
 from tls import credentials
 
-from fedrec.wire.grpc_channel import close_channel, open_channel
+from fedrec.errors import Unreachable
+from fedrec.ids import ClientId
+from fedrec.wire.admin_link import AdminLink
+from fedrec.wire.grpc_channel import close_channel, open_channel, proxy_words
+from fedrec.wire.grpc_link import GrpcLink
+
+NAMES = [
+    name
+    for lower in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
+    for name in (lower, lower.upper())
+]
 
 
 def test_a_call_that_was_interrupted_at_its_start_does_not_hold_the_end(
@@ -31,3 +45,95 @@ def test_a_closed_channel_takes_no_calls() -> None:
     close_channel(channel)
     with pytest.raises(ValueError, match="closed channel"):
         channel.unary_unary("/service/method")(b"", timeout=1)
+
+
+class Proxy:
+    """Notes what it is asked for, and refuses it."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.asked: list[bytes] = []
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                line, _ = self._listening.accept()
+            except OSError:
+                return
+            with line:
+                self.asked.append(line.recv(1 << 10))
+                line.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+
+    def close(self) -> None:
+        # Closing alone wakes no thread that waits for the next one.
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    for name in (*NAMES, "no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    made = Proxy()
+    yield made
+    made.close()
+
+
+def unreachable(address: str) -> list[str]:
+    """Return what a client and an operator are told."""
+    with GrpcLink(address, credentials()) as link, pytest.raises(Unreachable) as of_client:
+        link.federation(ClientId("0" * 32))
+    operators = AdminLink(address, credentials())
+    with pytest.raises(Unreachable) as of_operator:
+        operators.status()
+    operators.close()
+    return [of_client.value.message, of_operator.value.message]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_no_proxy_is_between_this_machine_and_itself(
+    host: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NAMES:
+        monkeypatch.setenv(name, proxy.url)
+    for said in unreachable(f"{host}:1"):
+        assert "Connection refused" in said and "roxy" not in said
+    assert proxy.asked == []
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy"])
+def test_elsewhere_the_error_names_the_variable(
+    name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, proxy.url)
+    for said in unreachable("fedrec.example:7447"):
+        assert said.startswith("The proxy refused to connect.")
+        assert f"{name} is set" in said and "add it to no_proxy" in said
+    assert proxy.asked[0].startswith(b"CONNECT fedrec.example:7447 HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, ""),
+        ({"http_proxy": "http://p:1"}, "http_proxy is set, so"),
+        ({"http_proxy": "http://p:1", "no_proxy": "other, Example"}, ""),
+        ({"http_proxy": "http://p:1", "no_proxy": "other,"}, "http_proxy is set, so"),
+        ({"http_proxy": "http://p:1", "no_proxy": "example", "no_grpc_proxy": "x"}, "http_proxy"),
+        ({"http_proxy": "http://p:1", "grpc_proxy": "http://q:1"}, "grpc_proxy is set, so"),
+        ({"https_proxy": "", "http_proxy": "http://p:1"}, "http_proxy is set, but not used"),
+        ({"https_proxy": "socks5://p:1"}, "https_proxy is set, but not used"),
+        ({"HTTPS_PROXY": "http://p:1"}, "HTTPS_PROXY is set, but not used"),
+        ({"ALL_PROXY": "http://p:1"}, "ALL_PROXY is set, but not used"),
+    ],
+)
+def test_which_variable_is_named(
+    environment: dict[str, str], named: str, proxy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    said = proxy_words("fedrec.example:7447")
+    assert said.startswith(named) and bool(said) == bool(named)
+    assert proxy_words("127.0.0.1:7447") == ""

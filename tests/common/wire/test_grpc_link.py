@@ -299,11 +299,13 @@ def test_closing_a_link_ends_what_waits_in_another_thread(
 
 
 @contextmanager
-def listening(own: Credentials) -> Iterator[str]:
-    """Have a port that shows a certificate."""
+def listening(own: Credentials, *, clients_of: bytes | None = None) -> Iterator[str]:
+    """Have a port that shows a certificate, and asks for one of an issuer."""
+    shown = [(own.private_key, own.certificate)]
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_secure_port(
-        "127.0.0.1:0", grpc.ssl_server_credentials([(own.private_key, own.certificate)])
+        "127.0.0.1:0",
+        grpc.ssl_server_credentials(shown, clients_of, require_client_auth=clients_of is not None),
     )
     server.start()
     try:
@@ -320,11 +322,19 @@ def test_what_a_handshake_refuses_is_told_in_our_words(
     with GrpcLink(address, credentials()) as link:
         assert link.federation(values.client) == values.federation()
     theirs, ours = credentials("client", of="theirs"), credentials()
+    now = datetime.now(UTC)
+    expired, early = (
+        issuer("ours").credentials("client", "somebody", now=now + timedelta(days=days))
+        for days in (-4_000, 4_000)
+    )
+    closed, today = "the other side closed the connection. ", f"{now:%Y-%m-%d}"
     calls = list(coordinator.calls)
     for own, issuer_, said, remedy in (
         (theirs, theirs.issuer, "another authority issued the coordinator's", "authority_key"),
         (ours, theirs.issuer, "another authority issued the coordinator's", "authority_key"),
-        (theirs, ours.issuer, "the other side closed the connection", "client.certificate"),
+        (theirs, ours.issuer, f"{closed}The certificate that it was shown is a certificate of", ""),
+        (expired, ours.issuer, f"{closed}The certificate that it was shown is valid from", "clock"),
+        (early, ours.issuer, f"{closed}The certificate that it was shown is valid from", "clock"),
     ):
         stranger = Credentials(
             private_key=own.private_key, certificate=own.certificate, issuer=issuer_
@@ -333,6 +343,8 @@ def test_what_a_handshake_refuses_is_told_in_our_words(
             link.federation(values.client)
         assert told.value.message.startswith(f"The handshake failed: {said}")
         assert remedy in told.value.remedy
+        if own in (expired, early):
+            assert f"this machine's clock says {today}" in told.value.message
     assert coordinator.calls == calls
 
 
@@ -365,3 +377,16 @@ def test_a_members_certificate_does_not_pass_for_the_coordinators(values: Any) -
         pytest.raises(Unreachable, match="is no coordinator's"),
     ):
         link.federation(values.client)
+
+
+def test_a_valid_certificate_that_is_refused_is_called_valid(values: Any) -> None:
+    """By the coordinator's clock it may be out of date; TLS gives no reason."""
+    with (
+        listening(credentials("coordinator"), clients_of=issuer("theirs").certificate) as address,
+        GrpcLink(address, credentials()) as link,
+        pytest.raises(Unreachable) as told,
+    ):
+        link.federation(values.client)
+    assert "is valid, from 20" in told.value.message
+    assert "out of date by the coordinator's clock" in told.value.message
+    assert "coordinator's clock" in told.value.remedy

@@ -16,12 +16,14 @@ from made_federation import DemoData, Workspace, prepare
 from numpy.typing import NDArray
 
 from fedrec.config.loading import load_settings
-from fedrec.config.rows import own_rows_of
+from fedrec.config.rows import held_widely, own_rows_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partition_users
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.identity.authority import AUTHORITY_FOLDER, ROSTERS_FOLDER
 from fedrec.identity.identity import Identity
-from fedrec.ids import RoundId
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
@@ -200,11 +202,16 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """One published round: its number, what it was for, and who was counted."""
+    """One published round: its number, what it was for, and who was counted.
+
+    Attributes:
+        cells: the cores of its epoch's cells, where the plan has the authority count them.
+    """
 
     round: RoundId
     kind: RoundKind
     clients: frozenset[int]
+    cells: tuple[frozenset[int], ...] = ()
 
 
 def compute(
@@ -221,11 +228,12 @@ def compute(
     shared = learner.initial_shared()
     private = [learner.initial_private(users) for users in parties]
     metrics: dict[int, list[int]] = {}
+    counted: dict[frozenset[int], NDArray[np.int64]] = {}
     # Rounds that were given up move nothing that is drawn: the first that trains is 2, always.
     drawn = 2
     for played in rounds:
         layout = learner.travelling.layout(played.kind, shared)
-        total: NDArray[np.int64] = np.zeros(layout.length, dtype=np.int64)
+        vectors: dict[int, NDArray[np.int64]] = {}
         for number in sorted(played.clients):
             made = learner.contribute(
                 played.kind,
@@ -235,8 +243,18 @@ def compute(
                 private[number],
                 own_rows=own_rows[number],
             )
-            total += made.vector
+            vectors[number] = made.vector
             private[number] = made.private
+        total = np.sum(list(vectors.values()), axis=0)
+        whole = [cell for cell in played.cells if cell <= played.clients]
+        if played.kind == "count":
+            for cell in whole:
+                own = [learner.travelling.counts("count", shared, vectors[one]) for one in cell]
+                counted.setdefault(cell, np.sum(own, axis=0))
+        if played.kind != "evaluate" and len(played.cells) > 1:
+            known = [counted[cell] for cell in whole if cell in counted]
+            widely = held_widely(plan, [*known, np.zeros(N_ITEMS, dtype=np.int64)])
+            total = learner.travelling.with_rows(played.kind, shared, total, widely)
         shared = learner.apply(played.kind, drawn, shared, total)
         drawn += played.kind == "train"
         metrics[played.round] = total[layout.metrics_slice].tolist()
@@ -268,6 +286,18 @@ def accepted(bench: Bench, published: Sequence[PublishedRound]) -> list[Accepted
             round=found.round,
             kind=found.kind,
             clients=frozenset(number_of[header.client_id] for header in found.contributions),
+            cells=tuple(
+                frozenset(map(number_of.__getitem__, core)) for core in cores_of(bench, found.epoch)
+            ),
         )
         for found in published
     ]
+
+
+def cores_of(bench: Bench, epoch: int) -> list[tuple[ClientId, ...]]:
+    """Return the cores of an epoch's cells; none where rows don't depend on them."""
+    if not bench.plan.counts_by_cell:
+        return []
+    rosters = bench.workspace.folder / "keys" / AUTHORITY_FOLDER / ROSTERS_FOLDER
+    roster = Roster.from_json((rosters / f"{epoch:08d}.json").read_bytes())
+    return [cell.core for cell in roster.partition.in_use]

@@ -27,6 +27,14 @@ SAID = re.compile(
     r"\(federation\.corrupt_cells = 1\)\."
 )
 
+COMMANDS = {
+    "check": (),
+    "simulate": (),
+    "evaluate": ("--seeds", "1", "--protocols", "full", "--no-references"),
+    "tune": ("--try", "algorithm.learning_rate=2"),
+}
+every_command = pytest.mark.parametrize(("command", "more"), COMMANDS.items(), ids=COMMANDS)
+
 
 @pytest.fixture
 def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
@@ -53,24 +61,34 @@ def numbers(text: str) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("check",),
-        ("simulate",),
-        pytest.param(("simulate", "--seeds", "1,2", "--jobs", "1"), marks=pytest.mark.long),
-        ("evaluate", "--seeds", "1", "--protocols", "full", "--no-references"),
-        ("tune", "--try", "algorithm.learning_rate=2"),
-    ],
-    ids=["check", "simulate", "seeds", "evaluate", "tune"],
-)
-def test_every_command_tells_the_same_rows(
-    fedrec: Fedrec, settings_file: Path, said: tuple[int, int], command: tuple[str, ...]
+def tells_the_same(
+    fedrec: Fedrec, settings_file: Path, said: tuple[int, int], command: str, *more: str
 ) -> None:
-    name, *more = command
-    outcome = fedrec(name, settings_file, "--cells", 2, *more, *FLAGS)
+    """Run a command and look at its sentence, and beside it at its JSON."""
+    as_json = () if command == "check" else ("--json",)
+    outcome = fedrec(command, settings_file, "--cells", 2, *more, *FLAGS, *as_json)
     assert outcome.code == 0, outcome.err
     assert numbers(outcome.out + outcome.err) == said
+    if as_json:
+        assert outcome.json["cells"] == {"n_trained": said[0], "n_left_out": said[1]}
+
+
+@every_command
+def test_every_command_tells_the_same_rows(
+    fedrec: Fedrec,
+    settings_file: Path,
+    said: tuple[int, int],
+    command: str,
+    more: tuple[str, ...],
+) -> None:
+    tells_the_same(fedrec, settings_file, said, command, *more)
+
+
+@pytest.mark.long
+def test_several_seeds_tell_the_same_rows(
+    fedrec: Fedrec, settings_file: Path, said: tuple[int, int]
+) -> None:
+    tells_the_same(fedrec, settings_file, said, "simulate", "--seeds", "1,2", "--jobs", "1")
 
 
 def test_a_stopped_run_goes_on_with_its_cells_and_no_others(
@@ -99,15 +117,7 @@ def test_a_stopped_run_goes_on_with_its_cells_and_no_others(
     assert same.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("command", "more"),
-    [
-        ("check", ()),
-        ("simulate", ()),
-        ("evaluate", ("--seeds", "1", "--protocols", "full", "--no-references")),
-        ("tune", ("--try", "algorithm.learning_rate=2")),
-    ],
-)
+@every_command
 def test_cells_that_cannot_be_and_cells_that_change_nothing(
     fedrec: Fedrec, settings_file: Path, command: str, more: tuple[str, ...]
 ) -> None:

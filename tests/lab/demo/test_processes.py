@@ -41,6 +41,22 @@ def test_one_that_fails_is_told_with_its_exit_code(tmp_path: Path) -> None:
     assert "no-such-command" in str(failure)
 
 
+def test_logs_are_their_owners_whatever_the_umask(tmp_path: Path) -> None:
+    old = tmp_path / "deep" / "logs" / "old.log"
+    before = os.umask(0)
+    try:
+        old.parent.mkdir(parents=True)
+        old.touch(0o666)
+        with Processes(old.parent) as processes, Processes(tmp_path / "new" / "logs") as others:
+            for started, name in ((processes, "old"), (processes, "new"), (others, "new")):
+                started.start(name, "--version")
+    finally:
+        os.umask(before)
+    made = [*old.parent.iterdir(), *(tmp_path / "new").rglob("*"), old.parent, tmp_path / "new"]
+    assert len(made) == 6
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
 def test_an_empty_log_is_called_empty(tmp_path: Path) -> None:
     failure = Failure(name="x", exit_code=-99, log=tmp_path / "x.log", last_lines="")
     assert str(failure) == (

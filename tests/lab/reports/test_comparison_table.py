@@ -95,6 +95,15 @@ def test_files_hold_every_sample(table):
     assert record["rows"][1]["results"] == {}
 
 
+def test_no_label_is_a_formula_to_a_spreadsheet():
+    samples = {"full": [sample(1, 0.5, 0.25, "=1+1")]}
+    row = ComparisonRow(method="-m", label="@own", samples=samples)
+    found = ComparisonTable(rows=(row,), protocols=("full",), at=10)
+    (read,) = csv.DictReader(io.StringIO(found.to_csv()))
+    assert (read["method"], read["label"], read["chosen"]) == ("'-m", "'@own", "'=1+1")
+    assert pq.read_table(io.BytesIO(found.to_parquet())).to_pylist()[0]["label"] == "@own"
+
+
 def test_an_empty_table_can_be_saved():
     empty = ComparisonTable(rows=(), protocols=("full",), at=10)
     assert pq.read_table(io.BytesIO(empty.to_parquet())).num_rows == 0

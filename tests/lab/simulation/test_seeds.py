@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import signal
 from functools import partial
 from pathlib import Path
 
 import pytest
+from e2e.commands import descendants
 
 from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.recommender import ModelFile
@@ -87,8 +89,8 @@ def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
     users, catalogue = data
 
     def kill(seed, report):
-        for process in multiprocessing.active_children():
-            process.kill()
+        for process in descendants(os.getpid()):
+            os.kill(process, signal.SIGKILL)
 
     with pytest.raises(InternalError, match=r"seed 1 died with exit code -9"):
         simulate_seeds(
@@ -98,7 +100,7 @@ def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
             catalogue=catalogue,
             on_round=kill,
         )
-    assert not multiprocessing.active_children()
+    assert not descendants(os.getpid())
 
 
 @pytest.mark.parametrize("seeds", [(), (1, 1), (-1,), (2**63,)])

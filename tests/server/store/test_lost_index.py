@@ -8,6 +8,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from server.support.driving import files, gather, play, running, upload
 from server.support.federations import Bench
 
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
+from fedrec.ids import RoundId
 from fedrec_server.store.backup import back_up
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.store.tables import Value, prepare, table_names, tables
 
 DATABASE, WAL, SHM, MARK = (
     "coordinator.sqlite",
@@ -190,6 +193,7 @@ def test_what_quick_check_finds_names_the_file(copied: Path) -> None:
 def test_a_damaged_journal_row_names_the_file(copied: Path, fields: str) -> None:
     state = copied / "state"
     rows = sqlite3.connect(state / DATABASE)
+    prepare(rows)
     rows.execute("UPDATE journal SET fields_json = ? WHERE sequence = 2", (fields,))
     rows.commit()
     rows.close()
@@ -213,3 +217,98 @@ def test_damage_that_shows_while_the_run_goes_on_ends_the_process(copied: Path) 
             assert run.work.lost.is_set()
 
     asyncio.run(scenario())
+
+
+OTHER: dict[str, tuple[Value, Value]] = {
+    "INTEGER": (1, 2),
+    "REAL": (1.5, 2.5),
+    "TEXT": ("1", "2"),
+    "BLOB": (b"1", b"2"),
+}
+"""Two values that a column of each type may hold."""
+
+
+def columns_of(rows: sqlite3.Connection, table: str) -> dict[str, str]:
+    """Return the types of a table's columns, without the one that SQLite computes."""
+    return dict(rows.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall())
+
+
+def flip_quietly(rows: sqlite3.Connection, checksum: int) -> None:
+    """Let rows keep a checksum, whatever is written into them: as a disk does that flips bits."""
+    rows.create_function("row_checksum", -1, lambda *_: checksum, deterministic=True)
+
+
+@pytest.mark.slow
+def test_another_value_in_any_column_of_any_table_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / DATABASE
+    SqliteStore(tmp_path, BENCH.federation.identity).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+        prepare(rows)
+        every = {table: columns_of(rows, table) for table in table_names(rows)}
+        for table, columns in every.items():
+            marks = ", ".join("?" * len(columns))
+            values = [OTHER[kind][0] for kind in columns.values()]
+            rows.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", values)
+    SqliteStore(tmp_path, BENCH.federation.identity).close()
+    whole = path.read_bytes()
+    assert set(every) == set(tables()) and sum(map(len, every.values())) > 90
+    for table, columns in every.items():
+        first = next(iter(columns))
+        where = f"WHERE {first} = ?2"
+        for column in (*columns, "checksum"):
+            computed = column == "checksum"
+            change = f"{first} = ?2" if computed else f"{column} = ?1"
+            value = None if computed else OTHER[columns[column]][1]
+            with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+                key = OTHER[columns[first]][0]
+                query = f"SELECT checksum, ?1 FROM {table} {where}"
+                ((kept, _),) = rows.execute(query, (None, key)).fetchall()
+                flip_quietly(rows, 0 if computed else kept)
+                assert rows.execute(f"UPDATE {table} SET {change} {where}", (value, key)).rowcount
+            with pytest.raises(DamagedFile, match=f"{path} is .* table '{table}'") as refused:
+                SqliteStore(tmp_path, BENCH.federation.identity)
+            assert "coordinator recover" in refused.value.remedy
+            path.write_bytes(whole)
+    SqliteStore(tmp_path, BENCH.federation.identity).close()
+
+
+def test_a_row_that_is_damaged_while_the_run_goes_on_names_the_file(copied: Path) -> None:
+    path = copied / "state" / DATABASE
+
+    async def scenario() -> None:
+        async with running(BENCH, copied) as engine:
+            run = engine.run
+            with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+                flip_quietly(rows, 0)
+                rows.execute("UPDATE rounds SET base_round = base_round + 1 WHERE round = 1")
+            with pytest.raises(DamagedFile, match=f"{path} is damaged: the row that begins with 1"):
+                await run.work.in_thread(run.store.published, RoundId(1))
+
+    asyncio.run(scenario())
+
+
+def test_a_database_without_checksums_is_given_them(copied: Path) -> None:
+    path = copied / "state" / DATABASE
+    with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+        before = {}
+        for table, sql in tables().items():
+            names = ", ".join(columns_of(rows, table))
+            plain = sql.replace(sql[sql.index("\n  checksum") : sql.index("STORED,") + 7], "")
+            rows.execute(f"ALTER TABLE {table} RENAME TO checked")
+            rows.execute(
+                plain.replace(
+                    "sequence INTEGER PRIMARY KEY", "sequence INTEGER PRIMARY KEY AUTOINCREMENT"
+                )
+            )
+            rows.execute(f"INSERT INTO {table} SELECT {names} FROM checked")
+            rows.execute("DROP TABLE checked")
+            before[table] = rows.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
+        rows.execute("PRAGMA user_version = 10")
+    SqliteStore(copied / "state", BENCH.federation.identity).close()
+    with closing(sqlite3.connect(path)) as rows:
+        assert rows.execute("PRAGMA user_version").fetchone() == (11,)
+        for table, were in before.items():
+            found = rows.execute(f"SELECT * FROM {table} ORDER BY 2, 3").fetchall()
+            assert len(found) == len(were) and None not in [row[0] for row in found]
+            assert table == "meta" or [row[1:] for row in found] == were
+    plays_on(copied)

@@ -17,6 +17,7 @@ from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import RunIdentity
+from fedrec_server.store.tables import prepare
 
 
 class TestSqliteStore(StoreSuite):
@@ -29,7 +30,9 @@ class TestSqliteStore(StoreSuite):
 
 
 def rows(folder: Path) -> sqlite3.Connection:
-    return sqlite3.connect(folder / "coordinator.sqlite", isolation_level=None)
+    found = sqlite3.connect(folder / "coordinator.sqlite", isolation_level=None)
+    prepare(found)
+    return found
 
 
 def test_is_durable_at_every_commit(tmp_path: Path) -> None:
@@ -56,7 +59,7 @@ def test_older_schema_is_refused(tmp_path: Path) -> None:
     connection = rows(tmp_path)
     connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(StorageError, match=r"schema 1, this fedrec reads 10\..*version that began"):
+    with pytest.raises(StorageError, match=r"schema 1, this fedrec reads 11\..*version that began"):
         SqliteStore(tmp_path, IDENTITY)
 
 

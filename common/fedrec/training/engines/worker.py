@@ -10,25 +10,23 @@ from __future__ import annotations
 import os
 import queue
 import shutil
-import signal
 import sys
 import threading
-import time
 import traceback
 from typing import IO, Any
 
+from fedrec.child_process import end_with_parent
+from fedrec.stop_signals import ignore_stop_signals
 from fedrec.training.engines.frames import read_frame, write_frame
 
 __all__ = ["main"]
 
 Frame = tuple[dict[str, Any], bytes]
-_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def main() -> None:
     """Work until the engine says so, or is gone."""
-    # Ctrl-C reaches every process of a terminal; the engine's decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_stop_signals()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # What anything prints is no answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -36,15 +34,14 @@ def main() -> None:
     if hello is None:
         return
     told: queue.SimpleQueue[Frame] = queue.SimpleQueue()
-    for watch in (
-        lambda: _listen(sys.stdin.buffer, told, hello[0]["folder"]),
-        lambda: _watch(hello[0]["parent"], hello[0]["folder"]),
-    ):
-        threading.Thread(target=watch, daemon=True).start()
+    folder = hello[0]["folder"]
+    # A process that the engine forked may hold the pipe open.
+    end_with_parent(hello[0]["parent"], lambda: _abandon(folder))
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, told, folder), daemon=True).start()
     try:
         _work(told, answers)
     except BrokenPipeError:
-        _abandon(hello[0]["folder"])
+        _abandon(folder)
 
 
 def _listen(pipe: IO[bytes], told: queue.SimpleQueue[Frame], folder: str) -> None:
@@ -56,13 +53,6 @@ def _listen(pipe: IO[bytes], told: queue.SimpleQueue[Frame], folder: str) -> Non
             os._exit(0)
         else:
             told.put(frame)
-
-
-def _watch(parent: int, folder: str) -> None:
-    """Look whether the engine lives: a process that it forked may hold the pipe open."""
-    while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    _abandon(folder)
 
 
 def _abandon(folder: str) -> None:

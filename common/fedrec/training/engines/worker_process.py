@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedrec.child_process import module_search_path
 from fedrec.training.engines.frames import read_frame, write_frame
 
 __all__ = ["WorkerProcess", "clean_environment"]
@@ -46,7 +47,7 @@ def clean_environment() -> dict[str, str]:
     """
     found = {name: value for name, value in os.environ.items() if name in _PASSED}
     found |= dict.fromkeys(_ONE_THREAD, "1")
-    found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    found["PYTHONPATH"] = module_search_path()
     return found
 
 

@@ -318,7 +318,9 @@ _TABLES: Mapping[str, Kinds] = {
     "sqlite_sequence": {"bookkeeping": "name seq"},
 }
 
-COLUMNS: dict[str, str] = _of_each(_TABLES)
+COLUMNS: dict[str, str] = _of_each(_TABLES) | {
+    f"{table}.checksum": "bookkeeping" for table in _TABLES if table != "sqlite_sequence"
+}
 """The kind of every column of the coordinator's database, as `table.column`."""
 
 FILES: tuple[tuple[str, str], ...] = (

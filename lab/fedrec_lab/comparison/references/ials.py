@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
+from fedrec.extras import how_to_install
 from fedrec_lab.comparison.references.reference import Fitted, ScoredReference
 
 __all__ = ["IALS"]
@@ -44,7 +45,7 @@ class IALS(ScoredReference):
         except ImportError as error:
             raise SettingsError(
                 "The package implicit is not installed.",
-                remedy="Install it with: pip install 'fedrec[references]'",
+                remedy=f"Install it with: {how_to_install('implicit')}",
             ) from error
         values = np.ones(users.n_train, dtype=np.float32)
         held = csr_matrix(

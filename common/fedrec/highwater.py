@@ -1,8 +1,9 @@
-"""How far the database has come, in a file beside it.
+"""How far a database has come, in a file beside it.
 
 SQLite takes what can be read of its write-ahead log for all that there ever was: one flipped bit
-there, and what was committed behind it is gone without a word. So each commit is counted in the
-database and, once it is durable, here; at the start a database that is behind its mark is refused.
+there, and what was committed behind it is gone without a word; and somebody may bring back an older
+copy of the database alone. So each commit is counted in the database and, once it is durable, here;
+at the start a database that is behind its mark is refused.
 
 The mark is written over in place, which needs no room on the disk, and synced soon after a round is
 published: as it is noted after its commit is durable, whatever moment's mark the disk has, a power
@@ -19,17 +20,11 @@ from pathlib import Path
 from fedrec.durable import sync
 from fedrec.errors import StateWentBack, StorageError
 
-__all__ = ["FILE", "REMEDY", "WAY_BACK", "Highwater"]
+__all__ = ["FILE", "Highwater", "record"]
 
 FILE = "highwater"
 _MAGIC = b"fedrec highwater 1 "
 _DIGITS = 20
-WAY_BACK = (
-    "Bring the whole folder back from a backup (`fedrec coordinator backup` makes one), check the "
-    "disk, and keep this folder: it shows what happened. Where there is none and the key authority "
-    "opens sums: `fedrec coordinator recover`. A new run needs an empty folder."
-)
-REMEDY = f"Nothing was changed or deleted. {WAY_BACK}"
 
 
 class Highwater:
@@ -37,40 +32,45 @@ class Highwater:
 
     Args:
         folder: the state folder.
+        name: of the folder, for errors.
+        remedy: what to do about a folder that is not whole.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str, remedy: str) -> None:
         self._path = folder / FILE
+        self._name, self._remedy = name, remedy
         self._file = -1
 
-    def check(self, commits: int | None) -> None:
+    def check(self, commits: int | None, *, may_be_missing: bool = False) -> None:
         """Compare the mark with the database, and make it for a new folder.
 
         Args:
             commits: that the database counts; None where there is no database yet.
+            may_be_missing: whether there are databases without a mark; `note` makes it then.
 
         Raises:
             StateWentBack: the database knows less than it once did, or one of the two is missing.
             StorageError: the mark cannot be read.
         """
         found = self._read(may_be_empty=not commits)
+        if found is None and may_be_missing:
+            return
         if found is None and commits is None:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self.note(0)
             self.sync()
             sync(self._path.parent)
             return
         if found is None:
             raise StateWentBack(
-                f"The file {FILE!r} of coordinator.state is missing: the folder is not whole.",
-                remedy=REMEDY,
+                f"The file {FILE!r} of {self._name} is missing: the folder is not whole.",
+                remedy=self._remedy,
             )
         # A process that was killed between making the mark and the database left it at 0.
         if found > (commits or 0):
             raise StateWentBack(
-                f"The database in coordinator.state has {commits or 0} commits, and had {found}: "
-                "it is older than it was, or lost what it had committed.",
-                remedy=REMEDY,
+                f"The database in {self._name} has {commits or 0} commits, and had {found}: it is "
+                "older than it was, or lost what it had committed.",
+                remedy=self._remedy,
             )
         self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
 
@@ -80,6 +80,8 @@ class Highwater:
         Raises:
             OSError: it cannot be written.
         """
+        if self._file < 0:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.pwrite(self._file, record(commits), 0)
 
     def sync(self) -> None:
@@ -106,7 +108,9 @@ class Highwater:
             return 0
         number = raw[len(_MAGIC) : len(_MAGIC) + _DIGITS]
         if not number.isdigit() or raw != record(int(number)):
-            raise StorageError(f"The file {FILE!r} of coordinator.state is damaged.", remedy=REMEDY)
+            raise StorageError(
+                f"The file {FILE!r} of {self._name} is damaged.", remedy=self._remedy
+            )
         return int(number)
 
 

@@ -1,0 +1,89 @@
+"""Which extra of fedrec brings a package, as the installed metadata list them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fedrec.errors import SettingsError
+
+__all__ = [
+    "REQUIREMENT",
+    "how_to_install",
+    "is_missing",
+    "not_installed",
+    "require",
+    "smallest_extra",
+]
+
+REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?\s*(?P<sign>>=|==)\s*(?P<version>[\w.]+)"
+    r"(?:\s*;\s*extra == ['\"](?P<extra>\w+)['\"])?$"
+)
+_DISTRIBUTIONS = {
+    "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
+    "llvmlite": "numba",
+}
+"""Where a module isn't called as the distribution that brings it."""
+_NOT_FOR_USERS = "dev"
+
+
+def smallest_extra(*names: str) -> str:
+    """Return the extra with the fewest packages that brings all of these modules.
+
+    Nothing if none does.
+    """
+    brought: dict[str, set[str]] = defaultdict(set)
+    for text in importlib.metadata.requires("fedrec") or []:
+        found = REQUIREMENT.match(text)
+        if found is not None and found["extra"] not in (None, _NOT_FOR_USERS):
+            brought[found["extra"]].add(found["name"])
+    wanted = {_DISTRIBUTIONS.get(_top(name), _top(name)) for name in names}
+    fitting = [(len(has), extra) for extra, has in brought.items() if wanted <= has]
+    return min(fitting)[1] if fitting and names else ""
+
+
+def how_to_install(*names: str) -> str:
+    """Return the command that installs what these modules belong to."""
+    extra = smallest_extra(*names)
+    return f"pip install 'fedrec[{extra}]'" if extra else f"pip install {' '.join(names)}"
+
+
+def is_missing(name: str) -> bool:
+    """Tell whether a module isn't installed, without importing it."""
+    try:
+        return importlib.util.find_spec(name) is None
+    except ModuleNotFoundError:
+        return True
+
+
+def require(*names: str) -> None:
+    """Check that a command has all that it needs, before it writes or computes anything.
+
+    Raises:
+        SettingsError: a module isn't installed.
+    """
+    missing = [name for name in names if is_missing(name)]
+    if missing:
+        raise not_installed(missing[0], among=names)
+
+
+def not_installed(name: str, *, among: Sequence[str] = ()) -> SettingsError:
+    """Return the error about a module that isn't installed.
+
+    Args:
+        among: all that the command needs, which one extra should bring.
+    """
+    install = how_to_install(*(among if smallest_extra(*among) else (name,)))
+    return SettingsError(
+        f"This command needs {_top(name)}, which is not installed.",
+        remedy=f"Install it with: {install}",
+    )
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]

@@ -1,0 +1,87 @@
+"""Signals that ask a process to stop: Ctrl-C, what `kill` sends, and a terminal that closed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["heeded_signals", "ignore_stop_signals", "interrupted_by_any", "on_stop_signals"]
+
+_STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+_SECONDS_UNTIL_AGAIN = 0.05
+
+
+def heeded_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask this process to stop.
+
+    What it was started to ignore isn't one of them, as SIGHUP under `nohup`. SIGINT always is: a
+    shell has what it starts in the background ignore it.
+    """
+    return tuple(
+        number
+        for number in _STOP_SIGNALS
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN
+    )
+
+
+@contextmanager
+def on_stop_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Have a handler called for each signal that asks to stop; only in the main thread."""
+    with _handled(heeded_signals(), handler):
+        yield
+
+
+@contextmanager
+def interrupted_by_any() -> Iterator[None]:
+    """Let every signal that asks to stop raise KeyboardInterrupt, as Ctrl-C does by itself."""
+    others = tuple(number for number in heeded_signals() if number != signal.SIGINT)
+    with _handled(others, signal.default_int_handler), _raised_again_where_lost():
+        yield
+
+
+def ignore_stop_signals() -> None:
+    """Leave it to the parent what they mean: a terminal or a service manager tells all of them."""
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _raised_again_where_lost() -> Iterator[None]:
+    """Repeat an interrupt that came in a callback of C, as a compiler's, where it is lost."""
+    before = sys.unraisablehook
+
+    def tell(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            again = (os.getpid(), signal.SIGINT)
+            threading.Timer(_SECONDS_UNTIL_AGAIN, os.kill, again).start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = tell
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+@contextmanager
+def _handled(
+    numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -1,0 +1,100 @@
+"""With its default settings an algorithm moves the shared model as far as without rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conformance.unrounded import begin, train_unrounded
+from numpy.typing import NDArray
+
+from fedrec.algorithms import ALGORITHMS, sketch
+from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.config.schema import Plan
+from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.ids import RoundId
+from fedrec.model.state import SharedState
+from fedrec.training.learner import Learner
+
+pytestmark = pytest.mark.slow
+
+N_ITEMS, NEAR, ROUNDS = 40, 1e-5, (RoundId(2), RoundId(3))
+RANGES = {"pfedrec": (256.0, 1e-4), "fedrap": (4.0, NEAR), "sketch": (0.0, 1e-4)}
+"""An `update.clip` that clips nothing here, as the default does (0: the default), and how near the
+default number of fraction bits comes then; as near as 1e-5, sums of sketch would take twice as
+many bytes under `none`."""
+FINEST = 36
+
+
+@pytest.fixture(scope="module")
+def users() -> UserSplit:
+    data = generate(n_users=24, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
+    return leave_one_out(data.interactions, data.catalogue)
+
+
+def learner_of(name: str, **update: Any) -> Learner:
+    structures = ALGORITHMS[name].about.updates
+    structure = "dense" if "dense" in structures else structures[0]
+    federation = {"seed": 7, "maximum_users": 64, "minimum_item_users": 1}
+    settings = {
+        "federation": federation,
+        "algorithm": {"name": name},
+        "update": {"structure": structure} | update,
+    }
+    return Learner(Plan.model_validate(settings), N_ITEMS, device="cpu")
+
+
+def counted(learner: Learner, users: UserSplit) -> SharedState:
+    shared = learner.initial_shared()
+    made = learner.contribute("count", 1, shared, users, learner.initial_private(users))
+    return learner.apply("count", 1, shared, made.vector)
+
+
+def moved(before: SharedState, after: SharedState) -> NDArray[np.float64]:
+    """Return the movement; what has no values before the first round begins at 0."""
+    parts = []
+    for name in sorted(after.tensors):
+        begun, ended = before.tensors[name], np.asarray(after.tensors[name], dtype=np.float64)
+        parts.append(ended - begun if ended.shape == begun.shape else ended)
+    return np.concatenate([part.reshape(-1) for part in parts])
+
+
+def after_two_rounds(learner: Learner, users: UserSplit, before: SharedState) -> SharedState:
+    shared, private = before, learner.initial_private(users)
+    for number in ROUNDS:
+        made = learner.contribute("train", number, shared, users, private)
+        shared, private = learner.apply("train", number, shared, made.vector), made.private
+    return shared
+
+
+def unrounded(learner: Learner, users: UserSplit, before: SharedState) -> SharedState:
+    shared, (_, own) = before, begin(learner, users)
+    for number in ROUNDS:
+        twin = train_unrounded(learner, users, shared, own, number)
+        shared, own = twin.shared, twin.private
+    return shared
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_two_rounds_are_those_of_unrounded_changes(
+    name: str, users: UserSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip, near = RANGES.get(name, (0.0, NEAR))
+    learner = learner_of(name, **({"clip": clip} if clip else {}))
+    before = counted(learner, users)
+    found = moved(before, after_two_rounds(learner, users, before))
+    if isinstance(learner.algorithm, TrainedAlgorithm):
+        exact = unrounded(learner, users, before)
+    else:
+        # Sums of solved or counted values: 2^16 times as fine a grid stands for none.
+        monkeypatch.setattr(sketch, "_FRACTION_BITS", FINEST)
+        finer = {"fraction_bits": FINEST} if ALGORITHMS[name].about.clips else {}
+        exact = after_two_rounds(learner_of(name, **finer), users, before)
+    wanted = moved(before, exact)
+    assert np.linalg.norm(found - wanted) <= near * np.linalg.norm(wanted)
+
+
+def test_what_ease_sums_is_whole(users: UserSplit) -> None:
+    """Counts: no grid could round them."""
+    assert {tensor.step for tensor in learner_of("ease").layout.tensors} == {1.0}
