@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
+import pyarrow as arrow
+import pyarrow.parquet as parquet
 import pytest
 
 from .conftest import Fedrec
@@ -286,6 +288,14 @@ LAYOUTS: dict[str, tuple[str, str, Row, str]] = {
         "v.csv", "Ware;Wer;Wann", lambda u, i, k, n: f"w{i};x{u};{when(u, k)}",
         SEVERAL + "Wer Ware Wann",
     ),
+    "words for missing values": (
+        "v.csv", "", lambda u, i, k, n: f"u{u},i{i},{seconds(u, k) if k % 3 < 2 else 'NA'},NULL",
+        "1 2 3",
+    ),
+    "blanks after bars, and marks for inches": (
+        "v.txt", "buyer| product| day", lambda u, i, k, n: f'{u}| tube of {i}"| {when(u, k)}',
+        "buyer product day",
+    ),
     "films alone": (
         "movies.dat", "", lambda u, i, k, n: f"{n + 1}::Toy {n} (1995)::Animation|Children's", NONE,
     ),
@@ -321,6 +331,17 @@ def test_the_right_columns_are_proposed(fedrec: Fedrec, tmp_path: Path, name: st
     assert worked.code == 0, worked.err
     assert taken(worked.json) == expected
     assert (worked.json["n_rows"], worked.json["n_bad"]) == (96, 0)
+
+
+def test_a_folder_of_parquet_parts_gets_a_proposal(fedrec: Fedrec, tmp_path: Path) -> None:
+    rows = content_of("", lambda u, i, k, n: f"{n} u{u} i{i} {when(u, k)}").split()
+    for number, size in enumerate((200, len(rows))):
+        columns = {name: rows[at:size:4] for at, name in enumerate(("row", "buyer", "sku", "day"))}
+        (tmp_path / "v").mkdir(exist_ok=True)
+        parquet.write_table(arrow.table(columns), tmp_path / "v" / f"{number}.parquet")
+        del rows[:size]
+    worked = fedrec(*proposed_by(fedrec("data", "describe", tmp_path / "v").err), "--json").json
+    assert (taken(worked), worked["n_rows"], worked["n_bad"]) == ("buyer sku day", 96, 0)
 
 
 @pytest.mark.slow
