@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -107,3 +109,29 @@ def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
 def test_what_is_no_list_of_seeds_is_refused(settings_of, seeds):
     with pytest.raises(SettingsError, match="seed"):
         settings_of_seeds(settings_of(), seeds)
+
+
+SCRIPT = """
+from pathlib import Path
+from fedrec import load_settings
+from fedrec_lab.simulation import simulate_seeds
+settings = load_settings(values={
+    "algorithm.name": "fedals", "update.structure": "dense", "rounds.total": 1,
+    "federation.minimum_item_users": 1, "data.path": "own.csv",
+})
+for seed in (1, 2):
+    Path(str(seed)).mkdir()
+results = simulate_seeds(settings, {seed: Path(str(seed)) for seed in (1, 2)}, jobs=2, n_clients=3)
+print([result.seed for result in results])
+"""
+
+
+@pytest.mark.parametrize("way", ["script", "standard input"])
+def test_seeds_side_by_side_need_no_main_guard(way, tmp_path):
+    rows = [f"u{u},i{(7 * u + 3 * n) % 40},{n}" for u in range(30) for n in range(12)]
+    (tmp_path / "own.csv").write_text("\n".join(["user,item,timestamp", *rows, ""]))
+    (tmp_path / "own.py").write_text(SCRIPT)
+    command = [sys.executable, "own.py"] if way == "script" else [sys.executable, "-"]
+    told = SCRIPT if way == "standard input" else None
+    ended = subprocess.run(command, cwd=tmp_path, input=told, capture_output=True, text=True)
+    assert ended.stdout == "[1, 2]\n", ended.stderr
