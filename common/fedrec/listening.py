@@ -25,6 +25,7 @@ __all__ = [
 
 _AS_IN = "Write host:port, as in fedrec.example:7447 or [::1]:7447."
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 _ZONE = re.compile(r"[A-Za-z0-9._~-]+")
 _PORT = re.compile(r"[0-9]{1,5}")
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
@@ -43,6 +44,8 @@ def split_address(address: str, name: str = "", *, to_call: bool = False) -> tup
     """
     if "://" in address:
         raise _refused(name, address, "has a scheme.", f"Leave it out. {_AS_IN}")
+    if address.startswith("[") and address.endswith("]"):
+        raise _refused(name, address, "has no port.", _AS_IN)
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if ":" in bare and host != f"[{bare}]":
@@ -74,7 +77,7 @@ def plain_host(host: str, name: str = "", *, to_call: bool = False) -> str:
     zone = found.scope_id if isinstance(found, ipaddress.IPv6Address) else None
     if zone is not None and not _ZONE.fullmatch(zone):
         raise _refused(name, host, "has a zone that no interface has.", "Write as in fe80::1%eth0.")
-    if to_call and (found.is_unspecified or found.is_multicast):
+    if to_call and _is_of_many(found):
         raise _refused(
             name,
             host,
@@ -130,6 +133,12 @@ def names_server(header: str, names: Collection[str]) -> bool:
     except ValueError:
         return host.rstrip(".") in names
     return True
+
+
+def _is_of_many(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Tell whether an address means every machine or several, also where IPv6 wraps it."""
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return plain.is_unspecified or plain.is_multicast or plain == _BROADCAST
 
 
 def _plain_name(host: str, name: str) -> str:

@@ -74,6 +74,14 @@ class Provenance:
         trains = "" if self.path == other.path else f"What trains is {other.path}, not {self.path}."
         return f"{trains} {self.arithmetic.difference(other.arithmetic)}".strip()
 
+    def is_of_another_release(self, other: Provenance) -> bool:
+        """Tell whether only another release of fedrec trains the same plan as `other` does.
+
+        On processors the plan and the release decide what trains, and nothing else does.
+        """
+        on_processors = self.arithmetic.device == other.arithmetic.device == "cpu"
+        return on_processors and self.path != other.path
+
     def continued(
         self, present: Provenance, *, what: str, round_id: int | None, now: float, accepted: bool
     ) -> Provenance:

@@ -224,8 +224,9 @@ class StoreSuite(ABC):
         store = self.open(tmp_path, IDENTITY)
         run = store.run
         store.close()
-        with pytest.raises(SettingsError, match="another run"):
+        with pytest.raises(SettingsError, match="another run") as refused:
             self.open(tmp_path, changed)
+        assert "the fedrec release that began the run" in refused.value.remedy
         store = self.open(tmp_path, IDENTITY)
         assert store.run == run
         store.close()

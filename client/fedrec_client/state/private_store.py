@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedrec.errors import StorageError
+from fedrec.errors import RefusedError, StorageError
 from fedrec.folder_lock import FolderLock
 from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
@@ -167,11 +167,20 @@ class PrivateStore:
             now: unix seconds.
 
         Raises:
-            RefusedError: it is another, which nobody accepted.
+            RefusedError: it is another, which nobody accepted, or which another release has.
         """
         found = self.state.provenance
         if found is None or self.state.answered_round == 0:
             kept = present
+        elif found.is_of_another_release(present):
+            # Headers name what trains a plan on processors: each further update would be refused.
+            raise RefusedError(
+                f"The run in {self.folder} began under {found.path}; this release of fedrec has "
+                f"{present.path}. Releases that train otherwise can't share a run. "
+                "Nothing was changed.",
+                remedy="End the run with the release that began it. Upgrade all parties before "
+                "the next run.",
+            )
         else:
             kept = found.continued(
                 present,

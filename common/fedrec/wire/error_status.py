@@ -19,6 +19,7 @@ from fedrec.errors import (
     InternalError,
     InvitationUsed,
     NotInRoster,
+    PlanMismatch,
     RefusedError,
     TooLarge,
     Unreachable,
@@ -62,6 +63,8 @@ REMEDIES: dict[type[FedrecError], str] = {
     Unreachable: "Check the address, that the coordinator runs and which authority it is of; a "
     "client's own settings are client.coordinator, client.authority_key and client.certificate.",
     VersionMismatch: "Install the same fedrec version on both sides.",
+    PlanMismatch: "Compare the settings. If they are equal, install the release of fedrec that the "
+    "coordinator has (`fedrec --version`): releases that train otherwise can't share a run.",
     InvitationUsed: "A kit is for one machine: start the client where this kit was started first. "
     "Where that was nobody of yours, tell the data owners; another client needs a kit of its own "
     "(`fedrec provision --add NAME`).",

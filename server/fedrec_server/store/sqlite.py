@@ -389,7 +389,9 @@ class SqliteStore(Store):
         if problems:
             raise SettingsError(
                 f"coordinator.state belongs to another run ({'; '.join(problems)}).",
-                remedy="Choose another folder for a new run, or bring back the old settings.",
+                remedy="Choose another folder for a new run, or bring back the old settings. "
+                "If you changed none, start the fedrec release that began the run: "
+                "another trains otherwise.",
                 problems=tuple(problems),
             )
         # Above an installed epoch this one is not known to be of the same authority yet.

@@ -99,6 +99,21 @@ def test_accepted_it_goes_on_and_says_so_for_good(
     assert state_of(world).provenance == found
 
 
+def test_another_release_is_refused_even_if_accepted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator would refuse each of its updates, and the way back would be closed."""
+    before = contents(world)
+    world.whole_round(3)
+    with monkeypatch.context() as patched:
+        patched.setattr("fedrec.provenance.training_path", lambda plan: "fedmf accelerator 2")
+        with pytest.raises(RefusedError, match="began under fedmf accelerator 1") as caught:
+            world.app(accept_other_arithmetic=True).run()
+    assert "with the release that began it" in caught.value.remedy
+    assert contents(world) == before
+    assert world.app().run().version == 3
+
+
 def test_before_the_first_answer_there_is_nothing_to_refuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

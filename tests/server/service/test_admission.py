@@ -78,6 +78,10 @@ class TestAdmission:
     ) -> None:
         assert type(refusal(collecting, **changes)) is expected
 
+    def test_other_settings_may_be_another_release(self, collecting: Serving) -> None:
+        found = refusal(collecting, plan_fingerprint="d" * 64)
+        assert "release of fedrec" in found.remedy
+
     def test_key_outside_the_roster(self, collecting: Serving) -> None:
         payload = collecting.bench.payload(9, 1)
         header = collecting.bench.header(9, 1, payload, collecting.run)
