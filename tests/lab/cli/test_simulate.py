@@ -83,7 +83,7 @@ def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: 
     protected = fedrec("simulate", settings_file, *small(), "--protect", "--json").json
     assert plain["results"] == protected["results"]
     assert set(plain) == {
-        "run", "finished", "rounds", "best_round", "at", "results", "table",
+        "run", "finished", "rounds", "best_round", "at", "results", "table", "cells",
     }  # fmt: skip
 
 
