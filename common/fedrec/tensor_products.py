@@ -78,7 +78,9 @@ def user_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return left @ right
     n_users = max(len(left), len(right))
     left, right = left.expand(n_users, -1, -1), right.expand(n_users, -1, -1)
-    if n_users == _USERS and left.shape[1] * right.shape[2] % _LINE == 0 == _astray(left, right):
+    work = left.shape[1] * left.shape[2] * right.shape[2]
+    is_whole = n_users == _USERS <= _at_once(work) and left.shape[1] * right.shape[2] % _LINE == 0
+    if is_whole and not _astray(left, right):
         # Gradients are as large as what they are of.
         return torch.bmm(left, right)
     found: torch.Tensor = _UserProduct.apply(left, right)  # type: ignore[no-untyped-call]
@@ -116,14 +118,17 @@ def _in_lines(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _astray(*batches: torch.Tensor) -> int:
-    """Return how many batches have a matrix that begins within a cache line, or lies in pieces."""
+    """Return how many batches have a matrix that begins within a cache line, or lies in pieces.
+
+    A transposed one lies in one piece, too.
+    """
     return sum(
         matrices.data_ptr() % (_LINE * _BYTES) != 0
         or matrices.stride(0) % _LINE != 0
         or matrices.shape[1] * matrices.shape[2] % _LINE != 0
         or not (
-            (matrices.stride(2) == 1 and matrices.stride(1) >= matrices.shape[2])
-            or (matrices.stride(1) == 1 and matrices.stride(2) >= matrices.shape[1])
+            (matrices.stride(2) == 1 and matrices.stride(1) == matrices.shape[2])
+            or (matrices.stride(1) == 1 and matrices.stride(2) == matrices.shape[1])
         )
         for matrices in batches
     )
@@ -132,10 +137,13 @@ def _astray(*batches: torch.Tensor) -> int:
 def _lined(matrices: torch.Tensor, fewest: int) -> torch.Tensor:
     """Return the matrices, filled up, or a copy, so that each begins at a cache line.
 
-    How they lie in memory follows from what one matrix is, not from how many there are.
+    How they lie in memory follows from what one matrix is, not from how many there are nor from
+    where it was: a transposed one stays transposed, for which libraries have another kernel.
     """
     if not _astray(matrices):
         return _filled(matrices, fewest)
+    if matrices.stride(1) == 1 != matrices.stride(2):
+        return _lined(matrices.mT, fewest).mT
     n, n_rows, n_columns = matrices.shape
     size = n_rows * n_columns
     apart = matrices.new_empty((max(n, fewest), _whole_lines(size)))

@@ -103,7 +103,8 @@ def provisioned(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> 
     settings = Settings.model_validate(
         plan.model_dump()
         | {
-            "parties": {"address": "127.0.0.1:0", "clients": names},
+            # Clients are told the real port when they are started.
+            "parties": {"address": "127.0.0.1:7447", "clients": names},
             # One person plays all parties here, on public data.
             "client": {"device": DEVICE, "threads": 1, "accept_member_exposure": True},
         }

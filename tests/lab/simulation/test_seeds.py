@@ -90,8 +90,14 @@ def test_one_run_that_diverges_stops_the_others_and_is_named(settings_of, data, 
 def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
     users, catalogue = data
 
+    def of_seeds():
+        own = descendants(os.getpid())
+        return [
+            each for each in own if b"seed_process" in Path(f"/proc/{each}/cmdline").read_bytes()
+        ]
+
     def kill(seed, report):
-        for process in descendants(os.getpid()):
+        for process in of_seeds():
             os.kill(process, signal.SIGKILL)
 
     with pytest.raises(InternalError, match=r"seed 1 died with exit code -9"):
@@ -102,7 +108,7 @@ def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
             catalogue=catalogue,
             on_round=kill,
         )
-    assert not descendants(os.getpid())
+    assert not of_seeds()
 
 
 @pytest.mark.parametrize("seeds", [(), (1, 1), (-1,), (2**63,)])
