@@ -165,7 +165,8 @@ def test_another_value_in_any_column_of_any_table_is_noticed(store: PrivateStore
         (table, column) for table in ("run", "client") for column in ("name", "value", "sha256")
     }
     for table, column, name in cells:
-        other = f"'~' || substr({column}, 2)"
+        first = f"CASE hex(substr({column}, 1, 1)) WHEN '7E' THEN '!' ELSE '~' END"
+        other = f"{first} || substr({column}, 2)"
         other = other if column == "name" else f"CAST({other} AS BLOB)"
         with closing(sqlite3.connect(path)) as rows, rows:
             flipped += rows.execute(
