@@ -103,7 +103,6 @@ def provisioned(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> 
     settings = Settings.model_validate(
         plan.model_dump()
         | {
-            # Clients are told the real port when they are started.
             "parties": {"address": "127.0.0.1:7447", "clients": names},
             # One person plays all parties here, on public data.
             "client": {"device": DEVICE, "threads": 1, "accept_member_exposure": True},
@@ -113,6 +112,9 @@ def provisioned(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> 
     provision(settings, kits, data.catalogue, interactions=data.interactions)
     data.catalogue.save(folder / "catalogue.csv")
     parties = Parties.of_kits(kits)
+    # Kits name a port that others call. Here any free one will do; clients are told which it is.
+    served = parties.coordinator.read_text("utf-8")
+    parties.coordinator.write_text(served.replace("port = 7447", "port = 0"), "utf-8")
     return Workspace(
         folder=folder,
         parties=parties,
