@@ -117,8 +117,8 @@ def cli_page() -> str:
         "end with it, within seconds even if it was killed.",
         "",
         "A closed stdout is refused before anything is done. If its disk is full, the command ends "
-        "with one line on stderr; if its reader left, as `head` does, without a line. What cannot "
-        "be written to stderr is lost and the command goes on.",
+        "with one line on stderr; if its reader left, as `head` does, without a line. Without a "
+        "stderr the command goes on, and its messages are lost.",
     ]
     lines += _options(root, context, heading="Options of `fedrec` itself")
     for name in root.list_commands(context):

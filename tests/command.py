@@ -64,3 +64,12 @@ def interactions_file(tmp_path: Path) -> Path:
     write_interactions(folder / "interactions.csv", data.interactions)
     data.catalogue.save(folder / "catalogue.csv")
     return folder / "interactions.csv"
+
+
+@pytest.fixture
+def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    """Settings of three clients that share a small file of interactions."""
+    path = tmp_path / "run.toml"
+    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
+    return path

@@ -1,9 +1,9 @@
 """How far a database has come, in a file beside it.
 
-SQLite takes what can be read of its write-ahead log for all that there ever was: one flipped bit
-there, and what was committed behind it is gone without a word; and somebody may bring back an older
-copy of the database alone. So each commit is counted in the database and, once it is durable, here;
-at the start a database that is behind its mark is refused.
+SQLite reads its write-ahead log up to the first damaged page. One flipped bit loses all later
+commits without an error. Somebody may also bring back an older copy of the database alone. So each
+commit is counted in the database and, once it is durable, here. At the start a database that is
+behind its mark is refused.
 
 The mark is written over in place, which needs no room on the disk, and synced soon after a round is
 published: as it is noted after its commit is durable, whatever moment's mark the disk has, a power

@@ -89,10 +89,10 @@ def plain_host(host: str, name: str = "", *, to_call: bool = False) -> str:
 
 
 def address_to_call(address: str, name: str = "") -> str:
-    """Return `host:port` of somebody to call, in the form that is passed on.
+    """Return an address that can be called, `host:port`, in its canonical form.
 
     Raises:
-        SettingsError: nobody can be called there; `name` is the setting or flag that has it.
+        SettingsError: it can't be called; `name` is the setting or flag that has it.
     """
     return written_address(*split_address(address, name, to_call=True))
 

@@ -397,7 +397,9 @@ def test_a_cell_of_liars_that_joins(
         for gate in gates:
             gate.opened.set()
     ended(federation)
-    assert [len(one.contributions) for one in federation.published()][-3:-1] == [6, 6]
+    *_, counted, trained, last = (len(one.contributions) for one in federation.published())
+    # Whether the cell that was away is back in the last round depends on who is faster.
+    assert (counted, trained) == (6, 6) and last in (6, 9)
     assert attack.rebuilt(federation) == (0 if is_guarded else 1)
 
 

@@ -167,7 +167,7 @@ class PrivateStore:
             now: unix seconds.
 
         Raises:
-            RefusedError: it is another, which nobody accepted, or which another release has.
+            RefusedError: it differs, and nobody accepted that, or another release made it.
         """
         found = self.state.provenance
         if found is None or self.state.answered_round == 0:

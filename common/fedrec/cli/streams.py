@@ -1,7 +1,7 @@
 """Standard streams of a command: closed, on a full disk, or without their reader.
 
-What cannot be written to stdout ends the command, which is what scripts expect. What cannot be
-written to stderr is lost, and the command goes on.
+A command ends when its stdout can't be written, as scripts expect. When its stderr can't be, it
+goes on, and its messages are lost.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _header_separators(lines: Sequence[str], reading: Reading) -> list[str]:
 
 
 def _has_rows_of(n_fields: int, lines: Sequence[str]) -> bool:
-    """Tell whether most lines have so many words; a header may have blanks within its names."""
+    """Tell whether most lines have this number of words. Names in a header may contain blanks."""
     n_fitting = sum(len(line.split()) == n_fields for line in lines)
     return 2 * n_fitting > len(lines) or n_fitting == len(lines) - 1
 

@@ -4,7 +4,7 @@ It is off unless a setting names an address. On this machine's own addresses any
 may read, but no web page whose name was made to point here (DNS rebinding): the Host header has to
 name this machine. On any other address only who shows the token of a file may, under whatever name
 it calls, and over TLS where a certificate is named. It has threads of its own, a few at a time and
-for some seconds each, so that nobody who reads, or pretends to, keeps the party from its work.
+for some seconds each, so that no reader, slow or hostile, holds the party up.
 """
 
 from __future__ import annotations

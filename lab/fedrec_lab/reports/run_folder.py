@@ -135,7 +135,7 @@ class RunFolder:
         For folders of several trainings; a single one's checkpoint knows better, by the round.
 
         Raises:
-            RefusedError: it is another, which nobody accepted.
+            RefusedError: it differs, and nobody accepted that.
             StorageError: the folder's record is damaged.
         """
         path = self.path / ENVIRONMENT_NAME

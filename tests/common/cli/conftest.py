@@ -3,18 +3,9 @@
 from pathlib import Path
 
 import pytest
-from command import Fedrec, Outcome, fedrec, interactions_file
+from command import Fedrec, Outcome, fedrec, interactions_file, settings_file
 
 __all__ = ["Fedrec", "Outcome", "ease_file", "fedrec", "interactions_file", "settings_file"]
-
-
-@pytest.fixture
-def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
-    """Settings of three clients that share a small file of interactions."""
-    path = tmp_path / "run.toml"
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
 
 
 @pytest.fixture

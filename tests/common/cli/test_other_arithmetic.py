@@ -35,14 +35,6 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.fixture
-def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
-    path = tmp_path / "run.toml"
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
-
-
-@pytest.fixture
 def stopped(fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a simulation that was stopped after its first round."""
     with monkeypatch.context() as patched:

@@ -37,14 +37,6 @@ every_command = pytest.mark.parametrize(("command", "more"), COMMANDS.items(), i
 
 
 @pytest.fixture
-def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
-    path = tmp_path / "run.toml"
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
-
-
-@pytest.fixture
 def said(fedrec: Fedrec, settings_file: Path) -> tuple[int, int]:
     """How many rows are trained and left out, as `fedrec check` counts them."""
     found = fedrec("check", settings_file, "--cells", 2, *FLAGS, "--json").json
