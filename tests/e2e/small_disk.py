@@ -65,14 +65,15 @@ class SmallDisk:
         """Return the folder as the command sees it."""
         return Path(f"/proc/{self._keeper or command.process.pid}/root{self._folder}")
 
-    def fill(self, command: Command) -> None:
-        """Leave no space."""
+    def fill(self, command: Command, *, but: int = 0) -> None:
+        """Leave no space but so many bytes, of whole pages."""
         with (self.seen_by(command) / _FILLER).open("wb", buffering=0) as file:
             try:
                 while True:
                     file.write(bytes(_PAGE))
             except OSError as error:
                 assert error.errno == errno.ENOSPC
+            file.truncate(file.tell() - but)
 
     def free(self, command: Command) -> None:
         """Make the space that there was."""
