@@ -20,7 +20,7 @@ from fedrec.protection import (
 )
 from fedrec.protection.masks import KeyAdvertisement, KeyList
 from fedrec.protection.masks.keys import RoundKeys
-from fedrec.protection.masks.participant_state import ParticipantState
+from fedrec.protection.masks.participant import ParticipantState
 from fedrec.protection.vector import Integers
 
 __all__ = ["CIPHERTEXTS"]

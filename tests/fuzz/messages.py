@@ -14,7 +14,7 @@ from fedrec.protection.masks import (
     KeyAdvertisement,
     KeyList,
     ShareBundle,
-    bodies,
+    messages,
 )
 from fedrec.wire import admin_link, convert
 from fedrec.wire.chunks import Assembler, Blob
@@ -139,7 +139,7 @@ MASKED = StepMessage(
     epoch=2,
     client_id=VALUES.client,
     step="keys",
-    body=bodies.keys_to_bytes(FIRST, b"b" * 32),
+    body=messages.keys_to_bytes(FIRST, b"b" * 32),
     signature=b"s" * 64,
 )
 MESSAGES = {
@@ -195,23 +195,27 @@ MESSAGES = {
         seeds=_written(convert.STEP_MESSAGE.to_proto(MASKED)),
     ),
     "mask keys": Target(
-        read=lambda data: bodies.keys_from_bytes(VALUES.client, data), seeds=(MASKED.body,)
+        read=lambda data: messages.keys_from_bytes(VALUES.client, data), seeds=(MASKED.body,)
     ),
-    "mask shares": Target(read=bodies.shares_from_bytes, seeds=(bodies.shares_to_bytes(BUNDLE),)),
-    "mask answer": Target(read=bodies.answer_from_bytes, seeds=(bodies.answer_to_bytes(GIVEN),)),
+    "mask shares": Target(
+        read=messages.shares_from_bytes, seeds=(messages.shares_to_bytes(BUNDLE),)
+    ),
+    "mask answer": Target(
+        read=messages.answer_from_bytes, seeds=(messages.answer_to_bytes(GIVEN),)
+    ),
     "mask key list": Target(
-        read=bodies.key_list_from_bytes,
-        seeds=(bodies.key_list_to_bytes(KeyList.of([FIRST, SECOND])),),
+        read=messages.key_list_from_bytes,
+        seeds=(messages.key_list_to_bytes(KeyList.of([FIRST, SECOND])),),
     ),
     "mask inbox": Target(
-        read=bodies.inbox_from_bytes,
+        read=messages.inbox_from_bytes,
         seeds=(
-            bodies.inbox_to_bytes(Inbox(shared=b"\x07", owners=(0, 2), sealed=(b"s" * 82,) * 2)),
+            messages.inbox_to_bytes(Inbox(shared=b"\x07", owners=(0, 2), sealed=(b"s" * 82,) * 2)),
         ),
     ),
     "mask signatures": Target(
-        read=bodies.signatures_from_bytes,
-        seeds=(bodies.signatures_to_bytes({0: b"a" * 64, 7: b"b" * 64}),),
+        read=messages.signatures_from_bytes,
+        seeds=(messages.signatures_to_bytes({0: b"a" * 64, 7: b"b" * 64}),),
     ),
 }
 """By name, each parser of a message."""

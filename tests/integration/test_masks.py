@@ -28,13 +28,13 @@ from integration.support.masked import (
 from fedrec.errors import RoundClosed
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import KeyList
-from fedrec.protection.masks.bodies import (
+from fedrec.protection.masks.keys import RoundKeys
+from fedrec.protection.masks.messages import (
     key_list_from_bytes,
     key_list_to_bytes,
     signatures_from_bytes,
     signatures_to_bytes,
 )
-from fedrec.protection.masks.keys import RoundKeys
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     NOTHING,

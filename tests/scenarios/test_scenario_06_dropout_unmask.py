@@ -18,7 +18,7 @@ from fedrec.errors import RevealRefused, RoundError
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.protection.masks import Tolerance, parameters_for
-from fedrec.protection.masks.positions import pack
+from fedrec.protection.masks.messages import pack
 
 FIFTHS = Tolerance(corrupt_share=0.2, dropout_share=0.2, malicious=False)
 People = tuple[list[Identity], Roster]

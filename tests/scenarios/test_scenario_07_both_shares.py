@@ -17,11 +17,16 @@ from common.protection.masks.cohort import Cohort
 
 from fedrec.errors import KeysError, RevealRefused, RoundClosed, RoundError
 from fedrec.protection.masks import Tolerance, parameters_for
-from fedrec.protection.masks.agreement import pair_mask_key, self_commitment, self_mask_key
-from fedrec.protection.masks.keys import private_key, public_key
-from fedrec.protection.masks.keystream import Words, add_mask
-from fedrec.protection.masks.messages import survivors_statement
-from fedrec.protection.masks.positions import pack
+from fedrec.protection.masks.keys import (
+    Words,
+    add_mask,
+    pair_mask_key,
+    private_key,
+    public_key,
+    self_commitment,
+    self_mask_key,
+)
+from fedrec.protection.masks.messages import pack, survivors_statement
 from fedrec.protection.masks.shamir import combine
 
 LIAR = Tolerance(corrupt_share=0.3, dropout_share=0.0, malicious=True)

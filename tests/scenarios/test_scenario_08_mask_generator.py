@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 import fedrec
 from fedrec.protection.masks import participant as participant_module
 from fedrec.protection.masks import unmasking as unmasking_module
-from fedrec.protection.masks.keystream import Words, add_mask
+from fedrec.protection.masks.keys import Words, add_mask
 
 # McGrew and Viega, The Galois/Counter mode of operation, test cases 13 and 14: a key of 256 zero
 # bits encrypts the counters 0, 1 and 2 to the hash key, the tag and the ciphertext.

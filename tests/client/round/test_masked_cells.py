@@ -9,8 +9,7 @@ import pytest
 from client.support.masked_federation import MaskedWorld
 
 from fedrec.protection.masks import KeyList
-from fedrec.protection.masks.bodies import key_list_from_bytes, key_list_to_bytes
-from fedrec.protection.masks.positions import pack, unpack
+from fedrec.protection.masks.messages import key_list_from_bytes, key_list_to_bytes, pack, unpack
 from fedrec.wire.messages import RoundKind
 from fedrec_client.state.audit import AUDIT_FILE
 

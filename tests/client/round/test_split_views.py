@@ -12,7 +12,7 @@ from client.support.masked_federation import MaskedWorld
 
 from fedrec.errors import BadSignature, ProtocolError, SplitView
 from fedrec.identity.identity import Identity
-from fedrec.protection.masks.bodies import (
+from fedrec.protection.masks.messages import (
     inbox_from_bytes,
     inbox_to_bytes,
     signatures_from_bytes,

@@ -16,7 +16,7 @@ from fedrec.errors import RoundClosed
 from fedrec.identity.identity import Identity
 from fedrec.protection import NoProtection, RoundTerms
 from fedrec.protection.masks import Collector, MaskTerms, MaskWords, Participant
-from fedrec.protection.masks.bodies import (
+from fedrec.protection.masks.messages import (
     answer_from_bytes,
     inbox_to_bytes,
     key_list_to_bytes,

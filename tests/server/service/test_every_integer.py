@@ -19,7 +19,7 @@ from server.support.federations import REVEALER, Bench, credentials, identity, o
 from server.support.serving import Serving, serving
 
 from fedrec.errors import FedrecError
-from fedrec.protection.masks import bodies
+from fedrec.protection.masks import messages
 from fedrec.wire import convert
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.limits import PROTOCOL_VERSION
@@ -194,11 +194,11 @@ def test_no_integer_of_an_answer_is_a_defect(codec: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "read"),
     [
-        (masks_pb2.MaskShares(sealed=bytes(82), commitment=bytes(32)), bodies.shares_from_bytes),
-        (masks_pb2.MaskAnswer(self_shares=bytes(33)), bodies.answer_from_bytes),
-        (masks_pb2.MaskAnswer(key_shares=bytes(33)), bodies.answer_from_bytes),
-        (masks_pb2.MaskInbox(shared=b"\x07", sealed=bytes(82)), bodies.inbox_from_bytes),
-        (masks_pb2.MaskSignatures(signatures=bytes(64)), bodies.signatures_from_bytes),
+        (masks_pb2.MaskShares(sealed=bytes(82), commitment=bytes(32)), messages.shares_from_bytes),
+        (masks_pb2.MaskAnswer(self_shares=bytes(33)), messages.answer_from_bytes),
+        (masks_pb2.MaskAnswer(key_shares=bytes(33)), messages.answer_from_bytes),
+        (masks_pb2.MaskInbox(shared=b"\x07", sealed=bytes(82)), messages.inbox_from_bytes),
+        (masks_pb2.MaskSignatures(signatures=bytes(64)), messages.signatures_from_bytes),
     ],
     ids=lambda one: type(one).__name__,
 )

@@ -23,7 +23,7 @@ from fedrec.errors import (
     StorageError,
 )
 from fedrec.ids import RoundId
-from fedrec.protection.masks.bodies import keys_from_bytes, keys_to_bytes
+from fedrec.protection.masks.messages import keys_from_bytes, keys_to_bytes
 from fedrec.wire.messages import StepMessage, StepTask, Train
 from fedrec_server.rounds.starting import awaited
 from fedrec_server.run.presence import BACK_SECONDS

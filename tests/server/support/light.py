@@ -16,7 +16,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
 from fedrec.protection import PROTECTIONS, RoundTerms, VectorSpec
 from fedrec.protection.masks import KeyList, MaskTerms, MaskWords, Participant
-from fedrec.protection.masks.bodies import (
+from fedrec.protection.masks.messages import (
     answer_to_bytes,
     inbox_from_bytes,
     key_list_from_bytes,

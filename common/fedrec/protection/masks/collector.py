@@ -22,13 +22,17 @@ from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId
-from fedrec.protection.masks import positions
-from fedrec.protection.masks.agreement import self_commitment
-from fedrec.protection.masks.graph import ring_neighbours
-from fedrec.protection.masks.keys import KeyAdvertisement, KeyList, public_key
-from fedrec.protection.masks.keystream import WORD, add_words
+from fedrec.protection.masks import messages
+from fedrec.protection.masks.graph import GraphParameters, ring_neighbours
+from fedrec.protection.masks.keys import (
+    WORD,
+    KeyAdvertisement,
+    KeyList,
+    add_words,
+    public_key,
+    self_commitment,
+)
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
-from fedrec.protection.masks.parameters import GraphParameters
 from fedrec.protection.masks.terms import MaskTerms
 from fedrec.protection.masks.unmasking import Left, Stayed, recover, unmask
 from fedrec.protection.masks.words import MaskWords
@@ -178,7 +182,7 @@ class Collector:
                 if holder in inboxes:
                     inboxes[holder][owner] = sealed
         self._inboxes = inboxes
-        self._shared = positions.pack(shared, self.graph.n_clients)
+        self._shared = messages.pack(shared, self.graph.n_clients)
         self._step = "vectors"
         return shared
 
@@ -232,7 +236,7 @@ class Collector:
             least=self._terms.minimum_summands,
             what="The set of survivors",
         )
-        self._survivors = positions.pack(survivors, self.graph.n_clients)
+        self._survivors = messages.pack(survivors, self.graph.n_clients)
         self._step = "signatures"
         return self._survivors
 

@@ -1,9 +1,4 @@
-"""A round's fresh keys: advertised with a signature, verified against the signed roster.
-
-Every client makes two X25519 keys for one round: masks are agreed with one, shares are encrypted
-with the other. The private half of the first is what its neighbours can give back if it drops
-out; so neither key is ever used in a second round, nor for anything else.
-"""
+"""A round's fresh keys, and what two participants make of them: a common mask, a box for shares."""
 
 from __future__ import annotations
 
@@ -12,17 +7,45 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
 
-from fedrec.errors import KeysError, MalformedUpdate
+from fedrec.errors import BadSignature, KeysError, MalformedUpdate
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
+from fedrec.identity.sealing import derive
 from fedrec.identity.secret import Secret
 from fedrec.ids import ClientId, canonical, digest
+from fedrec.protection.masks.shamir import SHARE_BYTES
 from fedrec.protection.masks.terms import MaskTerms
 
-__all__ = ["KeyAdvertisement", "KeyList", "RoundKeys", "exchange", "private_key", "public_key"]
+__all__ = [
+    "SEALED_BYTES",
+    "WIDE",
+    "WORD",
+    "WORD_BYTES",
+    "KeyAdvertisement",
+    "KeyList",
+    "RoundKeys",
+    "Words",
+    "add_mask",
+    "add_words",
+    "exchange",
+    "open_shares",
+    "pair_mask_key",
+    "private_key",
+    "public_key",
+    "seal_shares",
+    "self_commitment",
+    "self_mask_key",
+]
 
 KEY_BYTES = 32
 
@@ -204,3 +227,126 @@ class KeyList:
 
 def _client(advertisement: KeyAdvertisement) -> ClientId:
     return advertisement.client_id
+
+
+NONCE = bytes(12)
+TAG_BYTES = 16
+SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
+"""Bytes of one holder's encrypted shares of the two secrets."""
+
+
+def pair_mask_key(
+    round_digest: bytes, private: X25519PrivateKey, public: bytes, *, own: int, other: int
+) -> bytes:
+    """Return the 32-byte key of the mask that two participants have in common.
+
+    Args:
+        round_digest: `KeyList.digest`.
+        private: the mask key of the participant at position ``own``.
+        public: that of the one at position ``other``.
+    """
+    low, high = min(own, other), max(own, other)
+    info = canonical("fedrec pair mask v1", round_digest, low, high, "low adds, high subtracts")
+    return derive(exchange(private, public), salt=b"", info=info, length=32)
+
+
+def self_mask_key(round_digest: bytes, seed: bytes, *, own: int) -> bytes:
+    """Return the 32-byte key of a participant's own mask."""
+    return derive(
+        seed, salt=b"", info=canonical("fedrec self mask v1", round_digest, own), length=32
+    )
+
+
+def self_commitment(round_digest: bytes, seed: bytes, *, own: int) -> bytes:
+    """Return 32 bytes by which a seed that was put together is recognised; they hide it."""
+    return digest("fedrec self mask commitment v1", round_digest, own, seed)
+
+
+def seal_shares(
+    round_digest: bytes,
+    private: X25519PrivateKey,
+    public: bytes,
+    *,
+    owner: int,
+    holder: int,
+    self_share: bytes,
+    key_share: bytes,
+) -> bytes:
+    """Return a holder's shares of the owner's two secrets, encrypted to it by the owner."""
+    key = _box_key(round_digest, private, public, owner, holder)
+    return AESGCM(key).encrypt(NONCE, self_share + key_share, None)
+
+
+def open_shares(
+    round_digest: bytes,
+    private: X25519PrivateKey,
+    public: bytes,
+    *,
+    owner: int,
+    holder: int,
+    sealed: bytes,
+) -> tuple[bytes, bytes]:
+    """Return the share of the owner's mask seed and that of its mask key.
+
+    Raises:
+        BadSignature: when they were encrypted for another pair or round, or changed.
+    """
+    key = _box_key(round_digest, private, public, owner, holder)
+    try:
+        plain = AESGCM(key).decrypt(NONCE, sealed, None)
+    except InvalidTag:
+        plain = b""
+    if len(plain) != 2 * SHARE_BYTES:
+        raise BadSignature(
+            "Encrypted shares do not open: they were changed, or made for another pair or round."
+        )
+    return plain[:SHARE_BYTES], plain[SHARE_BYTES:]
+
+
+def _box_key(
+    round_digest: bytes, private: X25519PrivateKey, public: bytes, owner: int, holder: int
+) -> bytes:
+    info = canonical("fedrec mask share v1", round_digest, owner, holder, "owner to holder")
+    return derive(exchange(private, public), salt=b"", info=info, length=32)
+
+
+Words = NDArray[np.uint32]
+
+WORD = np.dtype("<u4")
+WIDE = np.dtype("<u8")
+WORD_BYTES = 4
+BLOCK_BYTES = 1 << 20
+_ZEROS = bytes(BLOCK_BYTES)
+_AES_BLOCK = 16
+
+
+def add_words(total: Words, words: Words, sign: int, *, n_wide: int) -> None:
+    """Add words to a sum in place, or subtract them where ``sign`` is -1.
+
+    Args:
+        n_wide: how many wide values both begin with.
+    """
+    combine = np.add if sign > 0 else np.subtract
+    end = 2 * n_wide
+    wide = total[:end].view(WIDE)
+    combine(wide, words[:end].view(WIDE), out=wide)
+    combine(total[end:], words[end:], out=total[end:])
+
+
+def add_mask(words: Words, key: bytes, sign: int, *, n_wide: int) -> None:
+    """Add the mask of a key to ``words`` in place, or subtract it where ``sign`` is -1.
+
+    Both the cipher and the sum release the interpreter's lock.
+
+    Args:
+        n_wide: how many wide values the words begin with.
+    """
+    encryptor = Cipher(AES256(key), CTR(bytes(_AES_BLOCK))).encryptor()
+    step = BLOCK_BYTES // WORD_BYTES
+    buffer = bytearray(min(BLOCK_BYTES, words.nbytes) + _AES_BLOCK - 1)
+    for start in range(0, len(words), step):
+        part = words[start : start + step]
+        encryptor.update_into(memoryview(_ZEROS)[: part.nbytes], buffer)
+        mask = np.frombuffer(buffer, dtype=WORD, count=len(part))
+        wide_words = min(max(2 * n_wide - start, 0), len(part))
+        add_words(part, mask, sign, n_wide=wide_words // 2)

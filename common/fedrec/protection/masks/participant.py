@@ -1,23 +1,12 @@
-"""A client's side of one round: advertise, share, mask, sign, give.
-
-Every step returns a message and changes the state. The caller stores the state
-(`Participant.to_bytes`) together with the message in one transaction **before** it sends the
-message, and after a crash sends the stored message again; `share` and `mask` cannot be called
-twice, because their results are random or would use a mask twice. `sign` fixes for good who
-survived; `give` follows from that set alone, so that whatever the coordinator asks, and however
-often the client restarts, no owner's two secrets are both given away. Who is not among the
-survivors, because others of its cell dropped out, signs and gives like everybody else: of its own
-secrets the mask key alone is put together then, and its self mask stays on its vector for good.
-
-What it does not give: protection from a state folder that is copied or restored from a backup
-while a round is open; and as many corrupt neighbours as the threshold can unmask a client.
-"""
+"""A client's side of one round: advertise, share, mask, sign, give; and what it keeps between."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast, get_args
 
 from fedrec.errors import (
     BadSignature,
@@ -27,30 +16,142 @@ from fedrec.errors import (
     RoundError,
     SplitView,
 )
+from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.identity.secret import Secret
 from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId, digest
-from fedrec.protection.masks import positions
-from fedrec.protection.masks.agreement import (
+from fedrec.protection.masks import messages
+from fedrec.protection.masks.graph import GraphParameters, draw_holders, ring_neighbours
+from fedrec.protection.masks.keys import (
+    KeyAdvertisement,
+    KeyList,
+    RoundKeys,
+    Words,
+    add_mask,
     open_shares,
     pair_mask_key,
+    private_key,
     seal_shares,
     self_commitment,
     self_mask_key,
 )
-from fedrec.protection.masks.graph import draw_holders, ring_neighbours
-from fedrec.protection.masks.keys import KeyAdvertisement, KeyList, RoundKeys, private_key
-from fedrec.protection.masks.keystream import Words, add_mask
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
-from fedrec.protection.masks.parameters import GraphParameters
-from fedrec.protection.masks.participant_state import ParticipantState, Phase
-from fedrec.protection.masks.shamir import SECRET_BYTES, split
+from fedrec.protection.masks.shamir import SECRET_BYTES, SHARE_BYTES, split
 from fedrec.protection.masks.terms import MaskTerms
 
-__all__ = ["Participant"]
+__all__ = [
+    "Participant",
+    "ParticipantState",
+    "Phase",
+]
+
+KIND = "fedrec mask participant"
+Phase = Literal["advertised", "shared", "masked", "signed"]
+_KEY_LIST_BYTES = 32 + 32 + 32 + 64
+
+
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
+class ParticipantState(Secret):
+    """A participant's memory; secrets are emptied as soon as no later step needs them.
+
+    Attributes:
+        phase: the last step that was taken.
+        terms: digest of the round's terms.
+        keys: private keys; empty bytes once the vector is masked.
+        key_list: all participants; none before the shares were made.
+        holders: positions of those who hold this client's shares.
+        self_seed: seed of the self mask; empty once the vector is masked.
+        shared: who sent shares, packed; empty before the vector was masked.
+        held: shares by owner: (of the self mask's seed, of the mask key). In a complete graph also
+            its own, from the start; those of others once the vector is masked.
+        survivors: the set that was signed, packed; empty before. Never changed afterwards.
+    """
+
+    phase: Phase
+    terms: bytes
+    keys: RoundKeys
+    key_list: KeyList = field(default_factory=lambda: KeyList(()))
+    holders: tuple[int, ...] = ()
+    self_seed: bytes = b""
+    shared: bytes = b""
+    held: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    survivors: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """Return everything, secrets included, for a file that only its owner can read."""
+        held = [owner.to_bytes(4, "big") + b"".join(shares) for owner, shares in self.held.items()]
+        fields: dict[str, JsonValue] = {
+            "phase": self.phase,
+            "terms": encode_bytes(self.terms),
+            "mask": encode_bytes(self.keys.mask),
+            "share": encode_bytes(self.keys.share),
+            "key_list": _text(_pack_keys(one) for one in self.key_list.keys),
+            "holders": _text(holder.to_bytes(4, "big") for holder in self.holders),
+            "self_seed": encode_bytes(self.self_seed),
+            "shared": encode_bytes(self.shared),
+            "held": _text(held),
+            "survivors": encode_bytes(self.survivors),
+        }
+        return write_document(KIND, fields)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> ParticipantState:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            KeysError: when it is damaged.
+        """
+        document = Document.parse(raw, KIND, "The participant's state")
+        phase = document.text("phase")
+        if phase not in get_args(Phase):
+            raise document.problem(f"is in the unknown phase {phase!r}")
+        held = {}
+        for row in _rows(document, "held", 4 + 2 * SHARE_BYTES):
+            shares = row[4:]
+            held[int.from_bytes(row[:4], "big")] = (shares[:SHARE_BYTES], shares[SHARE_BYTES:])
+        state = cls(
+            phase=cast(Phase, phase),
+            terms=document.raw("terms", length=32),
+            keys=RoundKeys(mask=document.raw("mask"), share=document.raw("share")),
+            key_list=KeyList.of(
+                _unpack_keys(row) for row in _rows(document, "key_list", _KEY_LIST_BYTES)
+            ),
+            holders=tuple(int.from_bytes(row, "big") for row in _rows(document, "holders", 4)),
+            self_seed=document.raw("self_seed"),
+            shared=document.raw("shared"),
+            held=held,
+            survivors=document.raw("survivors"),
+        )
+        document.finish()
+        return state
+
+
+def _pack_keys(one: KeyAdvertisement) -> bytes:
+    return bytes.fromhex(one.client_id) + one.mask_key + one.share_key + one.signature
+
+
+def _unpack_keys(row: bytes) -> KeyAdvertisement:
+    return KeyAdvertisement(
+        client_id=ClientId(row[:32].hex()),
+        mask_key=row[32:64],
+        share_key=row[64:96],
+        signature=row[96:],
+    )
+
+
+def _text(rows: Iterable[bytes]) -> str:
+    return encode_bytes(b"".join(rows))
+
+
+def _rows(document: Document, name: str, length: int) -> list[bytes]:
+    raw = document.raw(name)
+    if len(raw) % length:
+        raise KeysError(f"The participant's state is damaged: {name} is cut short.")
+    return [raw[start : start + length] for start in range(0, len(raw), length)]
+
 
 _SPLIT = "The coordinator told clients different things. Nothing was opened; tell the data owners."
 
@@ -175,7 +276,7 @@ class Participant(Secret):
         """
         self._expect("shared")
         state, own = self._state, self._own
-        shared = positions.unpack(inbox.shared, len(state.key_list.keys))
+        shared = messages.unpack(inbox.shared, len(state.key_list.keys))
         self._check_sharers(shared)
         if own in inbox.owners or not shared.issuperset(inbox.owners):
             raise MalformedUpdate("Shares came from somebody who did not share.")
@@ -226,7 +327,7 @@ class Participant(Secret):
         """Sign, once and for good, whose vectors are in the sum; the same set may be repeated.
 
         Args:
-            survivors: the set, packed (`positions.pack`).
+            survivors: the set, packed (`messages.pack`).
             roster: of the epoch, verified.
 
         Raises:
@@ -241,8 +342,8 @@ class Participant(Secret):
                 "This client signed another set of survivors for this round.", remedy=_SPLIT
             )
         count = len(state.key_list.keys)
-        found = positions.unpack(survivors, count)
-        if not found <= positions.unpack(state.shared, count):
+        found = messages.unpack(survivors, count)
+        if not found <= messages.unpack(state.shared, count):
             raise RevealRefused("Survivors are named who never shared their secrets.")
         everybody = state.key_list.participants
         self._check_whole(roster, (everybody[one] for one in found), "The set of survivors")
@@ -263,7 +364,7 @@ class Participant(Secret):
         """
         self._expect("signed")
         state, graph = self._state, self._graph
-        survivors = positions.unpack(state.survivors, len(state.key_list.keys))
+        survivors = messages.unpack(state.survivors, len(state.key_list.keys))
         agreeing = self._agreeing(signatures, roster)
         near = len(agreeing & set(state.holders)) + graph.complete
         if near < graph.threshold or len(agreeing) < graph.quorum:
@@ -286,7 +387,7 @@ class Participant(Secret):
         state = self._state
         statement = survivors_statement(self._round_digest, state.shared, state.survivors)
         own = self._own
-        shared = positions.unpack(state.shared, len(state.key_list.keys))
+        shared = messages.unpack(state.shared, len(state.key_list.keys))
         signed = shared.intersection(signatures) - {own}
         agreeing = {own}
         for position in signed:

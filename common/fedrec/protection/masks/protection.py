@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedrec.protection.asked_round import AskedRound, StepsPrice
-from fedrec.protection.masks.parameters import MAX_CLIENTS, parameters_for
-from fedrec.protection.masks.price import mask_price, mask_warnings
+from fedrec.protection.masks.graph import MAX_CLIENTS, parameters_for
 from fedrec.protection.masks.steps import STEPS
-from fedrec.protection.masks.words import plan_masks
+from fedrec.protection.masks.words import mask_price, mask_warnings, plan_masks
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.round_protocol import RoundProtocol, Steps
 from fedrec.protection.settings import ProtectionSettings

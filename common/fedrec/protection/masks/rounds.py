@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from fedrec.errors import KeysError, RoundClosed, RoundError
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId
-from fedrec.protection.masks.bodies import (
+from fedrec.protection.masks.collector import Collector
+from fedrec.protection.masks.messages import (
     answer_from_bytes,
     answer_to_bytes,
     base_state_from_bytes,
@@ -22,7 +23,6 @@ from fedrec.protection.masks.bodies import (
     signatures_from_bytes,
     signatures_to_bytes,
 )
-from fedrec.protection.masks.collector import Collector
 from fedrec.protection.masks.participant import Participant
 from fedrec.protection.masks.steps import ANSWER, SHARES, SIGNATURE, VECTOR
 from fedrec.protection.masks.terms import MaskTerms, ring_seed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedrec.errors import RevealRefused, SettingsError
 from fedrec.ids import RoundId, digest
-from fedrec.protection.masks.parameters import (
+from fedrec.protection.masks.graph import (
     FEWEST_CLIENTS,
     GraphParameters,
     parameters_for,

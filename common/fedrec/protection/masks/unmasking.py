@@ -10,9 +10,15 @@ from functools import partial
 import numpy as np
 
 from fedrec.errors import KeysError, RoundError
-from fedrec.protection.masks.agreement import pair_mask_key, self_mask_key
-from fedrec.protection.masks.keys import private_key
-from fedrec.protection.masks.keystream import WORD, Words, add_mask, add_words
+from fedrec.protection.masks.keys import (
+    WORD,
+    Words,
+    add_mask,
+    add_words,
+    pair_mask_key,
+    private_key,
+    self_mask_key,
+)
 from fedrec.protection.masks.shamir import combine
 
 __all__ = ["Left", "Stayed", "recover", "unmask"]

@@ -24,7 +24,7 @@ from fedrec.protection.masks import (
     Tolerance,
     plan_masks,
 )
-from fedrec.protection.masks.keystream import Words, add_mask
+from fedrec.protection.masks.keys import Words, add_mask
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 TEN_TEN = Tolerance(corrupt_share=0.1, dropout_share=0.1, malicious=False)

@@ -18,7 +18,7 @@ from fedrec.protection.masks import (
     KeyAdvertisement,
     KeyList,
     ShareBundle,
-    bodies,
+    messages,
 )
 from fedrec.wire.convert import STEP_MESSAGE
 from fedrec.wire.limits import MAX_STEP_BYTES
@@ -44,9 +44,9 @@ def test_shares_and_inboxes(holders: tuple[int, ...], sealed: bytes) -> None:
     bundle = ShareBundle(
         holders=holders, sealed=(sealed,) * len(holders), self_commitment=b"c" * 32
     )
-    assert bodies.shares_from_bytes(bodies.shares_to_bytes(bundle)) == bundle
+    assert messages.shares_from_bytes(messages.shares_to_bytes(bundle)) == bundle
     inbox = Inbox(shared=b"\x07", owners=holders, sealed=(sealed,) * len(holders))
-    assert bodies.inbox_from_bytes(bodies.inbox_to_bytes(inbox)) == inbox
+    assert messages.inbox_from_bytes(messages.inbox_to_bytes(inbox)) == inbox
 
 
 @given(positions)
@@ -58,30 +58,30 @@ def test_answers_and_signatures(owners: tuple[int, ...]) -> None:
         key_owners=owners[half:],
         key_shares=(b"k" * 33,) * (len(owners) - half),
     )
-    assert bodies.answer_from_bytes(bodies.answer_to_bytes(given_)) == given_
+    assert messages.answer_from_bytes(messages.answer_to_bytes(given_)) == given_
     signatures = {owner: bytes([owner % 256]) * 64 for owner in owners}
-    raw = bodies.signatures_to_bytes(signatures)
-    assert bodies.signatures_from_bytes(raw) == signatures
+    raw = messages.signatures_to_bytes(signatures)
+    assert messages.signatures_from_bytes(raw) == signatures
 
 
 def test_keys_and_their_list() -> None:
-    raw = bodies.keys_to_bytes(keys_of(1), b"m" * 32)
-    assert bodies.keys_from_bytes(IDS[1], raw) == (keys_of(1), b"m" * 32)
+    raw = messages.keys_to_bytes(keys_of(1), b"m" * 32)
+    assert messages.keys_from_bytes(IDS[1], raw) == (keys_of(1), b"m" * 32)
     key_list = KeyList.of(keys_of(number) for number in range(3))
-    raw = bodies.key_list_to_bytes(key_list)
-    assert bodies.key_list_from_bytes(raw) == key_list
-    twice = bodies.key_list_to_bytes(KeyList((keys_of(0), keys_of(0))))
+    raw = messages.key_list_to_bytes(key_list)
+    assert messages.key_list_from_bytes(raw) == key_list
+    twice = messages.key_list_to_bytes(KeyList((keys_of(0), keys_of(0))))
     with pytest.raises(ProtocolError, match="twice"):
-        bodies.key_list_from_bytes(twice)
+        messages.key_list_from_bytes(twice)
 
 
 READERS: list[Callable[[bytes], Any]] = [
-    lambda raw: bodies.keys_from_bytes(IDS[0], raw),
-    bodies.shares_from_bytes,
-    bodies.answer_from_bytes,
-    bodies.key_list_from_bytes,
-    bodies.inbox_from_bytes,
-    bodies.signatures_from_bytes,
+    lambda raw: messages.keys_from_bytes(IDS[0], raw),
+    messages.shares_from_bytes,
+    messages.answer_from_bytes,
+    messages.key_list_from_bytes,
+    messages.inbox_from_bytes,
+    messages.signatures_from_bytes,
 ]
 
 
@@ -97,11 +97,11 @@ def test_any_other_bytes_are_refused_or_read_but_never_crash(
 
 
 def test_contents_that_are_cut_short_are_refused() -> None:
-    whole = bodies.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 64})
-    short = bodies.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 63})
-    assert bodies.signatures_from_bytes(whole)
+    whole = messages.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 64})
+    short = messages.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 63})
+    assert messages.signatures_from_bytes(whole)
     with pytest.raises(ProtocolError, match="64 bytes each"):
-        bodies.signatures_from_bytes(short)
+        messages.signatures_from_bytes(short)
 
 
 def test_messages_are_signed_in_every_field_and_limited() -> None:

@@ -8,13 +8,16 @@ from common.protection.masks.cohort import TEN_TEN, Cohort, make_people, make_te
 from fedrec.errors import BadSignature, KeysError, MalformedUpdate, NotInRoster, SettingsError
 from fedrec.identity.identity import Identity
 from fedrec.protection.masks import KeyAdvertisement, KeyList, Participant
-from fedrec.protection.masks.agreement import (
+from fedrec.protection.masks.keys import (
     SEALED_BYTES,
+    RoundKeys,
+    exchange,
     open_shares,
     pair_mask_key,
+    private_key,
+    public_key,
     seal_shares,
 )
-from fedrec.protection.masks.keys import RoundKeys, exchange, private_key, public_key
 
 DIGEST = b"d" * 32
 

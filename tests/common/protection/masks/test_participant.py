@@ -10,7 +10,7 @@ from common.protection.masks.cohort import Cohort, make_terms
 
 from fedrec.errors import KeysError, PartialCell, RefusedError, RevealRefused, RoundError, SplitView
 from fedrec.protection.masks import Participant
-from fedrec.protection.masks.positions import pack
+from fedrec.protection.masks.messages import pack
 
 
 def test_a_restart_before_every_message_changes_nothing() -> None:

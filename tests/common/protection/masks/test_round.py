@@ -16,7 +16,7 @@ from fedrec.errors import (
     RoundError,
 )
 from fedrec.protection.masks import GivenShares, Inbox, ShareBundle, Tolerance
-from fedrec.protection.masks.positions import pack, unpack
+from fedrec.protection.masks.messages import pack, unpack
 from fedrec.protection.vector import SegmentSpec, VectorSpec
 
 LIAR = Tolerance(corrupt_share=0.1, dropout_share=0.1, malicious=True)

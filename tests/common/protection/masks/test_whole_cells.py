@@ -11,10 +11,14 @@ from common.protection.masks.cohort import TEN_TEN, Cohort, make_people
 
 from fedrec.errors import MalformedUpdate, PartialCell, RevealRefused, RoundClosed, RoundError
 from fedrec.protection.masks import GivenShares, KeyList, Participant, Tolerance
-from fedrec.protection.masks.agreement import pair_mask_key, self_commitment
-from fedrec.protection.masks.keys import private_key, public_key
-from fedrec.protection.masks.keystream import add_mask
-from fedrec.protection.masks.positions import pack
+from fedrec.protection.masks.keys import (
+    add_mask,
+    pair_mask_key,
+    private_key,
+    public_key,
+    self_commitment,
+)
+from fedrec.protection.masks.messages import pack
 from fedrec.protection.masks.shamir import combine
 
 LIAR = Tolerance(corrupt_share=0.1, dropout_share=0.1, malicious=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedrec.errors import MalformedUpdate, PlanMismatch, RevealRefused, SettingsError
 from fedrec.protection.masks import MaskWords, plan_masks
-from fedrec.protection.masks.keystream import Words, add_mask
+from fedrec.protection.masks.keys import Words, add_mask
 from fedrec.protection.vector import SegmentSpec, VectorSpec
 
 
