@@ -21,8 +21,7 @@ from gmpy2 import mpz
 from measuring import describe_machine, interleaved, print_ratio, summary
 
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.fixed_base import FixedBase
-from fedrec.protection.paillier_key import PaillierSecretKey
+from fedrec.protection.paillier_key import FixedBase, PaillierSecretKey
 
 PHE, MEMBER, PUBLIC, PLAIN = "phe", "member, tables", "public key, table", "public key, no table"
 

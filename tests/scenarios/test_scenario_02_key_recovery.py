@@ -19,8 +19,7 @@ from fedrec.config.combinations import find_conflicts
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import BlockMember
-from fedrec.protection.modular import unpack_blocks
+from fedrec.protection.blocks import BlockMember, unpack_blocks
 from fedrec.protection.residues import ResidueLayout, Residues
 
 N_CLIENTS = 20

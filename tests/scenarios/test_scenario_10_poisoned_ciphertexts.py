@@ -30,7 +30,7 @@ from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RevealRefused
 from fedrec.identity.identity import Identity
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.modular import pack_blocks
+from fedrec.protection.blocks import pack_blocks
 from fedrec.protection.residues import ResidueLayout
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
@@ -161,7 +161,8 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
     code = (
         "import sys\n"
         "import fedrec_server.app\n"
-        "from fedrec.protection import modular, residues, envelope\n"
+        "from fedrec.protection import residues, envelope\n"
+from fedrec.protection import blocks
         "assert not {'tenseal', '_tenseal_cpp', 'fedrec_client'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

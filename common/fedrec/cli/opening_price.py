@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedrec.config.schema import Plan
 from fedrec.protection import ProtectionPlan
-from fedrec.protection.opening import opening_seconds
+from fedrec.protection.asked_round import opening_seconds
 
 __all__ = ["OpeningPrice"]
 

@@ -16,9 +16,8 @@ from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.planning.statements import honesty_statements
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
-from fedrec.protection.asked_round import AskedRound, StepsPrice
+from fedrec.protection.asked_round import DECRYPTION_SECONDS, AskedRound, StepsPrice
 from fedrec.protection.encryption_parameters import security_bits
-from fedrec.protection.opening import DECRYPTION_SECONDS
 from fedrec.updates import UPDATES, PaperNumbers
 
 __all__ = [

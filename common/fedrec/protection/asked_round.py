@@ -7,10 +7,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import VectorSpec
 
-__all__ = ["AskedRound", "StepsPrice"]
+__all__ = [
+    "DECRYPTION_SECONDS",
+    "AskedRound",
+    "StepsPrice",
+    "opening_seconds",
+]
+
+DECRYPTION_SECONDS = 0.03
+"""Of one Paillier ciphertext, with room for a machine that does other things as well."""
+MULTIPLICATION_SECONDS = 0.0001
+FETCHED_BYTES_PER_SECOND = 100_000.0
+
+
+def opening_seconds(plan: ProtectionPlan, n_summands: int, *, adds_up: bool) -> float:
+    """Return what a key holder takes to fetch and open a sum of so many messages.
+
+    Args:
+        adds_up: whether it fetches the messages and adds them up itself, or the sum.
+    """
+    n_blocks = plan.expected_blocks(n_summands)
+    fetched, seconds = plan.sum_bytes(n_blocks), DECRYPTION_SECONDS * n_blocks
+    if adds_up:
+        fetched = n_summands * plan.message_bytes
+        seconds += MULTIPLICATION_SECONDS * n_summands * plan.n_blocks
+    return seconds + fetched / FETCHED_BYTES_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,4 @@
-"""Chooses parameters: enough security, no overflow, noise below its bound, fewest blocks.
-
-Rules that every plan meets, or there is no plan:
-
-- at least 128 bits of security by the homomorphic encryption standard, all primes counted;
-- BFV: the noise bound leaves 6 bits to Q / (2t), where decryption would begin to fail;
-- CKKS: 6 bits between the largest encoded sum and the modulus, an error from noise of at most
-  1/8 of a grid unit and from floating point of at most 1/8, so that rounding, which is right
-  below 1/2, gives the exact integers;
-- values that carry a share of noise are not split into limbs (`SegmentSpec.whole`).
-
-What is proven and what holds but for a chance below 2^-40 is told apart in `noise` and in the
-plan's ``proof``. One slot of every block counts messages: see `blocks`.
-"""
+"""The parameters of a lattice scheme, and the bounds on the noise of a sum that they follow from."""
 
 from __future__ import annotations
 
@@ -22,22 +9,103 @@ from dataclasses import dataclass, replace
 from fedrec.errors import SettingsError
 from fedrec.protection.envelope import HEADER_BYTES
 from fedrec.protection.limbs import LimbLayout
-from fedrec.protection.noise import bfv_noise, ckks_noise, float_error
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.primes import batching_prime, coefficient_primes
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.residues import ResidueLayout, batching_prime, coefficient_primes
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import VectorSpec
 
 __all__ = [
     "BFV_PRESETS",
     "CKKS_PRESETS",
+    "FAILURE_BITS",
+    "NoiseBound",
     "Preset",
+    "bfv_noise",
+    "ckks_noise",
+    "float_error",
     "plan_bfv",
     "plan_ckks",
     "resized",
     "security_bits",
 ]
+
+FAILURE_BITS = 40
+ERROR_MAX = 21
+DIRECTIONS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseBound:
+    """A bound that always holds, and one that fails with probability below 2^-40.
+
+    Both are absolute values: coefficients modulo Q for BFV, slots times scale for CKKS.
+    """
+
+    worst_case: float
+    likely: float
+
+    def proof(self, limit: float) -> str:
+        """Say which of the two keeps a sum below ``limit``."""
+        if self.worst_case <= limit:
+            return "worst case"
+        return "probability" if self.smaller <= limit else "none"
+
+    @property
+    def smaller(self) -> float:
+        """The tighter of the two bounds."""
+        return min(self.worst_case, self.likely)
+
+
+def bfv_noise(degree: int, special_bits: int, n_summands: int, n_blocks: int) -> NoiseBound:
+    """Bound the noise of every coefficient of a sum of BFV ciphertexts."""
+    certain = n_summands * (0.5 + _divided_error(degree, special_bits))
+    tail = math.log(2 * degree * n_blocks) + FAILURE_BITS * math.log(2)
+    variance = n_summands * (degree + 1) / 12
+    return NoiseBound(
+        worst_case=certain + n_summands * (1 + degree) / 2,
+        likely=certain + math.sqrt(2 * variance * tail),
+    )
+
+
+def ckks_noise(
+    degree: int, special_bits: int, n_summands: int, n_blocks: int, *, n_primes: int
+) -> NoiseBound:
+    """Bound the error of every real slot of a sum of CKKS ciphertexts, times the scale.
+
+    With several data primes SEAL composes a coefficient from 64-bit words in floating point,
+    where a borrow between words costs up to 2^11; that is inside both bounds.
+    """
+    half = degree // 2
+    per_coefficient = 0.5 + _divided_error(degree, special_bits)
+    borrow = 2**11 if n_primes > 1 else 0
+    certain = degree * (n_summands * per_coefficient + borrow)
+    key_tail = math.log(DIRECTIONS * half) + (FAILURE_BITS + 1) * math.log(2)
+    key_squared = 2 * degree / 3 * key_tail / math.cos(math.pi / DIRECTIONS) ** 2
+    tail = math.log(2 * half * n_blocks) + (FAILURE_BITS + 1) * math.log(2)
+    variance = n_summands * half * (1 + key_squared) / 12
+    return NoiseBound(
+        worst_case=certain + n_summands * degree * (1 + degree) / 2,
+        likely=certain + math.sqrt(2 * variance * tail),
+    )
+
+
+def float_error(degree: int, n_summands: int) -> float:
+    """Bound the error of encoding K messages and decoding their sum, per unit of the sum's bound.
+
+    The transform of length N in double precision errs by at most log2(N) e relative to the
+    2-norm (Higham, Accuracy and Stability, theorem 24.2); e = 16 x 2^-53 covers its constants,
+    inexact roots and the conversion to double. A slot is off by at most the 2-norm of the error.
+    With B the bound on the sum of absolute values in a slot, the summed vector has 2-norm at
+    most sqrt(N) B, and the K encoded ones together at most sqrt(K) sqrt(N) B (Cauchy-Schwarz).
+    """
+    relative = math.log2(degree) * 16 * 2.0**-53
+    return relative * math.sqrt(degree) * (1 + math.sqrt(n_summands))
+
+
+def _divided_error(degree: int, special_bits: int) -> float:
+    """Bound (e0 + e1 s - e u) / P, with P at least half of 2^special_bits."""
+    return float(ERROR_MAX * (2 * degree + 1) / 2.0 ** (special_bits - 1))
+
 
 SPARE_BITS = 6
 ERROR_SHARE = 1 / 8

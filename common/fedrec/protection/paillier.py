@@ -41,7 +41,7 @@ from fedrec.protection.tags import check_bounds
 from fedrec.protection.vector import VectorSpec
 
 if TYPE_CHECKING:
-    from fedrec.protection.entries import EntryLayout
+    from fedrec.protection.packing import EntryLayout
     from fedrec.protection.paillier_key import (
         PaillierEncryptor,
         PaillierPublicKey,
@@ -176,7 +176,7 @@ class Paillier(Protection):
 
     def _public(self, context: bytes) -> tuple[Envelope, PaillierPublicKey, EntryLayout | None]:
         """Return what a context names: the envelope, the modulus, and the layout of entries."""
-        from fedrec.protection.entries import EntryLayout
+        from fedrec.protection.packing import EntryLayout
         from fedrec.protection.paillier_key import PaillierPublicKey
 
         envelope, modulus = self._open_context(context)

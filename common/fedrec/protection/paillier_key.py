@@ -1,29 +1,4 @@
-"""Paillier's keys: making them, encrypting with either half, decrypting with the secret one.
-
-Paillier, Public-key cryptosystems based on composite degree residuosity classes (Eurocrypt 1999),
-with generator n + 1. A ciphertext of m is (1 + m n) s mod n^2 with s a random n-th residue. How s
-is drawn is all that costs anything, and there are three ways:
-
-- r^n for random r, which is the textbook's and needs a power with a full exponent modulo n^2.
-- With the public key alone, Damgard, Jurik and Nielsen (A generalization of Paillier's public-key
-  system with applications to electronic voting, 2010): h = -x^2 and h_n = h^n are fixed and s is
-  h_n^a, a random of half the bits of n. A table of the fixed base h_n does the rest. This rests on
-  one more assumption, that of short exponents (Goldreich and Rosen: as hard as factoring). Members
-  do this where the key authority keeps the factors (`PaillierEncryptor`).
-- With the factors p and q, which every member has where members open sums: modulo p^2 the n-th
-  residues are a cyclic group of order p - 1. With a base that generates it, a power with an
-  exponent drawn uniformly below p - 1 is a uniform n-th residue, and the same for q. Numbers have
-  half the length, exponents are no longer than above, and what comes out is distributed *exactly*
-  as the textbook's: no assumption beyond Paillier's. It is the fastest of the three, so a party
-  that can does this.
-
-A generator can only be known where p - 1 is factored. So p is made as 2 c r + 1 from a prime r
-nearly as long as p and a small c: a strong prime, as older standards even ask for. Exponents come
-from `secrets`, one for each ciphertext, and are never kept, so that there is no pool of random
-values that a second use, a fork or a snapshot of the process could make leak.
-
-Arithmetic is GMP's and not constant in time; see the threat model.
-"""
+"""Paillier's keys: making them, encrypting with either half, decrypting with the secret one."""
 
 from __future__ import annotations
 
@@ -36,9 +11,53 @@ from gmpy2 import mpz
 
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.identity.secret import Secret
-from fedrec.protection.fixed_base import FixedBase
 
-__all__ = ["PaillierEncryptor", "PaillierPublicKey", "PaillierSecretKey"]
+__all__ = [
+    "FixedBase",
+    "PaillierEncryptor",
+    "PaillierPublicKey",
+    "PaillierSecretKey",
+]
+
+
+class FixedBase:
+    """A base with its table.
+
+    Args:
+        base: the base, below ``modulus``.
+        modulus: all arithmetic is modulo it.
+        exponent_bits: exponents are below 2^exponent_bits.
+        window_bits: the table has 2^window_bits entries for each of the
+            exponent_bits / window_bits windows.
+    """
+
+    def __init__(
+        self, base: mpz, modulus: mpz, exponent_bits: int, *, window_bits: int = 7
+    ) -> None:
+        self._modulus = modulus
+        self._window_bits = window_bits
+        self._rows: list[list[mpz]] = []
+        for _ in range(-(-exponent_bits // window_bits)):
+            row = [mpz(1)]
+            for _ in range((1 << window_bits) - 1):
+                row.append(row[-1] * base % modulus)
+            self._rows.append(row)
+            base = row[-1] * base % modulus
+
+    def power(self, exponent: mpz) -> mpz:
+        """Return base^exponent; digits beyond the table would be lost, so they are an error.
+
+        Raises:
+            ValueError: for an exponent that is negative or longer than was said.
+        """
+        digits = gmpy2.unpack(exponent, self._window_bits)
+        result, modulus = mpz(1), self._modulus
+        if len(digits) > len(self._rows):
+            raise ValueError("The exponent is longer than the table.")
+        for row, digit in zip(self._rows, digits, strict=False):
+            result = result * row[digit] % modulus
+        return result
+
 
 COFACTOR_BITS = 20
 PUBLIC_WINDOW_BITS = 5

@@ -9,8 +9,8 @@ import numpy as np
 from gmpy2 import mpz
 
 from fedrec.errors import KeysError, RevealRefused, WrongTags
-from fedrec.protection.entries import EntryLayout
 from fedrec.protection.envelope import Envelope
+from fedrec.protection.packing import EntryLayout, SlotLayout
 from fedrec.protection.paillier_key import (
     PaillierEncryptor,
     PaillierPublicKey,
@@ -25,7 +25,6 @@ from fedrec.protection.protection import (
     encrypts_only,
 )
 from fedrec.protection.slot_widths import TAG_MODULUS, SlotWidths
-from fedrec.protection.slots import SlotLayout
 from fedrec.protection.tags import Tagging, check_tags
 from fedrec.protection.vector import Integers, VectorSpec
 

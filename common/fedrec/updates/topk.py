@@ -4,7 +4,7 @@ A baseline of the CoLR paper (section 5.2): k = ceil(ratio x n_items x dim) valu
 magnitude over the flattened table; of equal ones those with the lowest index. The paper's clients
 send (index, value) pairs, which name the items that a user touched; here the zeros travel too,
 so that the vector has one length and, protected, says nothing. `update.indices` = "clear" is the
-paper's: k ciphertexts whose indices anybody reads (`fedrec.protection.entries`).
+paper's: k ciphertexts whose indices anybody reads (`fedrec.protection.packing`).
 """
 
 from __future__ import annotations

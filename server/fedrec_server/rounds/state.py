@@ -11,7 +11,7 @@ from fedrec.identity.cells import Partition
 from fedrec.identity.whole_cells import core_among, whole_among, whole_cells
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
-from fedrec.protection.opening import opening_seconds
+from fedrec.protection.asked_round import opening_seconds
 from fedrec.protection.round_protocol import ONE_STEP, SUMMING
 from fedrec.protection.tolerance import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob

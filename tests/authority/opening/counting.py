@@ -118,4 +118,4 @@ class CountedWorld(AuthorityWorld):
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let puppets send what their own software would not: more holders than users."""
     monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
-    monkeypatch.setattr("fedrec.protection.slots.gmpy2.pack", packed_without_checks)
+    monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)

@@ -61,7 +61,7 @@ def spoilt(world: World, attack: Attack, monkeypatch: pytest.MonkeyPatch, *spoil
     monkeypatch.setattr(world, "vector", vector)
     # Changed software does not check what it sends.
     monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
-    monkeypatch.setattr("fedrec.protection.slots.gmpy2.pack", packed_without_checks)
+    monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)
 
 
 def state_of(world: AuthorityWorld) -> Any:

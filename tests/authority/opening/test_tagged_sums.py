@@ -12,8 +12,7 @@ from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch
 
 from fedrec.ids import RoundId
-from fedrec.protection.blocks import BlockMember
-from fedrec.protection.modular import unpack_blocks
+from fedrec.protection.blocks import BlockMember, unpack_blocks
 from fedrec.protection.residues import ResidueLayout
 from fedrec.wire.chunks import Blob
 from fedrec_authority.folder.authority_folder import STATE_FOLDER

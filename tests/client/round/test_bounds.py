@@ -110,7 +110,7 @@ def spoilt(world: World, attack: Attack, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(world, "vector", vector)
     # Changed software does not check what it sends, and writes negative numbers where none are.
     monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
-    monkeypatch.setattr("fedrec.protection.slots.gmpy2.pack", packed_without_checks)
+    monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)
 
 
 def packed_without_checks(values: list[int], width: int) -> int:

@@ -11,7 +11,7 @@ from conformance.protection_suite import extreme, make_party
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
 from fedrec.protection.bfv import BFVMember
-from fedrec.protection.modular import unpack_blocks
+from fedrec.protection.blocks import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import MAX_BOUND

@@ -26,8 +26,7 @@ from gmpy2 import mpz
 
 from fedrec.errors import KeysError, MalformedUpdate, RevealRefused, SettingsError
 from fedrec.protection import Paillier, SegmentSpec, VectorSpec
-from fedrec.protection.fixed_base import FixedBase
-from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
+from fedrec.protection.paillier_key import FixedBase, PaillierPublicKey, PaillierSecretKey
 from fedrec.protection.slot_widths import TAG_MODULUS
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedrec.errors import RevealRefused
 from fedrec.protection import SegmentSpec, VectorSpec
+from fedrec.protection.packing import SlotLayout
 from fedrec.protection.slot_widths import COUNTER_BITS, SlotWidths, slot_bits
-from fedrec.protection.slots import SlotLayout
 
 WIDTHS = SlotWidths(capacity_bits=100)
 MODULUS = mpz(2) ** (100 + COUNTER_BITS) + 1
