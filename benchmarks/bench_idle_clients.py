@@ -33,9 +33,9 @@ from made_federation import Workspace
 
 from fedrec.config.layout import Layout, protection_of
 from fedrec.config.rows import ROW_STEP
-from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.identity import Identity
+from fedrec.identity.public import read_issuer
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunk_parts import chunk_to_part
 from fedrec.wire.chunks import chunks

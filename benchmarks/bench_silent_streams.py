@@ -26,9 +26,9 @@ from small_federation import federation
 from uploader import Uploader
 
 from fedrec.config.rows import ROW_STEP
-from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
+from fedrec.identity.public import read_issuer
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.demo.processes import Processes
 

@@ -31,10 +31,10 @@ from small_federation import federation, signed_header, training_vector
 
 from fedrec.config.layout import Layout, protection_of
 from fedrec.config.rows import ROW_STEP
-from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.wire.chunks import split
 from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.grpc_link import GrpcLink

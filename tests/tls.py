@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from fedrec.identity.certificates import Credentials
-from fedrec.identity.issuer import Issuer, Role
+from fedrec.identity.certificates import Credentials, Issuer, Role
 
 __all__ = ["credentials", "issuer", "server_credentials"]
 

@@ -25,10 +25,10 @@ from fedrec.errors import (
 )
 from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec.formats import ENVIRONMENT_NAME
-from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import certificate_sha256
 from fedrec.identity.client_folder import known_identity, new_or_known_identity
 from fedrec.identity.identity import KEY_FILE, Identity
+from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished

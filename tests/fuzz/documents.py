@@ -18,13 +18,11 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.readers import read_interactions
 from fedrec.highwater import Highwater, record
 from fedrec.identity.application import SignedApplication
-from fedrec.identity.authority_key import read_authority_key, read_issuer
-from fedrec.identity.certificates import Credentials, check_certificate, key_of
+from fedrec.identity.certificates import Credentials, Issuer, check_certificate, key_of
 from fedrec.identity.document import encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
-from fedrec.identity.issuer import Issuer
-from fedrec.identity.public import PublicIdentity
+from fedrec.identity.public import PublicIdentity, read_authority_key, read_issuer
 from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import seal, unseal, unwrap, wrap
 from fedrec.ids import ItemId, UserId

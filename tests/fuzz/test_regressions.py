@@ -9,9 +9,8 @@ import pytest
 from fuzz.targets import target
 
 from fedrec.errors import KeysError
-from fedrec.identity.certificates import check_certificate, key_of
+from fedrec.identity.certificates import Issuer, check_certificate, key_of
 from fedrec.identity.document import Document
-from fedrec.identity.issuer import Issuer
 
 HALF = "\ud800"
 """JSON may name it; UTF-8 cannot write it."""

@@ -23,8 +23,7 @@ from server.support.serving import serving
 from server.support.world import World
 
 from fedrec.errors import NotInRoster
-from fedrec.identity.cells import Partition, Standing
-from fedrec.identity.whole_cells import check_whole, whole_among
+from fedrec.identity.cells import Partition, Standing, check_whole, whole_among
 from fedrec.ids import ClientId
 from fedrec.wire.messages import Wait
 from fedrec_authority.membership.cell_placement import place

@@ -26,8 +26,7 @@ from fedrec.cli.main import main
 from fedrec.config.schema import Plan
 from fedrec.data import generate
 from fedrec.errors import FolderInUse, KeysError, SettingsError, StorageError
-from fedrec.identity.certificates import Credentials
-from fedrec.identity.issuer import Issuer
+from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.key_files import write_secret
 from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fedrec.config.schema import Settings
 from fedrec.errors import KeysError
-from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import (
     CERTIFICATE_FILE,
     Credentials,
@@ -19,6 +18,7 @@ from fedrec.identity.certificates import (
 )
 from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import read_public
+from fedrec.identity.public import read_issuer
 from fedrec.wire.link import Link
 
 __all__ = ["certificate_path", "invitation_of", "invited_link", "open_link", "own_credentials"]

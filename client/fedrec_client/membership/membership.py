@@ -17,12 +17,12 @@ from fedrec.errors import (
     RefusedError,
     VersionMismatch,
 )
+from fedrec.identity.cells import check_whole
 from fedrec.identity.epoch_secrets import EpochSecrets
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, derive, keyed_tag
-from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.protection import Member, Protection

@@ -1,26 +1,13 @@
-"""Cells: who is summed with whom, for good.
-
-Every opened sum is made of whole cells, so that no two sums differ by less than a cell. What a
-roster says of them is checked by clients, coordinator and authority alike; see `cell_rules`.
-
-A cell's core is in every sum of that cell whole; its guests may be missing, by their own word.
-A member that left is listed, because sums with it were opened. A party's place counts as fresh in
-the first cell that it came into, and nowhere else. Every cell ever made keeps `cell_size` fresh
-parties in its core that never were guests and never left: in whatever way sums are combined, the
-fresh ones of the newest cell among them stay together.
-
-What it does not give: nothing is promised among the parties of one cell, and parties that collude
-count as one party less each.
-"""
+"""Cells: who is summed with whom, for good; and whose updates may be added up."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
-from fedrec.errors import BadSignature, KeysError
+from fedrec.errors import BadSignature, KeysError, PartialCell
 from fedrec.identity.document import Document, JsonValue, encode_bytes
 from fedrec.identity.public import fingerprint, verify
 from fedrec.ids import ClientId, canonical
@@ -31,8 +18,13 @@ __all__ = [
     "CellState",
     "Partition",
     "Standing",
+    "check_whole",
     "consents",
+    "core_among",
     "guest_consent",
+    "missing_from",
+    "whole_among",
+    "whole_cells",
 ]
 
 CellState: TypeAlias = Literal["active", "paused", "retired"]
@@ -253,3 +245,74 @@ class Partition:
 
 def _by_client_id(standing: Standing) -> ClientId:
     return standing.client_id
+
+
+def whole_cells(partition: Partition, clients: Collection[ClientId]) -> Iterator[Cell]:
+    """Yield the active cells of which nobody is missing who has to be in a sum."""
+    here = frozenset(clients)
+    for cell in partition.cells:
+        if cell.state == "active" and here.issuperset(cell.core):
+            yield cell
+
+
+def whole_among(partition: Partition, clients: Collection[ClientId]) -> frozenset[ClientId]:
+    """Return those of some clients whose updates may be added up."""
+    here = frozenset(clients)
+    if not partition.cell_size:
+        return here
+    found = (here.intersection(cell.members) for cell in whole_cells(partition, here))
+    return frozenset().union(*found)
+
+
+def core_among(partition: Partition, clients: Collection[ClientId]) -> frozenset[ClientId]:
+    """Return those of some clients who are no guests; a sum has to hide one among these."""
+    if not partition.cell_size:
+        return frozenset(clients)
+    return frozenset(clients).difference(*(cell.guests for cell in partition.cells))
+
+
+def missing_from(partition: Partition, clients: Collection[ClientId]) -> frozenset[ClientId]:
+    """Return who is missing from cells that some clients are of."""
+    here = frozenset(clients)
+    touched = (cell for cell in partition.in_use if not here.isdisjoint(cell.members))
+    return frozenset().union(*(cell.core for cell in touched)) - here
+
+
+def check_whole(
+    partition: Partition,
+    clients: Collection[ClientId],
+    *,
+    least: int,
+    least_cells: int = 1,
+    what: str,
+) -> None:
+    """Refuse a sum that, with another one, would be that of fewer clients than a cell has.
+
+    Args:
+        clients: whose updates are in the sum.
+        least: how many it must have that are no guests.
+        least_cells: how many cells it must have.
+        what: the sum, for the error.
+
+    Raises:
+        PartialCell: naming how many are missing, or are in no cell.
+    """
+    here = frozenset(clients)
+    core = len(core_among(partition, here))
+    if core < least:
+        raise PartialCell(
+            f"{what} is over {core} clients that have to be in it, expected at least {least}."
+        )
+    astray = here - whole_among(partition, here)
+    if astray:
+        missing = len(missing_from(partition, astray))
+        raise PartialCell(
+            f"{what} is over {len(astray)} clients without the {missing} others with whom they "
+            "are always summed: with another sum it would tell about fewer than the roster allows.",
+        )
+    found = sum(1 for _ in whole_cells(partition, here))
+    if partition.cell_size and found < least_cells:
+        raise PartialCell(
+            f"{what} is over {found} cells, expected at least {least_cells}: more than may be "
+            "corrupt (federation.corrupt_cells)."
+        )

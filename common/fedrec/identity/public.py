@@ -1,4 +1,4 @@
-"""What everybody may know of a client: its public keys and its fingerprint."""
+"""What everybody may know: a client's public keys and fingerprint, and the key authority's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from fedrec.identity.document import (
 from fedrec.identity.key_files import read_public, write_public
 from fedrec.ids import ClientId, canonical
 
-__all__ = ["PublicIdentity", "fingerprint", "verify"]
+__all__ = [
+    "PublicIdentity",
+    "fingerprint",
+    "read_authority_key",
+    "read_issuer",
+    "verify",
+    "write_authority_key",
+]
 
 KIND = "fedrec public identity"
 MAX_BYTES = 16 * 1024
@@ -152,3 +159,43 @@ class PublicIdentity:
         return cls.from_json(
             read_public(path, max_bytes=MAX_BYTES, remedy="Ask the client's owner for it.")
         )
+
+
+_KIND = "fedrec authority key"
+_MAX_BYTES = 16 * 1024
+
+
+def read_authority_key(path: Path) -> bytes:
+    """Return the authority's Ed25519 public key, 32 bytes.
+
+    Raises:
+        KeysError: the file is missing or is no authority's public key.
+    """
+    return _read(path)[0]
+
+
+def read_issuer(path: Path) -> bytes:
+    """Return the certificate (PEM) from which all others of the federation come.
+
+    Raises:
+        KeysError: the file is missing or is no authority's public key.
+    """
+    return _read(path)[1]
+
+
+def write_authority_key(path: Path, public_key: bytes, issuer: bytes) -> None:
+    """Write what `read_authority_key` and `read_issuer` read."""
+    fields = {"public_key": encode_bytes(public_key), "issuer": encode_bytes(issuer)}
+    write_public(path, write_document(_KIND, fields))
+
+
+def _read(path: Path) -> tuple[bytes, bytes]:
+    raw = read_public(
+        path,
+        max_bytes=_MAX_BYTES,
+        remedy="Ask the data owners, not the coordinator, for the authority's public key.",
+    )
+    document = Document.parse(raw, _KIND, str(path))
+    key, issuer = document.raw("public_key", length=32), document.raw("issuer")
+    document.finish()
+    return key, issuer

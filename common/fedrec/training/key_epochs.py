@@ -11,8 +11,8 @@ from fedrec.errors import KeysError
 from fedrec.identity.authority import Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import RevealerKeyChanges
 from fedrec.identity.public import PublicIdentity
-from fedrec.identity.revealer_keys import RevealerKeyChanges
 from fedrec.identity.roster import Roster
 
 __all__ = ["make_epoch"]

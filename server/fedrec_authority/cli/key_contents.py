@@ -8,11 +8,10 @@ from pathlib import Path
 from fedrec.cli.terminal import count_of
 from fedrec.errors import KeysError
 from fedrec.identity.authority import AUTHORITY_FILE, Authority
-from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import REVEALER_FOLDER
 from fedrec.identity.identity import KEY_FILE, Identity
-from fedrec.identity.public import PublicIdentity, fingerprint
-from fedrec.identity.revealer_keys import REVEALER_FOLDER
+from fedrec.identity.public import PublicIdentity, fingerprint, read_authority_key
 from fedrec.identity.roster import Roster
 from fedrec_authority.membership.members import Membership
 

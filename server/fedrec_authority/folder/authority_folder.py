@@ -41,13 +41,12 @@ from fedrec.identity.authority import (
     ROSTERS_FOLDER,
     Authority,
 )
-from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.document import Document
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import REVEALER_FOLDER, RevealerKeys
 from fedrec.identity.key_files import read_public
-from fedrec.identity.public import PublicIdentity
-from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
+from fedrec.identity.public import PublicIdentity, read_authority_key, read_issuer
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec_authority.membership.cell_placement import cell_size_of

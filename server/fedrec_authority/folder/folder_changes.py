@@ -16,14 +16,13 @@ from fedrec.disk import require_writable
 from fedrec.errors import KeysError
 from fedrec.folder_lock import FolderLock
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, ROSTERS_FOLDER, Authority
-from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import CERTIFICATE_FILE, key_of
 from fedrec.identity.document import JsonValue, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import RevealerKeyChanges
 from fedrec.identity.key_files import replace_secret, write_new_public, write_public
-from fedrec.identity.public import PublicIdentity
-from fedrec.identity.revealer_keys import RevealerKeyChanges
+from fedrec.identity.public import PublicIdentity, write_authority_key
 from fedrec.identity.roster import MAX_MEMBERS
 from fedrec.training.key_epochs import make_epoch
 from fedrec_authority.folder.authority_folder import (

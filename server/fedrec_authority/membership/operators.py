@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedrec.errors import KeysError
-from fedrec.identity.certificates import name_of, split_certificates
-from fedrec.identity.issuer import Issuer
+from fedrec.identity.certificates import Issuer, name_of, split_certificates
 from fedrec.identity.key_files import read_public, replace_secret, write_public
 
 __all__ = ["OperatorChanges", "Operators"]

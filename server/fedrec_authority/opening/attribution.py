@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedrec.config.rows import fewest_cells
 from fedrec.errors import FedrecError, ProtocolError, RefusedError
-from fedrec.identity.whole_cells import core_among, whole_cells
+from fedrec.identity.cells import core_among, whole_cells
 from fedrec.ids import ClientId
 from fedrec.wire.limits import MAX_PAUSED
 from fedrec.wire.messages import Reveal, UploadHeader

@@ -21,8 +21,7 @@ from safetensors.numpy import load, save
 
 from fedrec.config.rows import held_widely
 from fedrec.errors import RefusedError
-from fedrec.identity.cells import Cell
-from fedrec.identity.whole_cells import whole_cells
+from fedrec.identity.cells import Cell, whole_cells
 from fedrec.ids import digest
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link

@@ -28,7 +28,7 @@ from fedrec.errors import (
     NotInRoster,
     Unreachable,
 )
-from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.public import read_authority_key
 from fedrec.ids import RoundId
 from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link

@@ -9,8 +9,8 @@ import structlog
 
 from fedrec.clock import ago
 from fedrec.errors import ERRORS
+from fedrec.identity.cells import core_among
 from fedrec.identity.roster import Roster
-from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
 from fedrec_server.rounds import steps
 from fedrec_server.rounds.backoff import is_stalled

@@ -12,7 +12,7 @@ from fedrec.errors import (
     RoundClosed,
     RoundError,
 )
-from fedrec.identity.whole_cells import missing_from
+from fedrec.identity.cells import missing_from
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import steps

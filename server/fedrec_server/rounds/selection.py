@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from fedrec.identity.whole_cells import whole_cells
+from fedrec.identity.cells import whole_cells
 from fedrec.ids import ClientId, RoundId, digest
 from fedrec_server.rounds.state import Round, Rules
 

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from fedrec.config.schema import RoundSettings
-from fedrec.identity.cells import Partition
-from fedrec.identity.whole_cells import core_among, whole_among, whole_cells
+from fedrec.identity.cells import Partition, core_among, whole_among, whole_cells
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
 from fedrec.protection.asked_round import opening_seconds

@@ -14,7 +14,6 @@ from changed_keys import change, keep, rotate
 from fedrec.errors import FedrecError, InvitationUsed, KeysError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.authority import Authority
-from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import (
     Credentials,
     certificate_sha256,
@@ -23,10 +22,9 @@ from fedrec.identity.certificates import (
     key_of,
     split_certificates,
 )
-from fedrec.identity.epoch_secrets import open_epoch
+from fedrec.identity.epoch_secrets import RevealerKeyChanges, open_epoch
 from fedrec.identity.identity import Identity
-from fedrec.identity.public import PublicIdentity
-from fedrec.identity.revealer_keys import RevealerKeyChanges
+from fedrec.identity.public import PublicIdentity, read_issuer
 from fedrec.training.key_epochs import make_epoch
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore

@@ -12,9 +12,8 @@ from fake_clock import FakeClock
 
 from fedrec.errors import KeysError
 from fedrec.identity.application import SignedApplication
-from fedrec.identity.certificates import Credentials
+from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
-from fedrec.identity.issuer import Issuer
 from fedrec.ids import ClientId
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder

@@ -17,12 +17,17 @@ from fedrec.config.schema import Plan
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cell_rules import check
-from fedrec.identity.cells import Partition, consents, guest_consent
-from fedrec.identity.certificates import Credentials
+from fedrec.identity.cells import (
+    Partition,
+    check_whole,
+    consents,
+    core_among,
+    guest_consent,
+    whole_among,
+)
+from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
-from fedrec.identity.issuer import Issuer
 from fedrec.identity.roster import Roster
-from fedrec.identity.whole_cells import check_whole, core_among, whole_among
 from fedrec.ids import ClientId
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder

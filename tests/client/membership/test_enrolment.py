@@ -25,7 +25,7 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.identity.authority import Authority
-from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.public import read_authority_key
 from fedrec.wire.messages import FederationInfo, Wait
 from fedrec_client.membership.enrolment import enrol
 from fedrec_client.membership.membership import Membership

@@ -13,8 +13,8 @@ from made_keys import encryption_key_of
 
 from fedrec.config.layout import METRICS_SLICE
 from fedrec.identity.authority import AUTHORITY_FILE
-from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.identity import Identity
+from fedrec.identity.public import write_authority_key
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, manifest_digest

@@ -20,11 +20,10 @@ from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import ClientSettings, DataSettings, Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.identity.authority import Authority
-from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.cells import Partition
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
-from fedrec.identity.public import PublicIdentity
+from fedrec.identity.public import PublicIdentity, write_authority_key
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Member
 from fedrec.training.learner import Learner

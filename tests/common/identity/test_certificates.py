@@ -14,6 +14,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from fedrec.errors import CertificateExpired, KeysError
 from fedrec.identity.certificates import (
     Credentials,
+    Issuer,
+    Role,
     certificate_sha256,
     check_certificate,
     is_invitation,
@@ -21,7 +23,6 @@ from fedrec.identity.certificates import (
     verify_ecdsa,
 )
 from fedrec.identity.identity import Identity
-from fedrec.identity.issuer import Issuer, Role
 from fedrec.identity.key_files import write_secret
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)

@@ -20,12 +20,11 @@ from isolation import smallest_isolated
 from server.support.made_messages import AUTHORITY, blob, client, header, rules, statement
 
 from fedrec.errors import RefusedError, RosterBreaksCells, RoundError
-from fedrec.identity import cell_rules, whole_cells
+from fedrec.identity import cell_rules, cells
 from fedrec.identity.cell_rules import check
-from fedrec.identity.cells import Cell, Partition, Standing, guest_consent
+from fedrec.identity.cells import Cell, Partition, Standing, check_whole, guest_consent
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId
 from fedrec_authority.membership.cell_placement import place
 from fedrec_server.rounds import selection
@@ -303,7 +302,7 @@ def _no_fresh_rule(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_whole_cells(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(whole_cells, "whole_among", lambda partition, clients: frozenset(clients))
+    patch.setattr(cells, "whole_among", lambda partition, clients: frozenset(clients))
 
 
 def _guests_without_a_word(patch: pytest.MonkeyPatch) -> None:

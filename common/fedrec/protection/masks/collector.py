@@ -18,9 +18,9 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from fedrec.errors import ConflictingUpload, MalformedUpdate, RoundClosed, RoundError
+from fedrec.identity.cells import check_whole
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
-from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId
 from fedrec.protection.masks import messages
 from fedrec.protection.masks.graph import GraphParameters, ring_neighbours

@@ -16,12 +16,12 @@ from fedrec.errors import (
     RoundError,
     SplitView,
 )
+from fedrec.identity.cells import check_whole
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.identity.secret import Secret
-from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId, digest
 from fedrec.protection.masks import messages
 from fedrec.protection.masks.graph import GraphParameters, draw_holders, ring_neighbours

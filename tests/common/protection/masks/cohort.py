@@ -9,10 +9,9 @@ import numpy as np
 from cells import partition_of
 from conformance.protection_suite import random_vectors
 
-from fedrec.identity.cells import Partition
+from fedrec.identity.cells import Partition, whole_among
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec.identity.whole_cells import whole_among
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import (
     Collector,
