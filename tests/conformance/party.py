@@ -20,7 +20,7 @@ from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import UserSplit
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Contribution, Learner
-from fedrec.training.travelling import Sums
+from fedrec.training.server_half import Sums
 
 N_USERS, N_ITEMS = 37, 60
 ROUND = 5

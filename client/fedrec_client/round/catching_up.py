@@ -26,7 +26,7 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec.training.shapes import shape_problem
+from fedrec.training.server_half import shape_problem
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.messages import PublishedRound, Snapshot, manifest_digest

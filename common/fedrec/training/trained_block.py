@@ -18,8 +18,7 @@ from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.tensor_products import user_product
 from fedrec.training.blocks import Block
 from fedrec.training.steps import length, step_adam, step_kept_adam, wide
-from fedrec.training.training_round import TrainingRound
-from fedrec.training.whole_tables import BlockTables
+from fedrec.training.training_round import BlockTables, TrainingRound
 
 if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk

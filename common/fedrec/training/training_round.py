@@ -1,4 +1,4 @@
-"""What all blocks of a round have in common: parameters, phases, tables."""
+"""What all blocks of a round have in common: parameters, phases, and tables as wholes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,147 @@ from fedrec.algorithms.optimisers import Adam, Gradient, Sgd
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.privacy.paper_noise import gaussian_noise
 from fedrec.privacy.random_bits import RandomBits
-from fedrec.training.whole_tables import RoundTables
+from fedrec.training.steps import wide
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
+    from fedrec.training.blocks import Block
 
-__all__ = ["TrainingRound"]
+__all__ = [
+    "BlockTables",
+    "RoundTables",
+    "TrainingRound",
+]
+
+Tensors = dict[str, torch.Tensor]
+
+
+class RoundTables:
+    """What a round's blocks have in common.
+
+    Attributes:
+        start: what all users start from.
+        begun: name of the private number that says who has a copy already; empty where every round
+            begins with a new one.
+        copied: by own table, the shared one that it begins as.
+        squares: squared lengths of the rows of shared tables whose norms are asked for,
+            (n_active,).
+    """
+
+    def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
+        self.start, self.begun = start, algorithm.begun
+        self.measured = algorithm.measured
+        self.copied = {entry.name: entry.copies for entry in algorithm.parameters if entry.copies}
+        self.squares = {
+            name: _row_squares(start.shared[name][None])[0]
+            for name in (*self.measured, *self.copied.values())
+            if self.measured and name in start.shared
+        }
+
+    def fresh(self, private: Tensors) -> torch.Tensor:
+        """Return which users' tables begin in this round, bool (n_users,)."""
+        if self.begun:
+            return private[self.begun] == 0
+        own = private[next(iter(self.copied))]
+        return own.new_ones(len(own), dtype=torch.bool)
+
+    def begin(self, private: Tensors) -> None:
+        """Write into the tables of users who begin in this round what these begin as."""
+        for name in self.copied:
+            self.begin_table(private, name)
+        if self.begun and self.copied:
+            # Blocks still ask who begins: a new tensor, and not these users' own one.
+            private[self.begun] = torch.ones_like(private[self.begun])
+
+    def begin_table(self, private: Tensors, name: str) -> None:
+        """Write the shared rows into a table of users who begin in this round, if it is a copy."""
+        if name not in self.copied:
+            return
+        own, active = private[name], self.start.active
+        fresh, table = wide(self.fresh(private), own), self.start.shared[self.copied[name]]
+        if len(active) == own.shape[1]:
+            torch.where(fresh, table, own, out=own)
+        else:
+            own[:, active] = torch.where(fresh, table, own[:, active])
+
+    def whole(self, private: Tensors, name: str, users: torch.Tensor) -> torch.Tensor:
+        """Return some users' rows of all active items, (n_users, n_active, ...)."""
+        own = private[name].index_select(0, users)
+        active = self.start.active
+        return own if len(active) == own.shape[1] else own.index_select(1, active)
+
+    def over_all_items(self, item: torch.Tensor, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """Return every active item's position for each user, and rows in that order.
+
+        Args:
+            item: active positions of the rows that were touched, n_active where there is none.
+            rows: changes of those; others did not change.
+        """
+        n_users, n_active = len(item), len(self.start.active)
+        everything = torch.arange(n_active, device=item.device).expand(n_users, -1)
+        found = {}
+        for name, values in rows.items():
+            # The last row takes the places without an item.
+            whole = values.new_zeros((n_users, n_active + 1, values.shape[2]))
+            where = item[:, :, None].expand_as(values)
+            found[name] = whole.scatter(1, where, values)[:, :-1]
+        return everything, found
+
+
+class BlockTables:
+    """The tables of a block's users.
+
+    Attributes:
+        fresh: whose tables begin in this round, bool (B,).
+    """
+
+    def __init__(self, of: RoundTables, block: Block, private: Tensors) -> None:
+        self._of, self._block = of, block
+        n_active = len(of.start.active)
+        self._there = (block.item < n_active).to(block.label.dtype)
+        if of.copied:
+            self.fresh = of.fresh(private).index_select(0, block.users)
+        self._untouched: Tensors = {}
+        self._start: Tensors = {}
+        for name in of.measured:
+            if name in of.squares:
+                rows = of.squares[name].expand(len(block.users), -1)
+            else:
+                rows = _row_squares(of.whole(private, name, block.users))
+                if name in of.copied:
+                    first = of.squares[of.copied[name]]
+                    rows = torch.where(self.fresh[:, None], first, rows)
+            # The last column takes the places without an item.
+            wider = torch.nn.functional.pad(rows, (0, 1))
+            self._start[name] = rows.sum(1)
+            self._untouched[name] = wider.scatter(1, block.item, 0.0).sum(1)
+
+    def begun(self, name: str, rows: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        """Return the rows that users start with, given stored ones and those of the version."""
+        return torch.where(wide(self.fresh, rows), first, rows)
+
+    def squares(self, local: Tensors, left: Tensors) -> Tensors:
+        """Return the squared norms of whole tables, (B,) each, with touched rows as they are.
+
+        Args:
+            left: by table that decays as a whole, what is left of untouched rows, (B,).
+        """
+        found = {}
+        for name in self._of.measured:
+            if name not in local:
+                found[name] = self._start[name]
+                continue
+            touched = (_row_squares(local[name]) * self._there).sum(1)
+            untouched = self._untouched[name]
+            if name in left:
+                untouched = untouched * left[name].square()
+            found[name] = untouched + touched
+        return found
+
+
+def _row_squares(rows: torch.Tensor) -> torch.Tensor:
+    """Return the squared lengths of rows, (n_users, n_rows)."""
+    return rows.square().flatten(2).sum(2)
 
 
 class TrainingRound:

@@ -28,7 +28,7 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import ERRORS, FedrecError, InternalError, SettingsError
 from fedrec.ids import UserId
 from fedrec.planning.cell_rows import Cells
-from fedrec.training.engines.frames import read_frame, write_frame
+from fedrec.training.engines.worker_process import read_frame, write_frame
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder

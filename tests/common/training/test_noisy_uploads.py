@@ -15,8 +15,8 @@ from fedrec.data import generate, leave_one_out
 from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
 from fedrec.privacy.random_bits import RandomBits
 from fedrec.training.engines.choosing import engine_of
+from fedrec.training.fitting import NoisyUploads
 from fedrec.training.learner import Learner
-from fedrec.training.noisy_uploads import NoisyUploads
 
 KEY = bytes(range(32))
 N_ITEMS = 4

@@ -20,7 +20,7 @@ from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.model.state import SharedState
 from fedrec.protection import PROTECTIONS
 from fedrec.training.learner import Learner
-from fedrec.training.travelling import Travelling
+from fedrec.training.server_half import Travelling
 from fedrec.updates import UPDATES
 from fedrec.wire.messages import RoundKind
 from fedrec_lab.simulation.summing import make_adder

@@ -1,18 +1,20 @@
-"""What trains a party's users in a round: the seam behind which processes, or a cluster, work.
-
-A job says everything that a round's training follows from. Whatever carries it out, a user's
-results depend on that user alone and sums are integers, so that every engine gives the same bits.
-"""
+"""What trains a party's users in a round: the seam behind which processes, or a cluster, work."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedrec.algorithms.algorithm import Algorithm
+from fedrec.algorithms.declarations import Shapes, SumNoise
+from fedrec.updates.settings import UpdateSettings
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +28,49 @@ if TYPE_CHECKING:
     from fedrec.training.blocks import Room
     from fedrec.training.user_tables import DeviceTables
 
-__all__ = ["Engine", "Job", "Trained"]
+__all__ = [
+    "Engine",
+    "Job",
+    "Trained",
+    "algorithm_from",
+    "can_be_made_again",
+    "recipe_of",
+]
+
+
+def can_be_made_again(algorithm: Algorithm) -> bool:
+    """Return whether another process can import the class: not what a notebook's cell says."""
+    kind = type(algorithm)
+    return kind.__module__ != "__main__" and "<locals>" not in kind.__qualname__
+
+
+def recipe_of(algorithm: Algorithm) -> dict[str, Any]:
+    """Return what `algorithm_from` needs, as JSON."""
+    return {
+        "module": type(algorithm).__module__,
+        "name": type(algorithm).__qualname__,
+        "settings": algorithm.settings.model_dump(mode="json"),
+        "n_items": algorithm.n_items,
+        "seed": algorithm.seed,
+        "update": algorithm.update.model_dump(mode="json"),
+        "n_rounds": algorithm.n_rounds,
+        "minimum_item_users": algorithm.minimum_item_users,
+        "noise": None if algorithm.noise is None else asdict(algorithm.noise),
+    }
+
+
+def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
+    """Return an algorithm like the one that a recipe was made of."""
+    kind: type[Algorithm] = attrgetter(recipe["name"])(import_module(recipe["module"]))
+    shapes = Shapes(
+        n_items=recipe["n_items"],
+        seed=recipe["seed"],
+        update=UpdateSettings.model_validate(recipe["update"]),
+        n_rounds=recipe["n_rounds"],
+        minimum_item_users=recipe["minimum_item_users"],
+        noise=None if recipe["noise"] is None else SumNoise(**recipe["noise"]),
+    )
+    return kind(kind.settings_type.model_validate(recipe["settings"]), shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

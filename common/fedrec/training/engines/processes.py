@@ -1,26 +1,279 @@
-"""Training in worker processes on this machine, for what one thread of Python holds back.
-
-Workers start with the first job and stay until the engine is closed. Tables lie in files that all
-of them map; what goes through pipes is names, users' positions and a few numbers. Every worker has
-sums of its own, which are added up at the end of a round, in integers. A worker that dies is
-replaced, and what it did in the round is done again.
-"""
+"""Training in worker processes on this machine: a crew, its tasks, and what is lost done again."""
 
 from __future__ import annotations
 
 import os
+import queue
 import weakref
+from collections import deque
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
-from fedrec.training.engines.crew import Crew
-from fedrec.training.engines.engine import Engine, Job, Trained
-from fedrec.training.engines.process_round import ProcessRound
-from fedrec.training.engines.recipe import can_be_made_again
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedrec.algorithms.cohort import Cohort
+from fedrec.errors import ERRORS, FedrecError, InternalError, TrainingError
+from fedrec.telemetry import logger_of
+from fedrec.training.engines.engine import Engine, Job, Trained, can_be_made_again, recipe_of
+from fedrec.training.engines.scratch import Place, PrivateRound, Scratch
 from fedrec.training.engines.serial import SerialEngine
-from fedrec.training.engines.tasks import tasks_of
+from fedrec.training.engines.tasks import Task, tasks_of
+from fedrec.training.engines.worker_process import WorkerProcess
 from fedrec.training.fitting import is_trained_by_steps
 
-__all__ = ["ProcessEngine", "fits_processes"]
+__all__ = [
+    "Crew",
+    "ProcessEngine",
+    "ProcessRound",
+    "fits_processes",
+]
+
+
+class Crew:
+    """Running workers and the files that they share.
+
+    Attributes:
+        heard: (worker, what it says), None where it has died.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.scratch = Scratch(folder)
+        self.heard: queue.Queue[tuple[WorkerProcess, dict[str, Any] | None]] = queue.Queue()
+        self.workers: list[WorkerProcess] = []
+        self._cohorts: weakref.WeakKeyDictionary[Cohort, dict[str, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def start(self) -> WorkerProcess:
+        """Return one more worker."""
+        worker = WorkerProcess(self.scratch.path, self.heard)
+        self.workers.append(worker)
+        return worker
+
+    def dismiss(self, worker: WorkerProcess) -> None:
+        """Take leave of a worker that has died."""
+        self.workers.remove(worker)
+        worker.end()
+
+    def cohort(self, cohort: Cohort) -> dict[str, Any]:
+        """Return what workers are told of a cohort; its tables are written once."""
+        known = self._cohorts.get(cohort)
+        if known is not None:
+            return known
+        tables = cohort.tables
+        places = self.scratch.keep(
+            {
+                "user_keys": tables.user_keys,
+                "pointers": tables.pointers,
+                "positives": tables.positives,
+                "excluded_pointers": tables.excluded_pointers,
+                "excluded": tables.excluded,
+            }
+        )
+        weakref.finalize(cohort, Path(places["pointers"].path).unlink, missing_ok=True)
+        told = {
+            "say": "cohort",
+            "n_items": tables.n_items,
+            "tables": {name: place.to_json() for name, place in places.items()},
+        }
+        self._cohorts[cohort] = told
+        return told
+
+    def end(self) -> None:
+        """End all workers, then remove what they share."""
+        for worker in self.workers:
+            worker.tell({"say": "end"})
+        for worker in self.workers:
+            worker.end()
+        self.workers.clear()
+        self.scratch.remove()
+
+
+_LOG = "fedrec.training"
+_DEATHS_A_WORKER = 2
+"""So many deaths for each worker a round survives."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Share:
+    """What one worker did in the round.
+
+    Attributes:
+        places: its sums.
+        task: what it works on.
+        last: its last answer.
+    """
+
+    places: dict[str, Place]
+    done: list[Task] = field(default_factory=list)
+    task: Task | None = None
+    metrics: NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, dtype=np.int64))
+    finite: bool = True
+    last: dict[str, Any] = field(default_factory=dict)
+
+
+class ProcessRound:
+    """A job in the hands of a crew.
+
+    Args:
+        tasks: all of it, the largest first.
+        n_workers: most workers.
+    """
+
+    def __init__(self, crew: Crew, job: Job, tasks: list[Task], *, n_workers: int) -> None:
+        self._crew, self._job, self._tasks = crew, job, tasks
+        self._waiting = deque(tasks)
+        self._n_workers = min(n_workers, len(tasks))
+        self._n_deaths = 0
+        self._shares: dict[WorkerProcess, _Share] = {}
+        self._sums = job.sums.empty(job.device)
+        self._files: list[Path] = []
+        self._briefing: list[tuple[object, dict[str, Any]]] = []
+
+    def __enter__(self) -> ProcessRound:
+        self._private = PrivateRound(self._crew.scratch, self._job.private, self._job.room)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._private.remove()
+        for path in self._files:
+            path.unlink(missing_ok=True)
+
+    def run(self) -> Trained:
+        """Train everybody; return what came of it."""
+        while len(self._crew.workers) < self._n_workers:
+            self._crew.start()
+        if self._tasks:
+            self._brief()
+        for worker in list(self._crew.workers)[: self._n_workers]:
+            self._give(worker)
+        while self._waiting or any(share.task is not None for share in self._shares.values()):
+            worker, answer = self._crew.heard.get()
+            if answer is None:
+                self._bury(worker)
+            elif answer["say"] == "ready":
+                continue
+            elif answer["say"] == "failed":
+                raise _error_of(answer, worker.last_words())
+            else:
+                self._note(worker, answer)
+                self._give(worker)
+        return self._sum_up()
+
+    def _brief(self) -> None:
+        """Put down what every worker must know before its first task."""
+        job, start = self._job, self._job.start
+        arrays = {f"shared.{name}": values.numpy() for name, values in start.shared.items()}
+        arrays["active"] = start.active.numpy()
+        if start.basis is not None:
+            arrays["basis"] = start.basis.numpy()
+        places = self._crew.scratch.keep(arrays)
+        self._files.append(Path(places["active"].path))
+        about = {
+            "say": "round",
+            "round": start.round,
+            "n_items": start.n_items,
+            "scalars": dict(start.scalars),
+            "party_key": start.party_key,
+            "start": {name: place.to_json() for name, place in places.items()},
+            **self._private.sent(),
+        }
+        self._briefing = [
+            (job.algorithm, {"say": "algorithm", "recipe": recipe_of(job.algorithm)}),
+            (job.cohort, self._crew.cohort(job.cohort)),
+            # A token: workers' handles must not keep the round's tables.
+            (object(), about),
+        ]
+
+    def _give(self, worker: WorkerProcess) -> None:
+        """Give a worker the largest task that is left."""
+        if not self._waiting:
+            return
+        share = self._shares.get(worker)
+        if share is None:
+            share = self._shares[worker] = _Share(places=self._own_sums())
+            for matter, header in self._briefing:
+                worker.tell_once(matter, header)
+            places = {name: place.to_json() for name, place in share.places.items()}
+            worker.tell({"say": "sums", "shape": asdict(self._job.sums), "places": places})
+        share.task = task = self._waiting.popleft()
+        worker.tell({"say": "task", "n_steps": task.n_steps}, task.members.tobytes())
+
+    def _own_sums(self) -> dict[str, Place]:
+        forms = {
+            name: (str(part.numpy().dtype), part.shape) for name, part in self._sums.parts.items()
+        }
+        places = self._crew.scratch.lay_out(forms)
+        self._files.append(Path(places[""].path))
+        return places
+
+    def _note(self, worker: WorkerProcess, answer: dict[str, Any]) -> None:
+        share = self._shares[worker]
+        assert share.task is not None
+        share.done.append(share.task)
+        share.task = None
+        share.metrics += np.array(answer["metrics"], dtype=np.int64)
+        share.finite = share.finite and answer["private_finite"]
+        share.last = answer
+
+    def _bury(self, worker: WorkerProcess) -> None:
+        """Replace a worker that died; its sums count only if it was between two tasks."""
+        code, words = worker.exit_code(), worker.last_words()
+        logger_of(_LOG).warning(
+            "worker process died", exit_code=code, round=self._job.start.round, said=words
+        )
+        self._crew.dismiss(worker)
+        self._n_deaths += 1
+        if self._n_deaths > _DEATHS_A_WORKER * self._n_workers:
+            raise TrainingError(
+                f"Worker processes died {self._n_deaths} times in one round, "
+                f"the last with exit code {code}{f' after: {words[-300:]}' if words else ''}. The "
+                "version before this round is intact.",
+                remedy="If the machine ran out of memory, lower client.workers or "
+                "client.memory_mib; client.workers = 1 trains in this process.",
+            )
+        share = self._shares.get(worker)
+        if share is not None and share.task is not None:
+            del self._shares[worker]
+            self._waiting.extendleft([*share.done, share.task])
+        self._give(self._crew.start())
+
+    def _sum_up(self) -> Trained:
+        metrics, finite = np.zeros(4, dtype=np.int64), True
+        for share in self._shares.values():
+            self._sums.add_parts(
+                {name: torch.from_numpy(place.open("c")) for name, place in share.places.items()},
+                finite=share.last["sums_finite"],
+                n_shrunk=share.last["n_shrunk"],
+            )
+            metrics += share.metrics
+            finite = finite and share.finite
+        none = np.zeros(0, dtype=np.int64)
+        trained = np.concatenate([none, *(task.members for task in self._tasks)])
+        private, finite = self._private.finish(trained, finite=finite)
+        return Trained(sums=self._sums, metrics=metrics, private=private, finite=finite)
+
+
+def _error_of(answer: dict[str, Any], words: str) -> FedrecError:
+    """Return what went wrong in a worker as an error here."""
+    logger_of(_LOG).warning("worker process failed", where=answer["where"], said=words)
+    kinds = {kind.__name__: kind for kind in ERRORS.values()}
+    kind = kinds.get(answer["error"]) if answer["known"] else None
+    if kind is not None:
+        return kind(answer["message"], remedy=answer["remedy"])
+    return InternalError(
+        f"A worker process failed: {answer['error']}: {answer['message']}.",
+        remedy="Its trace is in the log. Set client.workers = 1 to train in this process.",
+    )
 
 
 def fits_processes(job: Job) -> bool:

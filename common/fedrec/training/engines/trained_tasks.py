@@ -16,9 +16,8 @@ from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.model.new_table import BlockWriter
 from fedrec.model.tables import Table, give_back, rows_of
 from fedrec.training.engines.chunk_metrics import training_sums
-from fedrec.training.engines.private_files import new_tables, old_tables, write_rows
-from fedrec.training.engines.recipe import algorithm_from
-from fedrec.training.engines.scratch import opened
+from fedrec.training.engines.engine import algorithm_from
+from fedrec.training.engines.scratch import new_tables, old_tables, opened, write_rows
 from fedrec.training.fitting import Fit, fit_of
 
 __all__ = ["TrainedTasks"]

@@ -1,9 +1,11 @@
-"""The engine's side of one worker process: its start, what it is told, what it says, its end."""
+"""The engine's side of one worker process, and how both speak over pipes."""
 
 from __future__ import annotations
 
+import json
 import os
 import queue
+import struct
 import subprocess
 import sys
 import tempfile
@@ -11,12 +13,45 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedrec.child_process import module_search_path
-from fedrec.training.engines.frames import read_frame, write_frame
 
-__all__ = ["WorkerProcess", "clean_environment"]
+__all__ = [
+    "WorkerProcess",
+    "clean_environment",
+    "read_frame",
+    "write_frame",
+]
+
+_LENGTHS = struct.Struct("<IQ")
+
+
+def write_frame(pipe: IO[bytes], header: Mapping[str, Any], body: bytes = b"") -> None:
+    """Write a frame and send it off."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    pipe.write(_LENGTHS.pack(len(text), len(body)))
+    pipe.write(text)
+    pipe.write(body)
+    pipe.flush()
+
+
+def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+    """Return the next frame; None where the other side has gone, in the midst of one or not."""
+    lengths = _exactly(pipe, _LENGTHS.size)
+    if lengths is None:
+        return None
+    n_text, n_body = _LENGTHS.unpack(lengths)
+    text, body = _exactly(pipe, n_text), _exactly(pipe, n_body)
+    if text is None or body is None:
+        return None
+    return json.loads(text), body
+
+
+def _exactly(pipe: IO[bytes], n_bytes: int) -> bytes | None:
+    found = pipe.read(n_bytes)
+    return found if len(found) == n_bytes else None
+
 
 _TAIL_BYTES = 4000
 _SECONDS_TO_END = 5.0

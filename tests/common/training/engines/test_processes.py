@@ -15,7 +15,7 @@ from conformance.toys import TOYS, registered
 
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
-from fedrec.training.engines import process_round
+from fedrec.training.engines import processes
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.engines.processes import ProcessEngine
 from fedrec.training.engines.worker_process import WorkerProcess
@@ -221,7 +221,7 @@ def test_divergence_is_told_as_in_one_process(plan_of, users, engine):
 
 def test_a_defect_in_a_worker_is_told_here(plan_of, play, lone, monkeypatch, capsys):
     monkeypatch.setattr(
-        process_round, "recipe_of", lambda _: {"module": "no_such_module", "name": "Nothing"}
+        processes, "recipe_of", lambda _: {"module": "no_such_module", "name": "Nothing"}
     )
     with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
         play(Learner(plan_of(), 200, device="cpu", workers=lone))
