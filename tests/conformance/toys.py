@@ -17,7 +17,7 @@ from pydantic import Field, SerializeAsAny
 
 from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMFSettings, Parameter
 from fedrec.algorithms.batch import Batch, Values, dot
-from fedrec.algorithms.initial import Constant, Normal
+from fedrec.algorithms.declarations import Constant, Normal
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings

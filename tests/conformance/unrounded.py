@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms.changes import BlockChange
+from fedrec.algorithms.cohort import BlockChange
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.data import UserSplit

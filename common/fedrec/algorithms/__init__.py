@@ -5,8 +5,11 @@ from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
 from fedrec.algorithms.declarations import (
     AlgorithmSettings,
+    Constant,
+    Normal,
     Parameter,
     Shapes,
+    Uniform,
     UpdateTensor,
     UploadNoise,
 )
@@ -16,9 +19,7 @@ from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
 from fedrec.algorithms.fedrap import FedRAP, FedRAPSettings
 from fedrec.algorithms.fedrecgel import FedRecGEL, FedRecGELSettings
-from fedrec.algorithms.initial import Constant, Normal, Uniform
-from fedrec.algorithms.kept_moments import SharedAdam, own_moments
-from fedrec.algorithms.optimisers import Adam, Gradient, Phase, Sgd
+from fedrec.algorithms.optimisers import Adam, Gradient, Phase, Sgd, SharedAdam, own_moments
 from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.plgc import PLGC, PLGCSettings

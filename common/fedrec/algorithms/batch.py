@@ -1,19 +1,28 @@
-"""A minibatch of many users as a loss sees it, and what losses are made of.
-
-Every tensor's first axis is the user. A user's samples of one item are one row, whose weight is
-its share of the minibatch's samples, so that means over samples are sums over rows.
-"""
+"""A minibatch of many users as a loss sees it, and what losses are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Batch", "Values", "added", "cross_entropy", "dot", "sum_name"]
+__all__ = [
+    "Batch",
+    "Values",
+    "absolute_sums",
+    "added",
+    "cross_entropy",
+    "dot",
+    "layer_shapes",
+    "square_sums",
+    "sum_name",
+    "units",
+]
 
 
 class Values:
@@ -76,3 +85,75 @@ def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         return vectors @ rows[0].T
     # A matrix product would choose its order of summation by the shape.
     return (rows * vectors[:, None]).sum(-1)
+
+
+def square_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the squares of each row, (...,), of rows (..., dim)."""
+    found: torch.Tensor = _SquareSums.apply(rows)  # type: ignore[no-untyped-call]
+    return found
+
+
+def absolute_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the absolute values of each row, (...,), of rows (..., dim)."""
+    found: torch.Tensor = _AbsoluteSums.apply(rows)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _SquareSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        total: torch.Tensor = rows.square().sum(-1)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, outer: torch.Tensor) -> torch.Tensor:
+        (rows,) = ctx.saved_tensors
+        along: torch.Tensor = rows * (2.0 * outer).unsqueeze(-1)
+        return along
+
+
+class _AbsoluteSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        total: torch.Tensor = rows.abs().sum(-1)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, outer: torch.Tensor) -> torch.Tensor:
+        (rows,) = ctx.saved_tensors
+        along: torch.Tensor = rows.sgn()
+        return along.mul_(outer.unsqueeze(-1))
+
+
+def layer_shapes(inputs: int, outputs: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return (outputs, inputs) of each layer; `weight_1` and `bias_1` are the first one's."""
+    return tuple(zip(outputs, (inputs, *outputs), strict=False))
+
+
+def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) -> torch.Tensor:
+    """Return the last hidden units of [user; item], after ReLU, (n_users, n_rows, outputs).
+
+    The first layer takes users and items apart: a user's half is the same for all its rows.
+
+    Args:
+        users: (n_users, dim).
+        items: (n_users, n_rows, dim), or (1, n_rows, dim) where all users have one table.
+        n_layers: hidden ones.
+    """
+    import torch
+
+    from fedrec.tensor_products import user_product
+
+    dim = users.shape[-1]
+    # Autograd joins the parts of a split in one pass; of slices it would add up whole tables.
+    of_users, of_items = torch.split(v.weight_1, [dim, v.weight_1.shape[-1] - dim], -1)
+    found = user_product(items, of_items.mT)
+    offset = user_product(users[:, None], of_users.mT) + v.bias_1[:, None]
+    # Each layer writes one table, not three: taking their memory costs as much as filling them.
+    found = found.add_(offset) if len(found) == len(offset) else found + offset
+    for layer in range(2, n_layers + 1):
+        weight, bias = getattr(v, f"weight_{layer}"), getattr(v, f"bias_{layer}")
+        found = user_product(torch.relu_(found), weight.mT).add_(bias[:, None])
+    return torch.relu_(found)

@@ -1,13 +1,10 @@
-"""Users in cohorts: their interactions as one compressed table, chunked for the trainer.
-
-Items that too few users hold are left out before anything is trained, so a cohort counts items
-by their position among the *active* ones.
-"""
+"""Users in cohorts: their interactions as one table, and the changes that training hands over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,7 +13,14 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.tensor_products import one_thread
 
-__all__ = ["Chunk", "Cohort", "CohortTables"]
+__all__ = [
+    "BlockChange",
+    "ChangeSink",
+    "Chunk",
+    "Cohort",
+    "CohortTables",
+    "idle_change",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,3 +290,50 @@ class Cohort:
     ) -> Chunk:
         """Return some users as a chunk; see `CohortTables.chunk_of`."""
         return self.tables.chunk_of(members, device, n_steps=n_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockChange:
+    """The changes of some users.
+
+    Attributes:
+        item: active item positions of the users' rows, n_items where there is none, int64
+            (n_users, n_rows).
+        rows: by tensor, float (n_users, n_rows, width).
+        whole: by tensor that belongs to no items, float (n_users, size).
+        idle: by tensor that decays as a whole, what the users' rows would have changed by if they
+            had not been touched, like `rows`.
+        loss: the users' mean losses, (n_users,): one that is not finite is a divergence, even where
+            every value still is; None where it is not known.
+        steps: how many steps each user took, int64 (n_users,); None where nothing decays as a
+            whole.
+        weight: by tensor, how many times each user's rounded values count, int64 (n_users,);
+            once where nothing is said.
+    """
+
+    item: torch.Tensor
+    rows: Mapping[str, torch.Tensor]
+    whole: Mapping[str, torch.Tensor]
+    weight: Mapping[str, torch.Tensor]
+    idle: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    loss: torch.Tensor | None = None
+    steps: torch.Tensor | None = None
+
+
+class ChangeSink(Protocol):
+    """Takes changes block by block."""
+
+    def add_block(self, change: BlockChange) -> torch.Tensor:
+        """Add the users' changes up; return how many values of each were clipped, (n_users,)."""
+
+
+def idle_change(rows: torch.Tensor, shrunk: torch.Tensor) -> torch.Tensor:
+    """Return how rows change that nobody steps.
+
+    Adding it and taking it off again give the same bits: one product an entry.
+
+    Args:
+        rows: what `whole_decay.decaying` says of them, (n_users or n_steps or 1, n_rows, ...).
+        shrunk: entries of `whole_decay.shrinking`, (n_users or n_steps,).
+    """
+    return rows * shrunk.view(-1, *[1] * (rows.dim() - 1))

@@ -41,11 +41,11 @@ from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     HOLDER_PAIRS,
     AlgorithmSettings,
+    Constant,
     Parameter,
     Shapes,
     UpdateTensor,
 )
-from fedrec.algorithms.initial import Constant
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import SharedState
 

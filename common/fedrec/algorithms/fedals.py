@@ -38,8 +38,14 @@ from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import HOLDERS, AlgorithmSettings, Parameter, UpdateTensor
-from fedrec.algorithms.initial import Constant, Normal
+from fedrec.algorithms.declarations import (
+    HOLDERS,
+    AlgorithmSettings,
+    Constant,
+    Normal,
+    Parameter,
+    UpdateTensor,
+)
 from fedrec.exact_linalg import product, symmetric_eigen
 from fedrec.model.state import SharedState
 

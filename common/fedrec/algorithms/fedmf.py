@@ -23,8 +23,7 @@ from pydantic import Field
 from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Batch, Values, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
-from fedrec.algorithms.initial import Normal
+from fedrec.algorithms.declarations import AlgorithmSettings, Normal, Parameter
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 
@@ -84,7 +83,7 @@ class FedMF(TrainedAlgorithm):
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return gamma (|p|^2 + |q_i|^2), the mean over the samples."""
-        from fedrec.algorithms.row_lengths import square_sums
+        from fedrec.algorithms.batch import square_sums
 
         gamma = self.settings.regularisation
         if not gamma:

@@ -33,11 +33,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances, Problem
-from fedrec.algorithms.batch import Values
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
-from fedrec.algorithms.initial import Normal, Uniform
+from fedrec.algorithms.batch import Values, layer_shapes, units
+from fedrec.algorithms.declarations import AlgorithmSettings, Normal, Parameter, Shapes, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
-from fedrec.algorithms.perceptron import layer_shapes, units
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.errors import SettingsError
 

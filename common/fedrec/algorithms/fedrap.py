@@ -61,9 +61,15 @@ from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances, Needs, Problem
 from fedrec.algorithms.batch import Batch, Values, added, cross_entropy, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UploadNoise
+from fedrec.algorithms.declarations import (
+    AlgorithmSettings,
+    Constant,
+    Normal,
+    Parameter,
+    Uniform,
+    UploadNoise,
+)
 from fedrec.algorithms.folding import FOLDING_PULL
-from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.section import UsedIf
@@ -281,7 +287,7 @@ class FedRAP(TrainedAlgorithm):
 
     def _regularisers(self, v: Values) -> Iterator[torch.Tensor]:
         """Yield v2 R and -v1 (D_i - C_i)^2 of every row, means over its entries."""
-        from fedrec.algorithms.row_lengths import absolute_sums, square_sums
+        from fedrec.algorithms.batch import absolute_sums, square_sums
 
         settings, dim = self.settings, self.settings.dim
         if settings.tables == "private":

@@ -40,12 +40,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances
-from fedrec.algorithms.batch import Values, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
-from fedrec.algorithms.initial import Constant, Initial, Normal, Uniform
-from fedrec.algorithms.kept_moments import SharedAdam, own_moments
-from fedrec.algorithms.optimisers import Adam, Gradient, Phase
-from fedrec.algorithms.perceptron import layer_shapes, units
+from fedrec.algorithms.batch import Values, dot, layer_shapes, units
+from fedrec.algorithms.declarations import (
+    AlgorithmSettings,
+    Constant,
+    Initial,
+    Normal,
+    Parameter,
+    Uniform,
+)
+from fedrec.algorithms.optimisers import Adam, Gradient, Phase, SharedAdam, own_moments
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.model.state import SharedState
 

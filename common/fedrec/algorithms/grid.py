@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedrec.algorithms.changes import BlockChange, idle_change
+from fedrec.algorithms.cohort import BlockChange, idle_change
 from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.privacy.clipping import shrunk_to
 

@@ -1,19 +1,17 @@
-"""What an algorithm says of its local training: which parameters move, and by which rule.
-
-These are declarations; `fedrec.training.trainer` carries them out for many users at once, each as
-if it had an optimiser of its own that begins afresh in every round and counts only the user's own
-minibatches. Sgd and Adam are torch.optim's, weight decay included, which is added to the gradient.
-
-Of an item table a user holds the rows that it touches in the round. Decay moves all of those in
-every minibatch, as a dense optimiser would; rows that a user does not touch stay, unless `whole`
-says that they shrink, too.
-"""
+"""What an algorithm says of its local training: which parameters move, by which rule and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.algorithms.declarations import Constant, Parameter
+from fedrec.model.state import SharedState
 
 __all__ = [
     "MEAN_KEPT",
@@ -24,6 +22,8 @@ __all__ = [
     "Optimiser",
     "Phase",
     "Sgd",
+    "SharedAdam",
+    "own_moments",
 ]
 
 MEAN_KEPT, SQUARE_KEPT, SMALL = 0.9, 0.999, 1e-8
@@ -77,7 +77,7 @@ class Adam:
         longest: a user's longer gradient of a minibatch (L2 norm over all of `rates`) is shrunk to
             this length, before decay; 0 for no limit.
         kept: whether moments go on from a user's last round, in private parameters that
-            `fedrec.algorithms.kept_moments.own_moments` declares; else every round begins afresh.
+            `fedrec.algorithms.optimisers.own_moments` declares; else every round begins afresh.
     """
 
     rates: Mapping[str, float]
@@ -144,3 +144,71 @@ class Phase:
     def optimisers(self) -> tuple[Optimiser, ...]:
         """All of them."""
         return tuple(optimiser for step in self.steps for optimiser in step)
+
+
+def own_moments(entry: Parameter) -> tuple[Parameter, ...]:
+    """Return what `Adam(kept=True)` keeps of a user's parameter, in the order that it reads them.
+
+    That is m and v, and 1 - b1^t and 1 - b2^t: the means of a gradient that is always 1, so that
+    each user counts the rounds it was in, and float32 keeps the digits of a small difference.
+
+    Args:
+        entry: of scope `own`.
+    """
+    name = entry.name
+    return (
+        Parameter(f"{name}_mean", "own", entry.shape, Constant()),
+        Parameter(f"{name}_square", "own", entry.shape, Constant()),
+        Parameter(f"{name}_mean_weight", "own", (), Constant()),
+        Parameter(f"{name}_square_weight", "own", (), Constant()),
+    )
+
+
+class SharedAdam:
+    """Adam on shared parameters, for `apply`: the same bits on every machine.
+
+    It is dense: rows that nobody touched go on by their moments. In float64, elementwise; b1^t and
+    b2^t are products that the state keeps, because powers differ between libraries.
+
+    Args:
+        rate: eta.
+        moved: the parameters.
+    """
+
+    def __init__(self, rate: float, moved: Sequence[Parameter]) -> None:
+        self._rate, self._moved = rate, tuple(moved)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What a version keeps for it."""
+        moments = [
+            Parameter(f"{entry.name}_{kind}", entry.scope, entry.shape, Constant(), applied=True)
+            for entry in self._moved
+            for kind in ("mean", "square")
+        ]
+        powers = [
+            Parameter(name, "scalar", (), Constant(1.0), applied=True)
+            for name in ("mean_power", "square_power")
+        ]
+        return (*moments, *powers)
+
+    def step(
+        self, shared: SharedState, gradients: Mapping[str, NDArray[np.float64]]
+    ) -> SharedState:
+        """Return the version after one step."""
+        before = shared.tensors
+        mean_power = float(before["mean_power"]) * MEAN_KEPT
+        square_power = float(before["square_power"]) * SQUARE_KEPT
+        size, scale = self._rate / (1.0 - mean_power), math.sqrt(1.0 - square_power)
+        found: dict[str, NDArray[np.float64]] = {
+            "mean_power": np.asarray(mean_power),
+            "square_power": np.asarray(square_power),
+        }
+        for entry in self._moved:
+            name, gradient = entry.name, gradients[entry.name]
+            mean = before[f"{name}_mean"] * MEAN_KEPT + gradient * (1.0 - MEAN_KEPT)
+            square = before[f"{name}_square"] * SQUARE_KEPT
+            square = square + gradient * gradient * (1.0 - SQUARE_KEPT)
+            found[name] = before[name] - size * (mean / (np.sqrt(square) / scale + SMALL))
+            found |= {f"{name}_mean": mean, f"{name}_square": square}
+        return shared.with_tensors(**found)

@@ -53,9 +53,14 @@ from pydantic import Field
 from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Values, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UploadNoise
+from fedrec.algorithms.declarations import (
+    AlgorithmSettings,
+    Constant,
+    Normal,
+    Parameter,
+    UploadNoise,
+)
 from fedrec.algorithms.folding import FOLDING_PULL
-from fedrec.algorithms.initial import Constant, Normal
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.exact_linalg import product

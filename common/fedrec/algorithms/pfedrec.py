@@ -54,9 +54,8 @@ from pydantic import Field
 from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Values, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
+from fedrec.algorithms.declarations import AlgorithmSettings, Constant, Normal, Parameter, Uniform
 from fedrec.algorithms.folding import FOLDING_PULL
-from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.exact_linalg import product

@@ -54,9 +54,8 @@ from pydantic import Field, SerializeAsAny
 
 from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.batch import Batch, Values, sum_name
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
+from fedrec.algorithms.declarations import AlgorithmSettings, Constant, Parameter, Shapes, Uniform
 from fedrec.algorithms.fedmf import FedMFSettings
-from fedrec.algorithms.initial import Constant, Uniform
 from fedrec.algorithms.optimisers import Gradient, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings

@@ -59,11 +59,11 @@ from fedrec.algorithms.declarations import (
     HOLDERS,
     MEASURED,
     AlgorithmSettings,
+    Constant,
     Parameter,
     Shapes,
     UpdateTensor,
 )
-from fedrec.algorithms.initial import Constant
 from fedrec.algorithms.sketch_settings import (
     Candidate,
     SketchSettings,

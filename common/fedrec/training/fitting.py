@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedrec.algorithms.changes import BlockChange, ChangeSink, idle_change
+from fedrec.algorithms.cohort import BlockChange, ChangeSink, idle_change
 from fedrec.algorithms.declarations import UploadNoise
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.batch import Batch, Values
-from fedrec.algorithms.changes import BlockChange, idle_change
+from fedrec.algorithms.cohort import BlockChange, idle_change
 from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.tensor_products import user_product

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.algorithms.changes import ChangeSink
+from fedrec.algorithms.cohort import ChangeSink
 from fedrec.errors import SettingsError
 from fedrec.training.blocks import BLOCK_USERS, Block, BlockSize, Room, blocks_of, buckets_of
 from fedrec.training.samplers import Samples, draw_samples, with_every_row

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.algorithm import RoundStart
-from fedrec.algorithms.kept_moments import own_moments
-from fedrec.algorithms.optimisers import Adam, Gradient, Sgd
+from fedrec.algorithms.optimisers import Adam, Gradient, Sgd, own_moments
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.privacy.paper_noise import gaussian_noise
 from fedrec.privacy.random_bits import RandomBits

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedrec.algorithms import UpdateTensor
-from fedrec.algorithms.changes import BlockChange
+from fedrec.algorithms.cohort import BlockChange
 from fedrec.algorithms.grid import GridSum, RoundSums
 
 CPU = torch.device("cpu")

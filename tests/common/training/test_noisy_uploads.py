@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedrec.algorithms import UploadNoise
-from fedrec.algorithms.changes import BlockChange
+from fedrec.algorithms.cohort import BlockChange
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
