@@ -36,7 +36,7 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.wire.chunks import split
-from fedrec.wire.grpc_channel import open_channel
+from fedrec.wire.grpc_calls import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Train
 from fedrec_lab.demo.processes import Processes

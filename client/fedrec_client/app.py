@@ -15,7 +15,7 @@ from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import check_one_party, read_source, read_users
-from fedrec.disk import DiskFull, require_writable
+from fedrec.durable import DiskFull, require_writable
 from fedrec.errors import (
     CoordinatorWentBack,
     FedrecError,

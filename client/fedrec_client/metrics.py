@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedrec.monitoring import Numbers
-from fedrec.monitoring.numbers import SECONDS
+from fedrec.monitoring.endpoint import SECONDS
 from fedrec_client.events import ClientEvent, EventName
 
 __all__ = ["ClientMetrics"]

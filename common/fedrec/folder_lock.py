@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from fedrec.disk import unwritten
+from fedrec.durable import unwritten
 from fedrec.errors import FolderInUse
 
 __all__ = ["FolderLock"]

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_from_json
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import (
     AuthorityIsOld,
     FedrecError,

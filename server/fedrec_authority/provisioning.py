@@ -32,8 +32,7 @@ from fedrec.config.schema import PartiesSettings, Settings
 from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.writing import write_interactions
-from fedrec.disk import make_private, require_writable
-from fedrec.durable import write_whole
+from fedrec.durable import make_private, require_writable, write_whole
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret
 from fedrec.listening import is_own_address, split_address

@@ -16,7 +16,7 @@ import structlog
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.exposure import check_exposure, check_sampling
 from fedrec.config.schema import CoordinatorSettings, Settings
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import StorageError
 from fedrec.identity.certificates import expires_at
 from fedrec.identity.epoch import KeyEpoch

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedrec.config.schema import CoordinatorSettings
 from fedrec.errors import ERRORS, InternalError
 from fedrec.monitoring import Numbers
-from fedrec.monitoring.numbers import BYTES, SECONDS
+from fedrec.monitoring.endpoint import BYTES, SECONDS
 from fedrec_server.engine import Engine
 from fedrec_server.membership.missing_clients import missing
 from fedrec_server.rounds.backoff import is_stalled

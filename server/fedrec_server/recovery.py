@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrec.config.schema import Settings
-from fedrec.disk import make_private
-from fedrec.durable import sync
+from fedrec.durable import make_private, sync
 from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
 from fedrec.folder_lock import FolderLock
 from fedrec.identity.epoch import KeyEpoch

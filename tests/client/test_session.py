@@ -9,9 +9,8 @@ from client.support.fake_federation import FakeRound, World
 from client.support.fake_link import Killed, down
 
 from fedrec.errors import RoundClosed
-from fedrec.model.private_manifest import names_in, read_manifest
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import TableRoom
+from fedrec.model.tables import TableRoom, names_in, read_manifest
 from fedrec.wire.messages import Finished, Wait
 from fedrec_client.link.stopping import Stopped, StopSwitch
 from fedrec_client.state.private_store import PrivateStore

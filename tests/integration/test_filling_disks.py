@@ -11,7 +11,7 @@ from integration.conftest import Found, Revealers
 from integration.support.bench import merged, plan_of
 from integration.support.checks import check_against_one_process
 
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 MOST_WRITES = 30

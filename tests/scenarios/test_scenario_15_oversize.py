@@ -22,7 +22,7 @@ from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.wire.chunks import CHUNK_BYTES
 from fedrec.wire.error_status import from_rpc_error
-from fedrec.wire.grpc_channel import open_channel
+from fedrec.wire.grpc_calls import open_channel
 from fedrec_client.link.connecting import open_link
 
 NEXT_TASK = "/fedrec.wire.v1.Coordinator/NextTask"

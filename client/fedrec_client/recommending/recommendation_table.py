@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from fedrec.config.schema import Settings
 from fedrec.data.writing import no_formula
-from fedrec.disk import unwritten
-from fedrec.durable import replacing
+from fedrec.durable import replacing, unwritten
 from fedrec.errors import DataError, SettingsError
 from fedrec.extras import require
 from fedrec.ids import RoundId

@@ -14,8 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from fedrec.disk import DiskFull, unwritten
-from fedrec.durable import write_whole
+from fedrec.durable import DiskFull, unwritten, write_whole
 from fedrec.errors import StorageError
 from fedrec.formats import check_format, format_number
 from fedrec.highwater import Highwater

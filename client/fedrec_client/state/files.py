@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.disk import make_private, unwritten
-from fedrec.durable import begin_writing_back, replacing
+from fedrec.durable import begin_writing_back, make_private, replacing, unwritten
 from fedrec.errors import StorageError
 
 __all__ = [

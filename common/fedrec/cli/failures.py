@@ -11,7 +11,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from fedrec.disk import FULL, UNUSABLE
+from fedrec.durable import FULL, UNUSABLE
 from fedrec.errors import FedrecError, InternalError, OutputLost, SettingsError, StorageError
 from fedrec.extras import not_installed, smallest_extra
 

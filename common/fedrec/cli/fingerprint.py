@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedrec.cli.terminal import new_console
 
 if TYPE_CHECKING:
-    from fedrec.arithmetic import Arithmetic
-    from fedrec.probes import Probe
+    from fedrec.arithmetic import Arithmetic, Probe
 
 __all__ = ["Bits", "bits_as_json", "bits_of_this_machine", "print_bits"]
 
@@ -34,8 +33,7 @@ def bits_of_this_machine() -> Bits | None:
     """Compute the probes once; None where what trains is not installed."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numba") is None:
         return None
-    from fedrec.arithmetic import arithmetic_of
-    from fedrec.probes import fingerprint, look
+    from fedrec.arithmetic import arithmetic_of, fingerprint, look
 
     probes = look()
     return Bits(arithmetic=arithmetic_of(), probes=probes, fingerprint=fingerprint(probes))

@@ -131,8 +131,7 @@ def write_settings(
     """
     from fedrec.config.exposure import check_exposure
     from fedrec.config.starter import Starter
-    from fedrec.disk import unwritten
-    from fedrec.durable import replacing_text
+    from fedrec.durable import replacing_text, unwritten
     from fedrec.errors import SettingsError
     from fedrec.listening import address_to_call
 

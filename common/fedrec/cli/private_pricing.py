@@ -10,8 +10,7 @@ from fedrec.cli.terminal import human_bytes
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Settings
 from fedrec.model.block_folder import BlockFolder
-from fedrec.model.private_manifest import BLOCKS
-from fedrec.model.tables import room_on_disk, table_bytes
+from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
 
 __all__ = ["PrivatePrice", "private_price"]
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fedrec.data.interactions import Interactions
 from fedrec.data.ordering import sorted_ids
-from fedrec.disk import unwritten
-from fedrec.durable import replacing_text
+from fedrec.durable import replacing_text, unwritten
 from fedrec.errors import CatalogueMismatch, DataError
 from fedrec.ids import ItemId, digest
 

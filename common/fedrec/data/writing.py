@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from fedrec.data.interactions import Interactions
-from fedrec.disk import unwritten
-from fedrec.durable import replacing_text
+from fedrec.durable import replacing_text, unwritten
 from fedrec.errors import DataError
 
 __all__ = [

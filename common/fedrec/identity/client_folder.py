@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrec.disk import require_writable
+from fedrec.durable import require_writable
 from fedrec.errors import SettingsError
 from fedrec.identity.identity import KEY_FILE, Identity
 

@@ -6,8 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from fedrec.disk import WRITABLE, make_private, unwritten
-from fedrec.durable import sync, write_new, write_whole
+from fedrec.durable import WRITABLE, make_private, sync, unwritten, write_new, write_whole
 from fedrec.errors import KeysError
 
 __all__ = [

@@ -19,8 +19,15 @@ from fedrec.errors import StorageError
 from fedrec.ids import canonical
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.blocked_table import BlockedTable
-from fedrec.model.private_manifest import BLOCKS, manifest_of, read_manifest
-from fedrec.model.tables import Table, TableRoom, array_of, is_in_files
+from fedrec.model.tables import (
+    BLOCKS,
+    Table,
+    TableRoom,
+    array_of,
+    is_in_files,
+    manifest_of,
+    read_manifest,
+)
 from fedrec.model.tensor_file import file_parts, mapped_tensors
 
 __all__ = ["PrivateState", "Rest", "SharedState"]
@@ -370,7 +377,7 @@ class PrivateState:
         """Yield what is stored of the state in parts.
 
         Arrays are stored as a safetensors file. Of tables in files the names of these are stored,
-        and the files lie beside; see `fedrec.model.private_manifest`.
+        and the files lie beside; see `fedrec.model.tables`.
         """
         blocked = {
             name: table for name, table in self.tensors.items() if isinstance(table, BlockedTable)

@@ -1,14 +1,11 @@
-"""Users' private tables: in memory, or in files where they outgrow it.
-
-Tables that fit memory are arrays. Others are `BlockedTable`s in the folder of the state that they
-belong to: a reader of rows reads these alone. What worker processes share of a round, a table
-that fits memory included, are memory-mapped files of the round.
-"""
+"""Users' private tables, in memory or in files, and what is stored of those."""
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -18,11 +15,17 @@ from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
 from fedrec.model.block_folder import BlockFolder
-from fedrec.model.blocked_table import BLOCK_BYTES, BlockedTable
-from fedrec.model.new_table import NewArray, NewBlocks, NewTable, Table
-from fedrec.model.private_manifest import BLOCKS
+from fedrec.model.blocked_table import (
+    BLOCK_BYTES,
+    BlockedTable,
+    NewArray,
+    NewBlocks,
+    NewTable,
+    Table,
+)
 
 __all__ = [
+    "BLOCKS",
     "BLOCK_BYTES",
     "BlockedTable",
     "NewTable",
@@ -32,6 +35,9 @@ __all__ = [
     "copy_rows",
     "give_back",
     "is_in_files",
+    "manifest_of",
+    "names_in",
+    "read_manifest",
     "reserve",
     "room_in",
     "room_on_disk",
@@ -176,3 +182,63 @@ def copy_rows(
         for table in (source, target):
             if isinstance(table, np.memmap):
                 give_back(table)
+
+
+BLOCKS = "blocks"
+"""The folder of the blocks, beside the versions that name them."""
+
+_FORMAT = "fedrec private blocks"
+_VERSION = 1
+_BEGIN = b'{"format": "' + _FORMAT.encode() + b'"'
+_NAME = re.compile(r"block-[0-9a-f]{64}\.bin")
+
+
+def manifest_of(tables: Mapping[str, BlockedTable]) -> bytes:
+    """Return the list of a state's files."""
+    record = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "tables": {name: table.stored() for name, table in sorted(tables.items())},
+    }
+    return json.dumps(record).encode()
+
+
+def read_manifest(path: Path) -> dict[str, dict[str, Any]] | None:
+    """Return what a stored state says of its tables, or None where it holds them itself.
+
+    Returns:
+        by table: shape, users_per_block and names, as `BlockedTable.stored` has them.
+
+    Raises:
+        StorageError: it begins like a list, and is none.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_BEGIN)) != _BEGIN:
+                return None
+        record = json.loads(path.read_bytes())
+        if record["version"] != _VERSION:
+            raise ValueError(f"its version is {record['version']!r}, expected {_VERSION}")
+        tables: dict[str, dict[str, Any]] = record["tables"]
+        for table in tables.values():
+            _check(table)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageError(
+            f"{path} is not a stored private state: {error}.",
+            remedy="Restore the file from a backup, or start with an empty state folder.",
+        ) from None
+    return tables
+
+
+def names_in(tables: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the files of all tables."""
+    return {name for table in tables.values() for name in table["names"]}
+
+
+def _check(table: Mapping[str, Any]) -> None:
+    numbers = [*table["shape"], table["users_per_block"]]
+    if not table["shape"] or not all(type(n) is int and n >= 0 for n in numbers):
+        raise ValueError(f"it has a table of the shape {table['shape']}")
+    wanted = -(-table["shape"][0] // max(1, table["users_per_block"]))
+    if len(table["names"]) != wanted or not all(map(_NAME.fullmatch, table["names"])):
+        raise ValueError(f"it has a table of {len(table['names'])} blocks, expected {wanted}")

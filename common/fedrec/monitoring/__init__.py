@@ -6,7 +6,6 @@ part. Names begin with `fedrec_` and are in base units.
 
 from __future__ import annotations
 
-from fedrec.monitoring.endpoint import MetricsEndpoint, Monitored, metrics_endpoint
-from fedrec.monitoring.numbers import Numbers
+from fedrec.monitoring.endpoint import MetricsEndpoint, Monitored, Numbers, metrics_endpoint
 
 __all__ = ["MetricsEndpoint", "Monitored", "Numbers", "metrics_endpoint"]

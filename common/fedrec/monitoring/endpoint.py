@@ -1,32 +1,81 @@
-"""The port where Prometheus reads a party's numbers: `/metrics` and nothing else.
-
-It is off unless a setting names an address. On this machine's own addresses anybody on the machine
-may read, but no web page whose name was made to point here (DNS rebinding): the Host header has to
-name this machine. On any other address only who shows the token of a file may, under whatever name
-it calls, and over TLS where a certificate is named. It has threads of its own, a few at a time and
-for some seconds each, so that no reader, slow or hostile, holds the party up.
-"""
+"""What a party counts for Prometheus: its registry, and the port where it is read."""
 
 from __future__ import annotations
 
 import hmac
+import shutil
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+import fedrec
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, names_server, split_address, written_address
 
-__all__ = ["FEWEST_TOKEN_CHARS", "MetricsEndpoint", "Monitored", "metrics_endpoint"]
+__all__ = [
+    "BYTES",
+    "FEWEST_TOKEN_CHARS",
+    "SECONDS",
+    "MetricsEndpoint",
+    "Monitored",
+    "Numbers",
+    "metrics_endpoint",
+]
+
+SECONDS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+BYTES = tuple(float(1 << power) for power in range(10, 31, 2))
+
+
+class Numbers:
+    """What one party counts, in a registry of its own; with memory and time of the process.
+
+    Args:
+        party: coordinator, client or authority.
+    """
+
+    def __init__(self, party: str) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        build = Info("fedrec_build", "The release that runs here.", registry=self.registry)
+        build.info({"version": fedrec.__version__, "party": party})
+
+    def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Counter:
+        """Return a counter."""
+        return Counter(name, about, labels, registry=self.registry)
+
+    def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Gauge:
+        """Return a gauge."""
+        return Gauge(name, about, labels, registry=self.registry)
+
+    def histogram(
+        self, name: str, about: str, buckets: Sequence[float], labels: Sequence[str] = ()
+    ) -> Histogram:
+        """Return a histogram."""
+        return Histogram(name, about, labels, buckets=buckets, registry=self.registry)
+
+    def disk_free(self, folder: Path) -> None:
+        """Tell how much space is left where a party keeps its state; looked up when it is read."""
+        free = self.gauge("fedrec_disk_free_bytes", "Free space where the state folder is.")
+        free.set_function(lambda: _free_bytes(folder))
+
+
+def _free_bytes(folder: Path) -> float:
+    """Return the space that is left; not a number while the folder cannot be looked at."""
+    try:
+        return float(shutil.disk_usage(folder).free)
+    except OSError:
+        return float("nan")
+
 
 FEWEST_TOKEN_CHARS = 32
 MOST_READERS = 4

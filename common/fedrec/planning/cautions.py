@@ -1,4 +1,4 @@
-"""What has to stand beside a column of figures that flatters everything in it."""
+"""What has to stand beside figures: the protocol, and what flatters all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,36 @@ from fedrec.data.splits import UserSplit
 from fedrec.evaluation.chance import chance_of
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Rates
 
-__all__ = ["FLATTERING", "measured_caution", "protocol_cautions"]
+__all__ = [
+    "FLATTERING",
+    "explained",
+    "marked",
+    "measured_caution",
+    "protocol_cautions",
+]
+
+_UNKNOWN = (
+    "whether this flatters every method is not known: only the last round measures the references, "
+    "and the run has not come to it. Compare under full."
+)
+
+
+def marked(protocol: str, caution: str | None) -> str:
+    """Return a protocol's name as it stands over figures: "(!)" flatters, "(?)" is not known.
+
+    Args:
+        caution: what has to stand beside it; empty for nothing, None where nobody knows.
+    """
+    if not protocol or caution == "":
+        return protocol
+    return f"{protocol} (!)" if caution else f"{protocol} (?)"
+
+
+def explained(protocol: str, caution: str | None) -> str:
+    """Return the marked name with its caution behind it, if there is one."""
+    heading = marked(protocol, caution)
+    return heading if heading == protocol else f"{heading}: {caution or _UNKNOWN}"
+
 
 FLATTERING = 2.0
 """A column is marked from so many times the HR of chance on, for a model that knows nothing."""

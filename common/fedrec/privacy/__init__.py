@@ -1,6 +1,5 @@
 """Privacy under the sum: per-user clipping, noise shares in integers, and what they add up to."""
 
-from fedrec.privacy.accounting import Spent, cheapest_rho
-from fedrec.privacy.mechanism import BUDGET_SPENT, Mechanism
+from fedrec.privacy.mechanism import BUDGET_SPENT, Mechanism, Spent, cheapest_rho
 
 __all__ = ["BUDGET_SPENT", "Mechanism", "Spent", "cheapest_rho"]

@@ -8,7 +8,7 @@ tables, and the sum over clients. With s >= 2, as everywhere here, the factor is
 
 It also makes the noise a function of continuous Gaussian noise of variance s^2 - 4: adding
 discrete noise of standard deviation 2 around a continuous one gives the discrete one of s. So
-what `fedrec.privacy.accounting` says of Gaussian noise holds for this one.
+what `fedrec.privacy.mechanism` says of Gaussian noise holds for this one.
 
 A table ends at 14 standard deviations, outside of which less than 2^-138 lies; what lies inside
 has its probability to 2^-128. Therefore no value is ever larger than `largest` says.

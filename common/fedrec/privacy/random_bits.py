@@ -1,18 +1,21 @@
-"""Randomness for noise: a stream of AES-256 under a key of its own, and exact choices from it.
-
-No floating point decides anything: a choice compares 128 random bits with a table of integers,
-so that no pattern of roundings tells which number the noise was added to (Mironov 2012).
-"""
+"""Randomness for noise: exact choices from a stream of AES-256; and the papers' real numbers."""
 
 from __future__ import annotations
 
+import math
 import secrets
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-__all__ = ["BITS", "Edges", "RandomBits"]
+__all__ = [
+    "BITS",
+    "Edges",
+    "RandomBits",
+    "gaussian_noise",
+    "laplace_noise",
+]
 
 BITS = 128
 
@@ -58,3 +61,33 @@ class RandomBits:
             number = (int(drawn[index]) << 64) | int(self.words(1)[0])
             reached[index] = sum(edge <= number for edge in edges.exact)
         return reached
+
+
+_UNIT = 2.0**-53
+
+
+def laplace_noise(scale: float, length: int, bits: RandomBits) -> NDArray[np.float64]:
+    """Return independent values, float64 (length,).
+
+    Args:
+        scale: b; the density is exp(-|x| / b) / 2b, the standard deviation b sqrt(2).
+    """
+    words = bits.words(length)
+    size = np.log(_uniform(words))
+    size *= -scale
+    # A bit that `_uniform` leaves out.
+    return np.negative(size, out=size, where=(words & np.uint64(1)).astype(np.bool_))
+
+
+def gaussian_noise(deviation: float, length: int, bits: RandomBits) -> NDArray[np.float64]:
+    """Return independent values, float64 (length,), by Box and Muller's method."""
+    half = -(-length // 2)
+    words = bits.words(2 * half)
+    radius = np.sqrt(-2.0 * np.log(_uniform(words[:half]))) * deviation
+    angle = _uniform(words[half:]) * (2.0 * math.pi)
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:length]
+
+
+def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return numbers between 0 and 1, neither included, from the upper 53 bits."""
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * _UNIT

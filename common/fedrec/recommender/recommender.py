@@ -21,9 +21,15 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec.formats import CHECKPOINT_FILE, ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
-from fedrec.recommender.exclusion import allowed_items, without_excluded
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
-from fedrec.recommender.ranking import Ids, Scores, best_items, side_by_side
+from fedrec.recommender.ranking import (
+    Ids,
+    Scores,
+    allowed_items,
+    best_items,
+    side_by_side,
+    without_excluded,
+)
 
 __all__ = ["CATALOGUE_NAME", "Recommender"]
 

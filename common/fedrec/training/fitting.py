@@ -13,8 +13,7 @@ from fedrec.algorithms.cohort import BlockChange, ChangeSink, idle_change
 from fedrec.algorithms.declarations import UploadNoise
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
-from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
-from fedrec.privacy.random_bits import RandomBits
+from fedrec.privacy.random_bits import RandomBits, gaussian_noise, laplace_noise
 from fedrec.tensor_products import one_thread
 from fedrec.training.trainer import Trainer
 

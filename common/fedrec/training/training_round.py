@@ -9,8 +9,7 @@ import torch
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.optimisers import Adam, Gradient, Sgd, own_moments
 from fedrec.algorithms.whole_decay import decaying, shrinking
-from fedrec.privacy.paper_noise import gaussian_noise
-from fedrec.privacy.random_bits import RandomBits
+from fedrec.privacy.random_bits import RandomBits, gaussian_noise
 from fedrec.training.steps import wide
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from fedrec.updates.colr import CoLR
 from fedrec.updates.compressed import Compressed
-from fedrec.updates.dense import Dense
 from fedrec.updates.paper_numbers import PaperNumbers
 from fedrec.updates.scolr import SCoLR
 from fedrec.updates.svd import SVD
 from fedrec.updates.topk import TopK
-from fedrec.updates.update import UpdateStructure
+from fedrec.updates.update import Dense, UpdateStructure
 
 __all__ = [
     "SVD",

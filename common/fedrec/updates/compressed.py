@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.updates.dense import Dense
+from fedrec.updates.update import Dense
 
 if TYPE_CHECKING:
     import torch

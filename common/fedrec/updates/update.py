@@ -1,11 +1,4 @@
-"""The update structure: what is trained and sent in place of a full item table.
-
-The effective item table of a user in a round is ``Q + A B``: Q (n_items x dim) is the published
-table, B (width x dim) is fixed for the round, A (n_items x width) starts at zero, is trained by
-every user on its own and is what travels. For `dense`, B is the identity. Some structures train
-only some rows of B for each user (`members`), others compress what was trained
-(`fedrec.updates.compressed`). The vector that travels has the same length in every case.
-"""
+"""The update structure: what is trained and sent in place of a full item table, or all of it."""
 
 from __future__ import annotations
 
@@ -24,7 +17,10 @@ if TYPE_CHECKING:
 
     from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["UpdateStructure"]
+__all__ = [
+    "Dense",
+    "UpdateStructure",
+]
 
 
 class UpdateStructure(ABC):
@@ -117,3 +113,23 @@ class UpdateStructure(ABC):
         for index in range(basis.shape[0]):
             merged += change[:, index, None] * basis[index]
         return merged
+
+
+class Dense(UpdateStructure):
+    """Train and send the whole change of every item row (n_items x dim values)."""
+
+    name: ClassVar[str] = "dense"
+
+    @property
+    def width(self) -> int:
+        """Values per item: dim."""
+        return self.dim
+
+    def basis(self, seed: int, round_id: int) -> NDArray[np.float64] | None:
+        """Return None: the basis is the identity."""
+        return None
+
+    def paper_numbers(self, n_items: int) -> PaperNumbers:
+        """Return n_items x dim both ways."""
+        size = n_items * self.dim
+        return PaperNumbers(upload=size, download=size, payload=size)

@@ -15,7 +15,7 @@ from fedrec.listening import is_own_address, written_address
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import BLOB, part_of
 from fedrec.wire.error_status import calling
-from fedrec.wire.grpc_channel import close_channel, open_channel
+from fedrec.wire.grpc_calls import close_channel, open_channel
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 

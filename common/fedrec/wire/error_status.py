@@ -26,7 +26,7 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.identity.certificates import Credentials, dates_of
-from fedrec.wire.grpc_channel import proxy_words
+from fedrec.wire.grpc_calls import proxy_words
 
 __all__ = [
     "CODE_KEY",

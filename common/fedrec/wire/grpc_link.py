@@ -26,8 +26,7 @@ from fedrec.wire.convert import (
     UPLOAD_STATUS,
     remembered_to_proto,
 )
-from fedrec.wire.grpc_calls import Calls, Deadlines, Message
-from fedrec.wire.grpc_channel import open_channel
+from fedrec.wire.grpc_calls import Calls, Deadlines, Message, open_channel
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     NOTHING,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from fedrec.disk import make_private, unwritten
+from fedrec.durable import make_private, unwritten
 from fedrec.errors import StorageError
 
 __all__ = ["MAGIC", "MAX_RECORDED_BYTES", "SUFFIX", "Frame", "FrameReader", "FrameWriter", "Kind"]

@@ -39,8 +39,7 @@ def up(
     from fedrec.config.layout import protection_modules
     from fedrec.config.loading import load_settings
     from fedrec.extras import require
-    from fedrec.planning.cautions import measured_caution
-    from fedrec.planning.protocol_words import explained
+    from fedrec.planning.cautions import explained, measured_caution
     from fedrec_lab.demo.parties import ANY_PAGE, PAGE_NEEDS, PARTIES_NEED, Parties, run_parties
     from fedrec_lab.reports.run_view import RunView
 

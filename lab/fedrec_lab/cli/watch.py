@@ -15,7 +15,7 @@ from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import print_json
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address
-from fedrec.planning.protocol_words import explained
+from fedrec.planning.cautions import explained
 from fedrec_lab.cli.event_line import event_line
 from fedrec_lab.cli.live_view import SHOWN_EVENTS, watch_live
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from fedrec.child_process import child_command
-from fedrec.disk import make_private
+from fedrec.durable import make_private
 from fedrec.errors import Unreachable
 
 __all__ = ["Failure", "Processes"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedrec.data.writing import no_formula
 from fedrec.evaluation.metrics import RATES, Protocol, Rates
-from fedrec.planning.protocol_words import marked
+from fedrec.planning.cautions import marked
 from fedrec_lab.reports.metrics_table import parquet_of
 from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow
 from fedrec_lab.reports.tables import aligned

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import Rates
-from fedrec.planning.protocol_words import marked
+from fedrec.planning.cautions import marked
 from fedrec_lab.reports.figures import (
     loss_by_round,
     quality_by_bytes_sent,

@@ -23,8 +23,8 @@ from fedrec.folder_lock import FolderLock
 from fedrec.formats import CHECKPOINT_FILE, check_format, format_number
 from fedrec.ids import RoundId, digest
 from fedrec.model.block_folder import BlockFolder
-from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.tables import BLOCKS, names_in, read_manifest
 from fedrec.planning.cell_rows import Cells
 from fedrec.provenance import Provenance
 from fedrec_lab.reports.round_report import RoundReport

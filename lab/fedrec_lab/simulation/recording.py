@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError
-from fedrec.planning.protocol_words import marked
+from fedrec.planning.cautions import marked
 from fedrec_lab.reports.comparison_table import ComparisonTable
 from fedrec_lab.reports.html import Fact, Figure, ProtocolTable, ReportContent
 from fedrec_lab.reports.ledger import Ledger, ledger_of

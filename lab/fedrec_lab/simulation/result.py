@@ -11,8 +11,8 @@ from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
+from fedrec.evaluation.chance import no_learning_rates
 from fedrec.evaluation.metrics import MetricSums, Protocol, Rates
-from fedrec.evaluation.no_learning import no_learning_rates
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.planning.cautions import protocol_cautions
@@ -182,7 +182,7 @@ class SimulationResult:
     def no_learning(self) -> Rates | None:
         """Return what the leak is worth without any learning; None where there is none.
 
-        See `fedrec.evaluation.no_learning`; the leak is that of the protocol "paper".
+        See `fedrec.evaluation.chance`; the leak is that of the protocol "paper".
         """
         settings, holders = self.settings, self.best.shared.holders
         algorithm = algorithm_of(settings.plan, len(self.catalogue))

@@ -95,7 +95,7 @@ def provision(
     from fedrec.cli.init import client_names
     from fedrec.config.layout import protection_modules
     from fedrec.config.loading import load_settings
-    from fedrec.disk import require_writable
+    from fedrec.durable import require_writable
     from fedrec.listening import address_to_call
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.provisioning import (

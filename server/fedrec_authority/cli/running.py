@@ -104,7 +104,7 @@ def run(
     Where protection.key_holder is "authority" it also opens the rounds' sums, and no round goes on
     without it. It calls as an operator and as the revealer, with certificates of its folder.
     """
-    from fedrec.disk import require_writable
+    from fedrec.durable import require_writable
     from fedrec.errors import Unreachable
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.telemetry import log_to_stderr

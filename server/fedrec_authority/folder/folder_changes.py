@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.config.plan import plan_from_json
-from fedrec.disk import require_writable
+from fedrec.durable import require_writable
 from fedrec.errors import KeysError
 from fedrec.folder_lock import FolderLock
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, ROSTERS_FOLDER, Authority

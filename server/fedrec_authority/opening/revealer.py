@@ -19,7 +19,7 @@ import numpy as np
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import (
     CoordinatorWentBack,
     FedrecError,

@@ -16,7 +16,7 @@ from typing import Any
 from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 from fedrec.errors import FedrecError
-from fedrec.planning.protocol_words import explained, marked
+from fedrec.planning.cautions import explained, marked
 from fedrec.planning.statements import trust_statement
 from fedrec.wire.admin_link import RunStatus
 from fedrec_server.engine import Engine

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from fedrec.clock import Clock
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import FedrecError, StorageError
 from fedrec.ids import RoundId
 from fedrec.protection import Protection

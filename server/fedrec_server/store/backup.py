@@ -10,8 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.disk import make_private, unwritten
-from fedrec.durable import sync
+from fedrec.durable import make_private, sync, unwritten
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.highwater import FILE, record
 from fedrec.ids import RoundId

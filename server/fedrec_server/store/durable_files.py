@@ -18,8 +18,7 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
-from fedrec.disk import FULL, DiskFull
-from fedrec.durable import begin_writing_back
+from fedrec.durable import FULL, DiskFull, begin_writing_back
 from fedrec.errors import DamagedFile, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from fedrec.disk import FULL, DiskFull, require_writable
+from fedrec.durable import FULL, DiskFull, require_writable
 from fedrec.errors import SettingsError, StorageError
 from fedrec.folder_lock import FolderLock
 from fedrec.highwater import Highwater

@@ -6,7 +6,7 @@ import pytest
 from authority.folder.fake_coordinator import FakeCoordinator
 from changed_keys import keep, rotate
 
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import ProtocolError, RefusedError, Unreachable
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder

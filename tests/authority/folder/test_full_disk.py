@@ -11,7 +11,7 @@ from authority.folder.test_folder_changes import is_one_chain
 from changed_keys import change
 from filling_disk import FAR, Disk
 
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.identity.identity import Identity
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges

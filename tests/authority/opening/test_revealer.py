@@ -12,7 +12,7 @@ from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch
 
 from fedrec.config.plan import plan_to_json
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import NotInRoster, PlanMismatch
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import FolderInUse, PlanMismatch, StorageError, VersionMismatch
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import ClientId, RoundId

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedrec.data.splits import UserSplit
-from fedrec.evaluation.no_learning import no_learning_rates
+from fedrec.evaluation.chance import no_learning_rates
 from fedrec.ids import UserId
 
 

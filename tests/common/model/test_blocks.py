@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fedrec.errors import FolderInUse, StorageError
 from fedrec.model import block_folder
 from fedrec.model.block_folder import BlockFolder
-from fedrec.model.new_table import BlockWriter, NewBlocks
+from fedrec.model.blocked_table import BlockWriter, NewBlocks
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, room_in
 
@@ -199,7 +199,7 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("fedrec.model.new_table.os.pwrite", full)
+    monkeypatch.setattr("fedrec.model.blocked_table.os.pwrite", full)
     with pytest.raises(StorageError, match="No space left on device") as caught:
         made(folder, values_of(8, seed=1), table, np.array([2]))
     assert "what was kept before is intact" in caught.value.remedy

@@ -12,8 +12,7 @@ import pytest
 from fedrec.config.schema import EvaluationSettings, FederationSettings, Plan, PrivacySettings
 from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out
 from fedrec.evaluation.metrics import Rates
-from fedrec.planning.cautions import measured_caution, protocol_cautions
-from fedrec.planning.protocol_words import explained, marked
+from fedrec.planning.cautions import explained, marked, measured_caution, protocol_cautions
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 
 

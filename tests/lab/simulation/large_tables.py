@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from fedrec.config.schema import Settings
 from fedrec.data import generate, leave_one_out
-from fedrec.model import blocked_table, new_table
+from fedrec.model import blocked_table
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import TableRoom
 from fedrec_lab.simulation import checkpoint, simulate
@@ -74,7 +74,7 @@ def run(
 def die_at(where: str, number: int) -> None:
     """End this process at the so-and-so-many-th call of a function, before it does anything."""
     owner, name = {
-        "rows written": (new_table.BlockWriter, "write_block"),
+        "rows written": (blocked_table.BlockWriter, "write_block"),
         "block named": (BlockFolder, "take_in"),
         "checkpoint": (checkpoint, "write_whole"),
         "sweep": (BlockFolder, "keep"),

@@ -15,8 +15,8 @@ import pytest
 from fedrec.errors import StorageError
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.blocked_table import BlockedTable
-from fedrec.model.private_manifest import names_in, read_manifest
 from fedrec.model.state import PrivateState
+from fedrec.model.tables import names_in, read_manifest
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.federation import Federation
 

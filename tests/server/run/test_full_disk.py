@@ -12,7 +12,7 @@ from server.support.federations import Bench
 from structlog.testing import capture_logs
 
 from fedrec.cli.run_status import status_rows
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import StorageError
 from fedrec.wire.admin_link import RunStatus
 from fedrec_server.engine import Engine

@@ -26,7 +26,7 @@ from server.support.steps import STEP_OF
 from server.support.traffic import DEADLINE_SECONDS, Traffic, random_history
 from server.support.world import World
 
-from fedrec.disk import DiskFull
+from fedrec.durable import DiskFull
 from fedrec.errors import FedrecError, StorageError
 from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob

@@ -19,7 +19,7 @@ from fedrec.identity.certificates import Credentials
 from fedrec.identity.key_files import write_secret
 from fedrec.ids import RoundId
 from fedrec.wire.convert import UPLOAD_HEADER
-from fedrec.wire.grpc_channel import open_channel
+from fedrec.wire.grpc_calls import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import UploadHeader
 from fedrec.wire.v1 import update_pb2

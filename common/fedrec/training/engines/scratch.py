@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
-from fedrec.model.new_table import BlockWriter, NewBlocks
+from fedrec.model.blocked_table import BlockWriter, NewBlocks
 from fedrec.model.own_folder import OwnFolder
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import BlockedTable, NewTable, Table, TableRoom, copy_rows, reserve

@@ -13,7 +13,7 @@ from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.cohort import CohortTables
 from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.algorithms.grid import RoundSums, SumsShape
-from fedrec.model.new_table import BlockWriter
+from fedrec.model.blocked_table import BlockWriter
 from fedrec.model.tables import Table, give_back, rows_of
 from fedrec.training.engines.chunk_metrics import training_sums
 from fedrec.training.engines.engine import algorithm_from
