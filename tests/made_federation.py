@@ -13,9 +13,9 @@ from pathlib import Path
 
 from changed_keys import change, keep, rotate
 
+from fedrec.config.explain import settings_to_toml
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan, Settings
-from fedrec.config.writing import settings_to_toml
 from fedrec.data import partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.identity.certificates import CERTIFICATE_FILE

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic
 from fedrec.cli.data_options import DataFlags, takes_client_data_flags
-from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
-from fedrec.cli.item_flags import CandidateItems, ExcludedItems, SimilarTo
-from fedrec.cli.recommended import print_recommended
+from fedrec.cli.flags import (
+    AcceptExposure,
+    AcceptOtherArithmetic,
+    CandidateItems,
+    ExcludedItems,
+    SimilarTo,
+)
+from fedrec.cli.recommend import print_recommended
 from fedrec.cli.terminal import AsJson, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
 from fedrec_client.serve.command import EPILOG as SERVE_EPILOG

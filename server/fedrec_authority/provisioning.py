@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.config.explain import settings_to_toml
 from fedrec.config.exposure import (
     SAFE_FLOOR,
     check_own_floor,
@@ -29,7 +30,6 @@ from fedrec.config.exposure import (
     raised_counts,
 )
 from fedrec.config.schema import PartiesSettings, Settings
-from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.durable import make_private, require_writable, write_whole

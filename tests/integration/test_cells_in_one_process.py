@@ -11,7 +11,7 @@ from integration.support.bench import N_ITEMS, data, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.parties import Federation
 
-from fedrec.cli.cells_flag import read_cells
+from fedrec.cli.flags import read_cells
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import leave_one_out
 from fedrec.errors import SettingsError

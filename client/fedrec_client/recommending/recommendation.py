@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedrec.cli.item_flags import items_of_flag
+from fedrec.cli.flags import items_of_flag
 from fedrec.config.schema import Settings
 from fedrec.data import Catalogue
 from fedrec.errors import DataError

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.cells_flag import CellsOf, read_cells
-from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import failure_record
+from fedrec.cli.flags import AcceptExposure, CellsOf, SetValues, read_cells, values_of
 from fedrec.cli.terminal import (
     AsJson,
     count_of,
@@ -20,7 +19,6 @@ from fedrec.cli.terminal import (
     print_json,
     print_table,
 )
-from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec.cli.opening_price import OpeningPrice

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
+from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.run_status import MEMBER_HEADERS, member_rows
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
 

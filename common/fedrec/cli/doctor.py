@@ -1,4 +1,4 @@
-"""`fedrec doctor`: what this machine has, what it lacks, and what to do about it."""
+"""`fedrec doctor`: what this machine has, what it lacks, what to do about it, and its bits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,80 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedrec.cli.fingerprint import bits_as_json, bits_of_this_machine, print_bits
 from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
 from fedrec.extras import REQUIREMENT, smallest_extra
 
-__all__ = ["EPILOG", "Finding", "doctor", "examine"]
+if TYPE_CHECKING:
+    from fedrec.arithmetic import Arithmetic, Probe
+
+__all__ = [
+    "EPILOG",
+    "Bits",
+    "Finding",
+    "bits_as_json",
+    "bits_of_this_machine",
+    "doctor",
+    "examine",
+    "print_bits",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bits:
+    """What decides the bits of training here, and what came out of the probes.
+
+    Attributes:
+        fingerprint: of all probes together.
+    """
+
+    arithmetic: Arithmetic
+    probes: tuple[Probe, ...]
+    fingerprint: str
+
+
+@cache
+def bits_of_this_machine() -> Bits | None:
+    """Compute the probes once; None where what trains is not installed."""
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numba") is None:
+        return None
+    from fedrec.arithmetic import arithmetic_of, fingerprint, look
+
+    probes = look()
+    return Bits(arithmetic=arithmetic_of(), probes=probes, fingerprint=fingerprint(probes))
+
+
+def bits_as_json() -> dict[str, Any] | None:
+    """Return all of it for programs, or None."""
+    found = bits_of_this_machine()
+    if found is None:
+        return None
+    return {
+        "fingerprint": found.fingerprint,
+        "probes": {probe.name: probe.digest for probe in found.probes},
+        "arithmetic": asdict(found.arithmetic) | {"digest": found.arithmetic.digest()},
+    }
+
+
+def print_bits() -> None:
+    """Print all of it for people, the probes one a line so that two machines can be compared."""
+    found = bits_of_this_machine()
+    if found is None:
+        return
+    console = new_console()
+    console.print(f"\nFingerprint of the probes: {found.fingerprint}")
+    for probe in found.probes:
+        console.print(f"  {probe.digest}  {probe.name}")
+    console.print(f"\nArithmetic: {found.arithmetic.digest()}")
+    for name, value in asdict(found.arithmetic).items():
+        text = value if isinstance(value, str) else ", ".join(" ".join(pair) for pair in value)
+        console.print(f"  {name}: {text or 'none'}")
+
 
 EPILOG = "Examples:\n  fedrec doctor\n  fedrec doctor --device cuda:1\n  fedrec doctor --json"
 

@@ -12,7 +12,7 @@ import typer
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.cli.data_options import DataFlags, data_settings, echo_note, flags_of, takes_data_flags
-from fedrec.cli.exposure_flag import FLAG, AcceptExposure
+from fedrec.cli.flags import ACCEPT_EXPOSURE, AcceptExposure
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def init(
         accept_exposure=accept_exposure,
     )
     n_users = starter.n_users
-    accepted = f" {FLAG}" if accept_exposure else ""
+    accepted = f" {ACCEPT_EXPOSURE}" if accept_exposure else ""
     following = _next_commands(path, data, starter, accepted)
     if as_json:
         found = {"path": str(path), "n_users": n_users, "n_items": n_items, "next": following}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
+from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.run_status import status_rows
 from fedrec.cli.terminal import AsJson, print_json, print_table
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
+from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import AsJson, print_json, printable
 
 __all__ = ["EPILOG", "stop"]

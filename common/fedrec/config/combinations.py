@@ -1,9 +1,4 @@
-"""Which choices go together: one table for the four seams, and the rules between their numbers.
-
-Each setting on its own is checked by the schema. Here is what only shows when they meet: a
-combination outside the table, or numbers that contradict each other, is refused when the
-settings are read, with the reason and the nearest combination that works.
-"""
+"""Which choices go together: one table for the four seams, and the rules between their numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +9,6 @@ from itertools import product
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import about_algorithm, algorithm_of
 from fedrec.config.explain import as_toml
-from fedrec.config.index_rules import index_problems
 from fedrec.config.layout import vector_spec
 from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
@@ -24,7 +18,52 @@ from fedrec.protection.tolerance import FEWEST_SUMMANDS
 from fedrec.section import Section
 from fedrec.updates import UPDATES
 
-__all__ = ["COMBINATIONS", "Combination", "Conflict", "find_conflicts"]
+__all__ = [
+    "COMBINATIONS",
+    "Combination",
+    "Conflict",
+    "find_conflicts",
+    "index_problems",
+]
+
+Problem = tuple[tuple[str, ...], str]
+
+
+def index_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what contradicts indices in the clear: the settings and a sentence."""
+    update, name = plan.update, plan.protection.name
+    if update.indices == "hidden" or update.structure != "topk":
+        return
+    advice = "or leave update.indices out, which sends zeros along."
+    if PROTECTIONS[name].without_entries:
+        yield (
+            ("update.indices", "protection.name"),
+            f'update.indices is "clear", but under {name} {PROTECTIONS[name].without_entries}. Set '
+            f'protection.name = "paillier" with protection.preset = "single-3072", {advice}',
+        )
+    elif plan.protection.preset.startswith(("packed", "default")):
+        yield (
+            ("protection.preset", "update.indices"),
+            f'update.indices is "clear", but under paillier/{plan.protection.preset} '
+            "values share ciphertexts: clients' indices differ, and nobody can move a slot inside "
+            "a ciphertext to where another client has it. Set protection.preset = "
+            f'"single-3072", {advice}',
+        )
+    if update.compress == "client":
+        yield (
+            ("update.compress", "update.indices"),
+            'update.compress is "client", which is for clients of several users, but '
+            'under update.indices = "clear" a client is one user. Set update.compress = "user", '
+            + advice,
+        )
+    if plan.privacy.mechanism != "none":
+        yield (
+            ("update.indices", "privacy.mechanism"),
+            f'update.indices is "clear", but privacy.mechanism = '
+            f'"{plan.privacy.mechanism}" puts noise on every value, so that none could be left '
+            'out. Set update.indices = "hidden", or privacy.mechanism = "none".',
+        )
+
 
 NEGATIVES_RANKED = 99
 _CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation.protocol")

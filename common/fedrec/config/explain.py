@@ -1,8 +1,4 @@
-"""What every setting is for, which values it takes, and which one it has by itself.
-
-Everything here is read from the fields of the schema: the sentence that `fedrec check --explain`
-prints, the one in an error and the one in the reference are the same sentence.
-"""
+"""Settings as text: what each is for, which values it takes, and a file of them."""
 
 from __future__ import annotations
 
@@ -10,11 +6,12 @@ import difflib
 import json
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedrec.algorithms import AlgorithmSettings
@@ -30,6 +27,7 @@ __all__ = [
     "explain",
     "nearest_key",
     "section_sentences",
+    "settings_to_toml",
     "unknown_sentence",
     "wrong_sentence",
 ]
@@ -328,3 +326,40 @@ def _short(bound: object) -> str:
 def _closest(word: str, known: Iterable[str]) -> str:
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else ""
+
+
+def settings_to_toml(
+    settings: BaseModel | Mapping[str, Mapping[str, object]], *, heading: str = ""
+) -> str:
+    """Return every section and value, defaults written out; what is None is left out.
+
+    Args:
+        settings: sections of plain values or tables of them, e.g. `Settings`, or a part of them.
+        heading: a comment for the first line.
+    """
+    lines = [f"# {line}" for line in heading.splitlines()]
+    sections = settings.model_dump() if isinstance(settings, BaseModel) else settings
+    for name, section in sections.items():
+        lines += _table(name, section)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _table(name: str, values: Mapping[str, object]) -> Iterator[str]:
+    yield from ("", f"[{name}]")
+    inside = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    for key, value in values.items():
+        if value is not None and key not in inside:
+            yield f"{key} = {_value(value)}"
+    for key, value in inside.items():
+        yield from _table(f"{name}.{key}", value)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

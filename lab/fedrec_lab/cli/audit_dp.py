@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedrec.cli.flags import SettingsFile, SetValues, values_of
 from fedrec.cli.terminal import AsJson, print_json, print_table
-from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 
 __all__ = ["EPILOG", "audit_dp"]
 

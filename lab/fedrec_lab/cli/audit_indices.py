@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.flags import SettingsFile, SetValues, values_of
 from fedrec.cli.terminal import AsJson, count_of, new_console, print_json, print_table
-from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec_lab.audit.indices import IndexLeak

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedrec.cli.flags import SettingsFile, SetValues, values_of
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
-from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec_lab.audit import AuditReport

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.flags import SetValues, values_of
 from fedrec.cli.terminal import AsJson, human_bytes, print_json, print_table, printable
-from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec_lab.audit.wire import EpochRow, Finding, WireReport

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.exposure_flag import AcceptExposure
+from fedrec.cli.flags import AcceptExposure
 from fedrec.cli.terminal import new_console, print_json
 
 __all__ = ["demo"]

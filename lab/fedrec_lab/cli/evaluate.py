@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
-from fedrec.cli.cells_flag import FLAG, CellsOf, read_cells, tell_rows
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.flags import (
+    CELLS,
+    AcceptOtherArithmetic,
+    CellsOf,
+    SettingsFile,
+    SetValues,
+    check_is_resumed,
+    read_cells,
+    tell_rows,
+    values_of,
+)
 from fedrec.cli.terminal import AsJson, print_json
-from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 from fedrec.errors import SettingsError
 from fedrec_lab.cli.round_progress import progress_bar
 from fedrec_lab.cli.seeds_flag import seeds_of
@@ -164,7 +172,7 @@ def evaluate(
     if not result.finished:
         again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
         again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
-        again += [FLAG, cells] if cells else []
+        again += [CELLS, cells] if cells else []
         again += [] if references else ["--no-references"]
         again += ["--diagnostics"] if diagnostics else []
         again += [word for name in skip or () for word in ("--skip", name)]

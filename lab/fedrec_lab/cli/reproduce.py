@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.flags import AcceptOtherArithmetic, SetValues, check_is_resumed, values_of
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
-from fedrec.cli.value_flags import SetValues, values_of
 from fedrec_lab.cli.round_progress import round_progress
 from fedrec_lab.cli.stop_request import StopRequest
 

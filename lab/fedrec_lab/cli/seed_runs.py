@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedrec.cli.cells_flag import FLAG as CELLS
-from fedrec.cli.cells_flag import tell_rows
-from fedrec.cli.exposure_flag import FLAG
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.flags import ACCEPT_EXPOSURE, CELLS, tell_rows
 from fedrec.cli.terminal import print_json
 from fedrec_lab.cli.stop_request import StopRequest
 
@@ -40,7 +38,7 @@ def resume_command(
     command += ["--clients", str(clients)] if clients else []
     command += [CELLS, cells] if cells else []
     command += ["--protect"] if protect else []
-    command += [FLAG] if accept_exposure else []
+    command += [ACCEPT_EXPOSURE] if accept_exposure else []
     return shlex.join(command)
 
 

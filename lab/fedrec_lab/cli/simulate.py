@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
-from fedrec.cli.cells_flag import CellsOf, read_cells, tell_rows
-from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.flags import (
+    AcceptExposure,
+    AcceptOtherArithmetic,
+    CellsOf,
+    SettingsFile,
+    SetValues,
+    check_is_resumed,
+    read_cells,
+    tell_rows,
+    values_of,
+)
 from fedrec.cli.terminal import AsJson, print_json
-from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 from fedrec.errors import PrivacyBudgetSpent, SettingsError
 from fedrec_lab.cli.round_progress import round_progress
 from fedrec_lab.cli.seed_runs import resume_command, run_seeds

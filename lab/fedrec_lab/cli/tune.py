@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.cells_flag import CellsOf, read_cells, tell_rows
-from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.flags import (
+    AcceptExposure,
+    CellsOf,
+    SettingsFile,
+    SetValues,
+    read_cells,
+    tell_rows,
+    values_of,
+)
 from fedrec.cli.terminal import AsJson, print_json, print_table
-from fedrec.cli.value_flags import SettingsFile, SetValues, values_of
 from fedrec_lab.cli.stop_request import StopRequest
 
 if TYPE_CHECKING:

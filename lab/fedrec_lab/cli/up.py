@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.flags import AcceptExposure
 from fedrec.cli.terminal import new_console
 
 __all__ = ["EPILOG", "up"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
+from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import print_json
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from fedrec.config.explain import settings_to_toml
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
-from fedrec.config.writing import settings_to_toml
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.public import find
 from fedrec.data.readers import read_interactions

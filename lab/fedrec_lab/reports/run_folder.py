@@ -14,9 +14,9 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from fedrec.clock import Clock, SystemClock
+from fedrec.config.explain import settings_to_toml
 from fedrec.config.loading import PATHS
 from fedrec.config.schema import Settings
-from fedrec.config.writing import settings_to_toml
 from fedrec.durable import write_whole
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError, StorageError

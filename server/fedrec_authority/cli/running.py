@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.failures import INTERRUPTED
-from fedrec.cli.operator_options import Address, open_admin_link
+from fedrec.cli.flags import Address, open_admin_link
 from fedrec.cli.terminal import print_json, printable
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 

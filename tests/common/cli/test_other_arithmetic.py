@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.cli import arithmetic_flag
+from fedrec.cli import flags
 from fedrec.provenance import ACCEPT_FLAG
 from fedrec_lab.cli.stop_request import StopRequest
 
@@ -45,7 +45,7 @@ def stopped(fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_flag_is_the_one_that_errors_name() -> None:
-    assert arithmetic_flag._FLAG == ACCEPT_FLAG
+    assert flags._FLAG == ACCEPT_FLAG
 
 
 @pytest.mark.parametrize("command", ["simulate", "evaluate", "reproduce"])

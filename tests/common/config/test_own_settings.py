@@ -13,10 +13,10 @@ from reference_tables import settings_markdown
 from fedrec.config import combinations
 from fedrec.config import explain as explaining
 from fedrec.config.agreement import plan_differences
+from fedrec.config.explain import settings_to_toml
 from fedrec.config.loading import load_settings
 from fedrec.config.plan import plan_fingerprint, plan_from_json, plan_to_json
 from fedrec.config.schema import Plan
-from fedrec.config.writing import settings_to_toml
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS, NoProtection, ProtectionSettings
 

@@ -12,9 +12,9 @@ import pytest
 from fake_clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
+from fedrec.config.explain import settings_to_toml
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
-from fedrec.config.writing import settings_to_toml
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError, RefusedError, StorageError, VersionMismatch
 from fedrec.planning.statements import trust_statement
