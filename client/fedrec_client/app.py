@@ -33,22 +33,18 @@ from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.events import OnEvent, log_event
-from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.connecting import certificate_path, invited_link, open_link
-from fedrec_client.link.goodbye import saying_goodbye
-from fedrec_client.link.patient_link import Meter, patient_link
+from fedrec_client.link.connecting import certificate_path, invited_link, open_link, saying_goodbye
+from fedrec_client.link.patient_link import Backoff, Meter, patient_link
 from fedrec_client.link.stopping import StopSwitch
 from fedrec_client.membership.enrolment import enrol
-from fedrec_client.membership.joining import SHOWN_CHARS, join, waiting_detail
+from fedrec_client.membership.joining import SHOWN_CHARS, RosterChain, join, waiting_detail
 from fedrec_client.membership.membership import Membership
-from fedrec_client.membership.roster_chain import RosterChain
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.session import EpochChanged, Session, why_behind
-from fedrec_client.state.audit import AuditLog
 from fedrec_client.state.database import STATE_FORMAT
 from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
+from fedrec_client.state.round_journal import AuditLog, RoundJournal
 from fedrec_client.state.stored_state import RunPin, users_digest
 
 if TYPE_CHECKING:

@@ -256,8 +256,7 @@ def export(
     says what people like; who may read it is for its owner to say.
     """
     from fedrec.config.loading import load_settings
-    from fedrec_client.recommending.recommendation import Wanted
-    from fedrec_client.recommending.recommendation_table import export_recommendations
+    from fedrec_client.recommending.recommendation import Wanted, export_recommendations
 
     log_to_stderr(logging.WARNING)
     overrides: dict[str, object] = {"client.state": state, "data.path": data}
@@ -337,7 +336,7 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
     contribute nothing more.
     """
     from fedrec.config.loading import load_settings
-    from fedrec_client.membership.leaving import leave as hand_in
+    from fedrec_client.membership.joining import leave as hand_in
 
     log_to_stderr(logging.WARNING)
     found = hand_in(load_settings(settings_file, {"client.state": state}))

@@ -9,7 +9,7 @@ from fedrec.clock import Clock
 from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Task, Train, Wait
-from fedrec_client.link.backoff import Backoff
+from fedrec_client.link.patient_link import Backoff
 from fedrec_client.link.stopping import StopSwitch
 from fedrec_client.round.catching_up import CatchingUp
 from fedrec_client.round.context import RoundContext

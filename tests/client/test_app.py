@@ -14,7 +14,7 @@ from client.support.fake_federation import World
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import FolderInUse, PlanMismatch, SettingsError, VersionMismatch
 from fedrec.training.learner import Learner
-from fedrec_client.link import goodbye
+from fedrec_client.link import connecting
 from fedrec_client.link.stopping import Stopped, StopSwitch
 
 
@@ -97,7 +97,7 @@ def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_nobody(
     assert world.app().run().reason == "done"
 
     deaf, hung = world_in(tmp_path / "deaf"), threading.Event()
-    monkeypatch.setattr(goodbye, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(connecting, "PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr(deaf.link, "goodbye", lambda client_id, code: hung.wait(60))
     try:
         assert deaf.app().run().reason == "done"

@@ -16,7 +16,7 @@ from fedrec.identity.identity import Identity
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
-from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 
 
 def with_least(plan: Plan, least: int) -> Plan:

@@ -21,8 +21,8 @@ from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _UNFIT
 from fedrec_client.round.local_model import LocalModel
-from fedrec_client.state.audit import AUDIT_FILE
 from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import AUDIT_FILE
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS
 from fedrec_server.uploads.item_holders import ItemHolders
 

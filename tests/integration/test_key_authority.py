@@ -32,7 +32,7 @@ from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.link.connecting import open_link
-from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.service.wire_recorder import WireRecorder
 

@@ -44,7 +44,7 @@ from fedrec.wire.messages import (
     Task,
     UploadHeader,
 )
-from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 
 
 @pytest.mark.parametrize("step", ["shares", "vector", "signature"])

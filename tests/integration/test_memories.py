@@ -15,8 +15,8 @@ from integration.support.parties import Federation, operators_link
 
 from fedrec.errors import FolderIsOld, SecondCopy, StateWentBack
 from fedrec_client.events import ClientEvent
-from fedrec_client.state.audit import AUDIT_FILE
 from fedrec_client.state.database import STATE_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 
 TOLD = {"audit.jsonl", "client-log.jsonl", "lock"}
 """What a client that refuses to go on adds to its folder."""

@@ -36,7 +36,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 from fedrec_client.state.private_store import PrivateStore
 
 HEADER_BYTES = 44

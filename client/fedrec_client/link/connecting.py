@@ -1,15 +1,14 @@
-"""Reaching the coordinator: what this client shows is checked here, before it dials.
-
-A handshake says only that it was refused; everything that a client can know beforehand is told in
-words, with the setting to look at.
-"""
+"""Reaching the coordinator, and the last word to it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedrec.config.schema import Settings
-from fedrec.errors import KeysError
+from fedrec.errors import FedrecError, KeysError
 from fedrec.identity.certificates import (
     CERTIFICATE_FILE,
     Credentials,
@@ -19,9 +18,18 @@ from fedrec.identity.certificates import (
 from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import read_public
 from fedrec.identity.public import read_issuer
+from fedrec.ids import ClientId
 from fedrec.wire.link import Link
+from fedrec_client.link.stopping import Stopped
 
-__all__ = ["certificate_path", "invitation_of", "invited_link", "open_link", "own_credentials"]
+__all__ = [
+    "certificate_path",
+    "invitation_of",
+    "invited_link",
+    "open_link",
+    "own_credentials",
+    "saying_goodbye",
+]
 
 MAX_CERTIFICATE_BYTES = 16 << 10
 
@@ -98,3 +106,39 @@ def _link(settings: Settings, own: Credentials) -> Link:
     from fedrec.wire.grpc_link import GrpcLink
 
     return GrpcLink(settings.client.coordinator, own)
+
+
+PATIENCE_SECONDS = 3.0
+
+
+@contextmanager
+def saying_goodbye(reach: Callable[[], Link], client_id: ClientId) -> Iterator[None]:
+    """Tell the coordinator how the client's work in this block ended.
+
+    Nothing is said where the process is to end now, as at a second Ctrl-C.
+
+    Args:
+        reach: returns the link to the coordinator, opened by now or at the end.
+    """
+    try:
+        yield
+    except Stopped:
+        _say(reach, client_id, "")
+        raise
+    except FedrecError as error:
+        _say(reach, client_id, error.code)
+        raise
+    else:
+        _say(reach, client_id, "")
+
+
+def _say(reach: Callable[[], Link], client_id: ClientId, code: str) -> None:
+    """Say it in a thread of its own, so that signals interrupt waiting only."""
+
+    def call() -> None:
+        with suppress(FedrecError):
+            reach().goodbye(client_id, code)
+
+    thread = threading.Thread(target=call, name="goodbye", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)

@@ -1,7 +1,9 @@
-"""A link that outlives a coordinator's restart, and counts the bytes; not framing nor TLS."""
+"""A link that outlives a coordinator's restart, counts the bytes, and waits in between."""
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,10 +29,48 @@ from fedrec.wire.messages import (
     Task,
     UploadHeader,
 )
-from fedrec_client.link.backoff import Backoff
 from fedrec_client.link.stopping import StopSwitch
 
-__all__ = ["Meter", "patient_link"]
+__all__ = [
+    "Backoff",
+    "Meter",
+    "patient_link",
+]
+
+
+class Backoff:
+    """Pauses of a random length below a doubling bound.
+
+    Args:
+        stop: ends a pause early.
+        sleep: waits so many seconds.
+        jitter: returns a number from 0 to 1.
+        base_seconds: the bound of the first pause.
+        cap_seconds: the bound that is never exceeded.
+    """
+
+    def __init__(
+        self,
+        stop: StopSwitch,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+        base_seconds: float = 0.25,
+        cap_seconds: float = 10.0,
+    ) -> None:
+        self._stop = stop
+        self._sleep = sleep
+        self._jitter = jitter
+        self._base = base_seconds
+        self._cap = cap_seconds
+
+    def pause(self, attempt: int) -> float:
+        """Wait after the attempt of that number, from 0; return the seconds waited."""
+        seconds = self._jitter() * min(self._cap, self._base * 2.0 ** min(attempt, 30))
+        with self._stop.interruptible():
+            self._sleep(seconds)
+        return seconds
+
 
 PASSING = (Unreachable, StorageError, InternalError, TooLarge)
 """Troubles of the coordinator that end without us: it is down, its disk is full, it failed, its

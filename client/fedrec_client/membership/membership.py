@@ -36,9 +36,7 @@ from fedrec.wire.messages import (
     UploadHeader,
 )
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_client.membership.round_seal import RoundSeal
-from fedrec_client.membership.round_terms import RoundTerms
-from fedrec_client.membership.round_vector import RoundVector
+from fedrec_client.membership.round_terms import RoundSeal, RoundTerms, RoundVector
 from fedrec_client.membership.statements import About, check_follows, check_reports, check_statement
 
 __all__ = ["Membership", "check_protocol", "tag_key_of"]

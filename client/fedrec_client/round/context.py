@@ -10,9 +10,8 @@ from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec_client.membership.membership import Membership
 from fedrec_client.round.local_model import SharedModel
-from fedrec_client.state.audit import AuditLog
 from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
+from fedrec_client.state.round_journal import AuditLog, RoundJournal
 
 __all__ = ["RoundContext"]
 

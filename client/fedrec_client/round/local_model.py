@@ -21,8 +21,7 @@ from fedrec.training.bounds import most_users
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.membership import Membership
-from fedrec_client.membership.round_terms import RoundTerms
-from fedrec_client.membership.round_vector import RoundVector
+from fedrec_client.membership.round_terms import RoundTerms, RoundVector
 from fedrec_client.state.counted_data import CountedData
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import BestModel

@@ -1,31 +1,66 @@
-"""Taking part in a round: train, protect, sign, keep, send.
-
-What a round gets from this client is on disk before its first byte is sent. Ciphertexts are
-randomised, so that an update that was made again would be a second, different answer to the round:
-after a crash the same bytes go out.
-"""
+"""Taking part in a round: choose users, train, protect, sign, keep, send."""
 
 from __future__ import annotations
 
+import hmac
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
-from fedrec.ids import RoundId
+from fedrec.ids import RoundId, UserId, canonical
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import StepTask, Train, UploadHeader
 from fedrec_client.membership.round_terms import RoundTerms
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
-from fedrec_client.round.user_selection import select_users, selection_secret
 from fedrec_client.state.privacy_ledger import PrivacyLedger
+from fedrec_client.state.private_store import PrivateStore
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution
 
-__all__ = ["Participation"]
+__all__ = [
+    "Participation",
+    "select_users",
+    "selection_secret",
+]
+
+_RECORD = "selection_secret"
+SECRET_BYTES = 32
+
+
+def selection_secret(store: PrivateStore) -> bytes:
+    """Return this client's own secret, 32 bytes, made at first use and kept for good."""
+    secret = store.own(_RECORD)
+    if secret is None:
+        secret = secrets.token_bytes(SECRET_BYTES)
+        store.keep_own(_RECORD, secret)
+    return secret
+
+
+def select_users(
+    secret: bytes, run: str, number: int, user_ids: Sequence[UserId], fraction: float
+) -> NDArray[np.bool_]:
+    """Return who takes part, bool of shape (n_users,).
+
+    A user's draw is the first 8 bytes of HMAC-SHA256 over run, number and user, read as a
+    fraction of 2^64; the user takes part where it is below `fraction`.
+    """
+    if fraction >= 1.0:
+        return np.ones(len(user_ids), dtype=np.bool_)
+    prefix = canonical("fedrec coin v1", run, number)
+    draws = b"".join(
+        [hmac.digest(secret, prefix + canonical(user), "sha256")[:8] for user in user_ids]
+    )
+    values = np.frombuffer(draws, dtype=">u8").astype(np.float64)
+    return values < fraction * 2.0**64
+
 
 Delivery = Literal["accepted", "duplicate", "closed", "conflict"]
 _TOLD: dict[Delivery, Literal["sent", "closed"]] = {

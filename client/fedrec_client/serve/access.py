@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Iterable, Sequence
 
 from fedrec.listening import names_server
-from fedrec_client.serve.refusals import Refusal
+from fedrec_client.serve.request_reading import Refusal
 
 __all__ = ["Gate"]
 

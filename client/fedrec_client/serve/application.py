@@ -20,14 +20,13 @@ from fedrec.errors import StorageError
 from fedrec_client.serve.access import Gate
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.numbers import ServerNumbers
-from fedrec_client.serve.openapi_document import document
-from fedrec_client.serve.openapi_page import STYLE, page_of
-from fedrec_client.serve.refusals import Refusal
+from fedrec_client.serve.openapi import STYLE, document, page_of
 from fedrec_client.serve.request_reading import (
     MOST_BODY_BYTES,
     RECOMMEND_FIELDS,
     SIMILAR_FIELDS,
     Recommend,
+    Refusal,
     from_body,
     from_query,
     recommend_question,

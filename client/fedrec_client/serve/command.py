@@ -17,7 +17,7 @@ from fedrec.cli.failures import INTERRUPTED
 from fedrec.telemetry import SteadyStream, log_to_stderr
 
 if TYPE_CHECKING:
-    from fedrec_client.serve.model_change import ModelChange
+    from fedrec_client.serve.model_holder import ModelChange
 
 __all__ = ["EPILOG", "serve"]
 
@@ -82,8 +82,7 @@ def serve(
     from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
     from fedrec.listening import plain_host
-    from fedrec_client.serve.model_change import log_change
-    from fedrec_client.serve.model_holder import ModelHolder
+    from fedrec_client.serve.model_holder import ModelHolder, log_change
     from fedrec_client.serve.server import Place
     from fedrec_client.serve.server import serve as serve_until_stopped
 

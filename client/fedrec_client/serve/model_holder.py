@@ -1,24 +1,35 @@
-"""Holding the model that is served, and taking the next one when it is published."""
+"""Holding the model that is served: its data, its next version, and what became of it."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import structlog
 from structlog import get_logger
 
-from fedrec.config.schema import Settings
-from fedrec.errors import FedrecError, InternalError, SettingsError
+from fedrec import errors
+from fedrec.child_process import child_command
+from fedrec.config.schema import ClientSettings, DataSettings, Settings
+from fedrec.errors import FedrecError, InternalError, SettingsError, StorageError
 from fedrec.extras import how_to_install
 from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender, UsersFile
-from fedrec_client.recommending.own_recommender import model_file_of, needs_training_code
-from fedrec_client.serve.data_reading import read_users_apart
-from fedrec_client.serve.model_change import ModelChange
+from fedrec.stop_signals import ignore_stop_signals
+from fedrec_client.recommending.own_recommender import (
+    model_file_of,
+    needs_training_code,
+    private_of,
+    users_of,
+)
 from fedrec_client.serve.served_model import ServedModel
 from fedrec_client.state.database import change_counter
 from fedrec_client.state.held_model import (
@@ -29,7 +40,124 @@ from fedrec_client.state.held_model import (
     read_held_model,
 )
 
-__all__ = ["ModelHolder"]
+__all__ = [
+    "ModelChange",
+    "ModelHolder",
+    "log_change",
+    "read_users_apart",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChange:
+    """A version that is served from now on, or one that could not be read.
+
+    Attributes:
+        version: what is served; None where nothing is.
+        run: the run that it belongs to; empty where nothing is served.
+        problem: why a newer version is not served; empty where it is.
+    """
+
+    version: RoundId | None
+    run: str = ""
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.version is None:
+            return f"not ready: {self.problem}"
+        if self.problem:
+            return f"version {self.version} stays in service: {self.problem}"
+        return f"version {self.version} is served"
+
+
+def log_change(change: ModelChange) -> None:
+    """Write it to the log."""
+    log = structlog.get_logger("fedrec.client")
+    said = {key: value for key, value in asdict(change).items() if value not in ("", None)}
+    if not change.problem:
+        log.info("version served", **said)
+    elif change.version is None:
+        log.warning("not ready", **said)
+    else:
+        log.warning("version stays in service", **said)
+
+
+_ERROR, _USERS = b"E", b"U"
+
+
+def read_users_apart(settings: Settings, which: Which, version: RoundId) -> UsersFile:
+    """Return the users with their histories, and their parameters if these have to be made.
+
+    Where they lie in the state folder already, `private` is empty.
+
+    Args:
+        version: the one whose users are wanted.
+
+    Raises:
+        StorageError: the folder moved on, or cannot be read.
+        DataError: the data cannot be used.
+    """
+    asked = {
+        "data": settings.data.model_dump(mode="json"),
+        "client": settings.client.model_dump(mode="json"),
+        "which": which,
+        "version": version,
+    }
+    done = subprocess.run(
+        child_command(__name__),
+        input=json.dumps(asked).encode(),
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    kind, content = done.stdout[:1], done.stdout[1:]
+    if done.returncode or kind not in (_ERROR, _USERS):
+        raise StorageError(
+            f"The process that reads the users' data ended with {done.returncode}.",
+            remedy="See the lines above; it may want more memory.",
+        )
+    if kind == _ERROR:
+        said = json.loads(content)
+        type_of = errors.ERRORS.get(said["code"], StorageError)
+        raise type_of(said["message"], remedy=said["remedy"])
+    return UsersFile.from_bytes(content, "the users' data")
+
+
+def _users(held: HeldModel, settings: Settings) -> UsersFile:
+    users = users_of(settings.data, held)
+    private = PrivateState.of({})
+    if needs_training_code(held):
+        private = private_of(settings.client, held, users)
+    return UsersFile.of(users, private)
+
+
+def _main() -> None:
+    # Ctrl-C reaches the whole group; the process that serves ends this one.
+    ignore_stop_signals()
+    # Nothing that a library prints may get among the bytes.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    asked = json.load(sys.stdin)
+    settings = Settings(
+        data=DataSettings.model_validate(asked["data"]),
+        client=ClientSettings.model_validate(asked["client"]),
+    )
+    try:
+        held = read_held_model(settings, asked["which"])
+        if held.version != asked["version"]:
+            raise StorageError("The state folder has moved on to another version meanwhile.")
+        users = _users(held, settings)
+    except FedrecError as error:
+        said = {"code": error.code, "message": error.message, "remedy": error.remedy}
+        answers.write(_ERROR + json.dumps(said).encode())
+    else:
+        answers.write(_USERS)
+        answers.writelines(users.parts())
+    answers.flush()
+
+
+if __name__ == "__main__":
+    _main()
+
 
 _Stamp = tuple[tuple[int, int, int], ...] | None
 _Stamps = tuple[bytes | None, _Stamp, _Stamp]

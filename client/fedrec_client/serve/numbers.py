@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fedrec.monitoring import Numbers
 from fedrec_client.serve.model_holder import ModelHolder
-from fedrec_client.serve.refusals import REFUSALS, Refusal
+from fedrec_client.serve.request_reading import REFUSALS, Refusal
 
 __all__ = ["ServerNumbers"]
 

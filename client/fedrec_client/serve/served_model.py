@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from fedrec.errors import DataError, SettingsError
 from fedrec.recommender import Recommender
 from fedrec.recommender.ranking import Ids, Scores
-from fedrec_client.serve.refusals import Refusal
-from fedrec_client.serve.request_reading import Recommend, Similar
+from fedrec_client.serve.request_reading import Recommend, Refusal, Similar
 
 __all__ = ["ServedModel"]
 

@@ -1,4 +1,4 @@
-"""The journal: what every round cost this client, in bytes and seconds, one JSON line each."""
+"""What a client writes down for people: every round's cost, and everything that it refused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,49 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import structlog
+
 from fedrec.clock import Clock
 from fedrec.durable import append_line
+from fedrec.errors import FedrecError
 from fedrec.ids import RoundId
 from fedrec_client.events import ClientEvent, EventName, OnEvent
 from fedrec_client.link.patient_link import Meter
 
-__all__ = ["JOURNAL_FILE", "Outcome", "RoundCost", "RoundJournal"]
+__all__ = [
+    "AUDIT_FILE",
+    "JOURNAL_FILE",
+    "AuditLog",
+    "Outcome",
+    "RoundCost",
+    "RoundJournal",
+]
+
+AUDIT_FILE = "audit.jsonl"
+
+_log = structlog.get_logger("fedrec.client")
+
+
+class AuditLog:
+    """Appends to `audit.jsonl` in the state folder; holds no vector, key or user."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._path = folder / AUDIT_FILE
+        self._clock = clock
+
+    def refused(self, event: str, *, run: str, round_id: RoundId, error: FedrecError) -> None:
+        """Record what was refused and why."""
+        line = {
+            "time": self._clock.now(),
+            "event": event,
+            "run": run,
+            "round": round_id,
+            "code": error.code,
+            "message": error.message,
+        }
+        append_line(self._path, json.dumps(line, separators=(",", ":")))
+        _log.warning(event, run=run, round=round_id, code=error.code, message=error.message)
+
 
 JOURNAL_FILE = "client-log.jsonl"
 

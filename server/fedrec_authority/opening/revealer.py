@@ -39,17 +39,15 @@ from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.opening.statement_chain import continue_chain
 from fedrec_authority.opening.sum_opening import SumOpening
 from fedrec_client.events import ClientEvent
-from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.patient_link import Meter, patient_link
+from fedrec_client.link.patient_link import Backoff, Meter, patient_link
 from fedrec_client.link.stopping import Stopped, StopSwitch
 from fedrec_client.membership.enrolment import enrol
 from fedrec_client.membership.membership import Membership
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 from fedrec_client.session import EpochChanged, PullLoop, Work, why_behind
-from fedrec_client.state.audit import AuditLog
 from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
+from fedrec_client.state.round_journal import AuditLog, RoundJournal
 from fedrec_client.state.stored_state import RunPin, users_digest
 
 __all__ = ["STATE_FOLDER", "Revealer"]

@@ -13,8 +13,7 @@ from server.support.serving import serving
 
 from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
 from fedrec.wire.link import Link
-from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.patient_link import Meter, patient_link
+from fedrec_client.link.patient_link import Backoff, Meter, patient_link
 from fedrec_client.link.stopping import Stopped, StopSwitch
 
 

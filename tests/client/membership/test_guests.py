@@ -19,7 +19,7 @@ from fedrec.identity.roster import Roster
 from fedrec_client.app import ClientApp
 from fedrec_client.events import ClientEvent
 from fedrec_client.link.stopping import Stopped
-from fedrec_client.membership.leaving import Leave, leave
+from fedrec_client.membership.joining import Leave, leave
 from fedrec_client.state.private_store import PrivateStore
 
 

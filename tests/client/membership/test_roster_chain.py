@@ -14,9 +14,9 @@ from fedrec.errors import RosterBreaksCells
 from fedrec.identity.cells import Cell, Partition, Standing
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec_client.membership.roster_chain import RosterChain, kept_roster
-from fedrec_client.state.audit import AUDIT_FILE, AuditLog
+from fedrec_client.membership.joining import RosterChain, kept_roster
 from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import AUDIT_FILE, AuditLog
 
 PEOPLE = [Identity.create() for _ in range(4)]
 IDS = tuple(person.client_id for person in PEOPLE)

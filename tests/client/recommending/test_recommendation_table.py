@@ -16,8 +16,7 @@ from fedrec.config.loading import load_settings
 from fedrec.data import Catalogue
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec_client.recommending.own_recommender import own_recommender
-from fedrec_client.recommending.recommendation import Wanted
-from fedrec_client.recommending.recommendation_table import export_recommendations
+from fedrec_client.recommending.recommendation import Wanted, export_recommendations
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from client.support.masked_federation import MaskedWorld
 from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.messages import key_list_from_bytes, key_list_to_bytes, pack, unpack
 from fedrec.wire.messages import RoundKind
-from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from fedrec.protection.masks.messages import (
     signatures_to_bytes,
 )
 from fedrec.wire.messages import PublishedRound, StepMessage
-from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 
 LIE = 1
 

@@ -10,7 +10,7 @@ from client.support.fake_parties import USERS
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.wire.messages import MakeSnapshot
-from fedrec_client.round.user_selection import selection_secret
+from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.private_store import PrivateStore
 
 WINDOW = 8

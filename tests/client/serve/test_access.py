@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedrec_client.serve.access import Gate
-from fedrec_client.serve.refusals import Refusal
+from fedrec_client.serve.request_reading import Refusal
 
 
 @pytest.mark.parametrize(

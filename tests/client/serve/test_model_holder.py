@@ -16,8 +16,7 @@ from fedrec.recommender import UsersFile
 from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.serve.access import Gate
 from fedrec_client.serve.application import Application
-from fedrec_client.serve.data_reading import read_users_apart
-from fedrec_client.serve.model_holder import ModelHolder
+from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
 from fedrec_client.state.database import STATE_FILE
 from fedrec_client.state.private_store import PrivateStore
 

@@ -13,10 +13,8 @@ from client.serve.asking import OWN, ask
 from client.support.silo import Silo
 
 from fedrec_client.serve.application import Application
-from fedrec_client.serve.openapi_document import document
-from fedrec_client.serve.openapi_page import STYLE, page_of
-from fedrec_client.serve.refusals import REFUSALS
-from fedrec_client.serve.request_reading import RECOMMEND_FIELDS, SIMILAR_FIELDS
+from fedrec_client.serve.openapi import STYLE, document, page_of
+from fedrec_client.serve.request_reading import RECOMMEND_FIELDS, REFUSALS, SIMILAR_FIELDS
 
 DOCUMENT = document()
 KINDS = {

@@ -23,7 +23,7 @@ from tls import credentials
 
 from fedrec.cli.main import main
 from fedrec_client.recommending.own_recommender import own_recommender
-from fedrec_client.serve import connections
+from fedrec_client.serve import server
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
@@ -403,7 +403,7 @@ def test_too_many_connections(idle: Server) -> None:
         while True:
             line = socket.create_connection(address, timeout=WAIT_SECONDS)
             lines.append(line)
-            if len(lines) > connections.MOST_CONNECTIONS:
+            if len(lines) > server.MOST_CONNECTIONS:
                 break
         assert code_of(lines[-1].recv(4096)) == (b"503", "too_busy")
     finally:

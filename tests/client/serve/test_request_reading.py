@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from fedrec_client.serve.refusals import Refusal
 from fedrec_client.serve.request_reading import (
     MOST_IDS,
     RECOMMEND_FIELDS,
     SIMILAR_FIELDS,
     Recommend,
+    Refusal,
     Similar,
     from_body,
     from_query,

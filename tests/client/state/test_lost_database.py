@@ -15,7 +15,7 @@ from fedrec.highwater import FILE
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
-from fedrec_client.round.user_selection import selection_secret
+from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.database import STATE_FILE, image_of
 from fedrec_client.state.private_store import PrivateStore
 

@@ -19,7 +19,7 @@ from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, room_in
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.opening.opened_sums import OpenedSums
-from fedrec_client.round.user_selection import selection_secret
+from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.database import STATE_FILE, STATE_FORMAT, change_counter, image_of
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import BestModel, RunPin, StoredState

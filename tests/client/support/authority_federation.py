@@ -21,7 +21,7 @@ from fedrec.wire.messages import RevealStatement, manifest_digest
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER, Revealer
 from fedrec_client.link.stopping import Stopped
-from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 
 __all__ = ["AuthorityWorld", "refused"]
 

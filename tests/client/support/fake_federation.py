@@ -28,7 +28,7 @@ from fedrec.wire.messages import (
     Wait,
 )
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_client.membership.round_vector import RoundVector
+from fedrec_client.membership.round_terms import RoundVector
 
 __all__ = ["FakeRound", "World"]
 

@@ -33,7 +33,7 @@ from fedrec.wire.messages import (
 )
 from fedrec_client.app import ClientApp
 from fedrec_client.membership.membership import Membership, tag_key_of
-from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.round_journal import AUDIT_FILE
 
 __all__ = ["N_ITEMS", "USERS", "Parties"]
 

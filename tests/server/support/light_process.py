@@ -14,8 +14,7 @@ from fedrec.ids import RoundId
 from fedrec.protection import SegmentSpec, VectorSpec
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import NOTHING, Finished, Remembered, StepMessage, StepTask, Train
-from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.patient_link import Meter, patient_link
+from fedrec_client.link.patient_link import Backoff, Meter, patient_link
 from fedrec_client.link.stopping import StopSwitch
 
 POLL_SECONDS = 20.0
