@@ -36,14 +36,19 @@ from fedrec_server.rounds.state import State
 from fedrec_server.service.admin_service import AdminService
 from fedrec_server.service.call_guard import CallGuard
 from fedrec_server.service.callers import Callers
-from fedrec_server.service.connection_limit import allow_connections
 from fedrec_server.service.coordinator_service import CoordinatorService
 from fedrec_server.service.streams import StreamLimits
-from fedrec_server.service.tls_port import check_protocol, listen, options, own_credentials
+from fedrec_server.service.tls_port import (
+    allow_connections,
+    check_protocol,
+    listen,
+    options,
+    own_credentials,
+)
 from fedrec_server.service.wire_recorder import WireRecorder
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.installed_epoch import installed_bundle
+from fedrec_server.store.intact import installed_bundle
 from fedrec_server.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:

@@ -12,14 +12,12 @@ import structlog
 from fedrec.clock import Clock
 from fedrec.errors import DamagedFile, FedrecError, StorageError, SumOutOfBounds
 from fedrec_server.federation import Federation
-from fedrec_server.membership.admission import Admission
-from fedrec_server.membership.applications import Applications
+from fedrec_server.membership.admission import Admission, Applications
 from fedrec_server.membership.key_rotation import KeyRotation, newest
-from fedrec_server.membership.missing_clients import MissingClients
+from fedrec_server.membership.member_states import MissingClients
 from fedrec_server.membership.rollback_detection import RollbackDetection
 from fedrec_server.opening.reveals import Reveals
-from fedrec_server.polling.refusal_notices import log_unfit
-from fedrec_server.polling.task_polls import TaskPolls
+from fedrec_server.polling.task_polls import TaskPolls, log_unfit
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundAbandoned, RoundPublished
 from fedrec_server.rounds.endings import reason_of
 from fedrec_server.rounds.events import (
@@ -36,8 +34,7 @@ from fedrec_server.run.counted_updates import CountedUpdates
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.model_quality import LatestQuality
 from fedrec_server.run.superfluous_files import SuperfluousFiles
-from fedrec_server.snapshots.exchange import SnapshotExchange
-from fedrec_server.snapshots.snapshots import Snapshots
+from fedrec_server.snapshots.snapshots import SnapshotExchange, Snapshots
 from fedrec_server.steps.running import RunningSteps
 from fedrec_server.steps.step_collection import StepCollection
 from fedrec_server.store.failpoints import Failpoint, no_failpoint

@@ -13,7 +13,7 @@ from fedrec.errors import ERRORS, InternalError
 from fedrec.monitoring import Numbers
 from fedrec.monitoring.endpoint import BYTES, SECONDS
 from fedrec_server.engine import Engine
-from fedrec_server.membership.missing_clients import missing
+from fedrec_server.membership.member_states import missing
 from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.changes import (
     Change,

@@ -8,8 +8,13 @@ from typing import Any
 from fedrec.planning.cautions import measured_caution
 from fedrec.wire.v1 import admin_pb2
 from fedrec_server.engine import Engine
-from fedrec_server.membership.member_states import member_states
-from fedrec_server.membership.missing_clients import labels_of, missing, unplaced, waits_for
+from fedrec_server.membership.member_states import (
+    labels_of,
+    member_states,
+    missing,
+    unplaced,
+    waits_for,
+)
 from fedrec_server.rounds.backoff import is_stalled
 
 __all__ = ["status_of"]

@@ -24,7 +24,7 @@ from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.round_journal import AUDIT_FILE
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS
-from fedrec_server.uploads.item_holders import ItemHolders
+from fedrec_server.uploads.round_sum import ItemHolders
 
 SPOILER = 3
 

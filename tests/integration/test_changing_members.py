@@ -23,11 +23,11 @@ from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.folder_changes import make_epoch
 from fedrec_client.link.connecting import open_link
 from fedrec_server.run.presence import LIVE_SECONDS
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fedrec.identity.epoch import KeyEpoch
     from fedrec_authority.folder.authority_folder import AuthorityFolder
-    from fedrec_authority.folder.issuer_renewal import Renewed
+    from fedrec_authority.folder.folder_changes import Renewed
     from fedrec_authority.membership.members import Membership
 
 __all__ = ["AUTHORITY_FOLDER", "KeysFolder", "app", "replace_member", "rotate", "tell"]
@@ -162,8 +162,7 @@ def rotate(
     from fedrec.data import Catalogue
     from fedrec.listening import plain_host
     from fedrec_authority.folder.authority_folder import AuthorityFolder
-    from fedrec_authority.folder.folder_changes import changing
-    from fedrec_authority.folder.issuer_renewal import renew_issuer
+    from fedrec_authority.folder.folder_changes import changing, renew_issuer
 
     settings = None if settings_file is None else load_settings(settings_file)
     hosts = [plain_host(name, "--host", to_call=True) for name in host or ()]

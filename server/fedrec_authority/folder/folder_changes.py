@@ -1,30 +1,28 @@
-"""Changes of an authority's folder: each reads, decides and writes while no other process does.
-
-Whatever changes in the folder is a method of `FolderChanges`, and only `changing` gives one out.
-Killed in between, the lock is free, and the folder as it was before or after each file.
-"""
+"""Changes of an authority's folder, and the key epochs that they make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedrec.config.algorithm import divides_by_count
+from fedrec.config.layout import protection_of
 from fedrec.config.plan import plan_from_json
+from fedrec.config.schema import Plan
 from fedrec.durable import require_writable
 from fedrec.errors import KeysError
 from fedrec.folder_lock import FolderLock
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, ROSTERS_FOLDER, Authority
 from fedrec.identity.cells import Partition
-from fedrec.identity.certificates import CERTIFICATE_FILE, key_of
+from fedrec.identity.certificates import CERTIFICATE_FILE, hosts_of, key_of, split_certificates
 from fedrec.identity.document import JsonValue, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import RevealerKeyChanges
 from fedrec.identity.key_files import replace_secret, write_new_public, write_public
 from fedrec.identity.public import PublicIdentity, write_authority_key
-from fedrec.identity.roster import MAX_MEMBERS
-from fedrec.training.key_epochs import make_epoch
+from fedrec.identity.roster import MAX_MEMBERS, Roster
 from fedrec_authority.folder.authority_folder import (
     APPLICANTS,
     APPLICANTS_FILE,
@@ -37,7 +35,132 @@ from fedrec_authority.membership.invitations import InvitationChanges
 from fedrec_authority.membership.members import Membership
 from fedrec_authority.membership.operators import OperatorChanges
 
-__all__ = ["WAIT_SECONDS", "FolderChanges", "changing", "running"]
+__all__ = [
+    "WAIT_SECONDS",
+    "FolderChanges",
+    "Renewed",
+    "changing",
+    "make_epoch",
+    "renew_issuer",
+    "running",
+]
+
+FEWEST_SINGLE_USERS = 32
+"""Members of a cell at least where exact sums are of one user each."""
+
+
+def make_epoch(
+    authority: Authority,
+    plan: Plan,
+    n_items: int,
+    members: Iterable[PublicIdentity],
+    *,
+    number: int,
+    revealer: RevealerKeyChanges | None = None,
+    previous: Roster | None = None,
+    partition: Partition | None = None,
+) -> KeyEpoch:
+    """Make the protection's secrets and the group key, and sign who belongs to the federation.
+
+    Args:
+        n_items: size of the catalogue; the protection's parameters follow from it.
+        members: who takes part.
+        number: the epoch's number, higher than every earlier one of this federation.
+        revealer: where `protection.key_holder` is "authority", who keeps the secret key, before
+            anybody hears of the epoch; members are given the half that encrypts.
+        previous: the roster of the epoch before.
+        partition: the cells; None for none, where the plan needs none.
+
+    Raises:
+        SettingsError: when no parameters of the protection can carry these vectors.
+        KeysError: when the members cannot form a roster, or the plan wants a revealer and none is
+            given, or the other way round; or sums need cells and there are none, or larger ones.
+        RosterBreaksCells: the cells do not follow from those of the roster before.
+    """
+    if (plan.authority_opens) != (revealer is not None):
+        raise KeysError(
+            f'protection.name is "{plan.protection.name}" and protection.key_holder '
+            f'"{plan.protection.key_holder}", which takes {"a" if revealer is None else "no"} '
+            f"revealer, but {'none' if revealer is None else 'one'} was given.",
+            remedy="Make epochs with `fedrec keys`.",
+        )
+    if plan.has_cells != bool(partition and partition.cell_size):
+        raise KeysError(
+            f"Sums of these settings are {'' if plan.has_cells else 'not '}over whole cells, but "
+            f"{'no' if plan.has_cells else 'a'} cell size was given.",
+            remedy="Make epochs with `fedrec keys`.",
+        )
+    if partition is not None and divides_by_count(plan):
+        _check_single_users(partition)
+    protection = protection_of(plan, n_items)
+    context, secret = protection.generate()
+    with secret:
+        held = secret.export_for_wrapping()
+        if revealer is not None:
+            revealer.keep(number, held)
+            held = protection.encryption_key(secret)
+        return authority.new_epoch(
+            federation=plan.federation.name,
+            epoch=number,
+            members=members,
+            minimum_summands=plan.rounds.minimum_summands,
+            protection=plan.protection.name,
+            protection_fingerprint=protection.chosen.fingerprint(),
+            server_context=context,
+            protection_secret=held,
+            revealer=None if revealer is None else revealer.load_or_create().public,
+            previous=previous,
+            partition=partition,
+        )
+
+
+def _check_single_users(partition: Partition) -> None:
+    """Refuse exact counts of a few users, each of whom is a member of its own."""
+    single = [one for one in partition.standings if one.users_cap == 1]
+    if single and 0 < partition.cell_size < FEWEST_SINGLE_USERS:
+        raise KeysError(
+            f"{len(single)} members have one user each (users_cap), and sums are exact counts of "
+            f"{partition.cell_size} of them or more: too few to hide one user among.",
+            remedy=f"Begin a federation with rounds.minimum_summands = {FEWEST_SINGLE_USERS}, or "
+            "choose an algorithm that sends no exact counts: algorithm.name.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """Whom another issuer leaves without a certificate.
+
+    Attributes:
+        operators: the names of those who need other credentials.
+        invited: the names of those who need another invitation.
+    """
+
+    operators: tuple[str, ...]
+    invited: tuple[str, ...]
+
+
+def renew_issuer(folder: FolderChanges) -> Renewed:
+    """Replace the key that issues certificates, and every certificate that came from it.
+
+    The holder of the old key can stand in the coordinator's place on the line. The next epoch
+    (`FolderChanges.rotate`) says that there is another, and brings members' certificates. Killed
+    in between, the next call does all of it again.
+
+    Raises:
+        KeysError: there is no authority, or a file of it cannot be read.
+    """
+    authority = folder.authority
+    hosts: tuple[str, ...] = ()
+    if folder.coordinator_path.exists():
+        own, *_ = split_certificates(folder.coordinator_path.read_bytes())
+        hosts = hosts_of(own)
+    authority.renew_issuer(folder.private)
+    operators = folder.operators.renew(authority.issuer)
+    folder.serve_at(hosts)
+    for path in folder.certificates.glob("*.crt"):
+        path.unlink()
+    return Renewed(operators=operators, invited=folder.invitations.withdraw())
+
 
 WAIT_SECONDS = 20.0
 """How long a change waits for another one; making an epoch of many members takes seconds."""

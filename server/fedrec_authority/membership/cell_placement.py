@@ -1,21 +1,62 @@
-"""Which cells a new epoch has: unplaced members are shuffled and cut into whole new cells.
-
-A member that is gone leaves its cell's core. Where too few are left the cell is retired, and those
-who stay wait until as many others as a cell needs make a new one with them.
-"""
+"""Which cells a new epoch has, and how large they have to be."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
+from math import ceil, comb
 
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
 from fedrec.identity.cells import FEWEST_IN_CELL, Cell, Partition, Standing
 from fedrec.ids import ClientId
 
-__all__ = ["cell_size_of", "place", "resumed"]
+__all__ = [
+    "HONEST",
+    "cell_size_of",
+    "counted_share",
+    "place",
+    "resumed",
+    "size_needed",
+    "too_few_honest",
+]
+
+HONEST = 3
+"""So many honest clients every cell should have, among whom each one hides."""
+
+
+def too_few_honest(n_clients: int, corrupt_share: Fraction, size: int) -> Fraction:
+    """Return a bound on the chance that some cell has fewer than `HONEST` honest clients.
+
+    It is the chance of one cell, exactly, times the number of cells.
+
+    Args:
+        corrupt_share: of the clients; the number is rounded up.
+        size: of the cells; larger ones among them are safer.
+    """
+    corrupt = ceil(corrupt_share * n_clients)
+    drawn = range(max(size - HONEST + 1, 0), min(size, corrupt) + 1)
+    ways = sum(comb(corrupt, bad) * comb(n_clients - corrupt, size - bad) for bad in drawn)
+    return min(Fraction(1), Fraction(n_clients // size * ways, comb(n_clients, size)))
+
+
+def size_needed(n_clients: int, corrupt_share: Fraction, bits: int) -> int | None:
+    """Return the smallest size with which the chance is below 2**-bits, or None."""
+    return next(
+        (
+            size
+            for size in range(HONEST, n_clients + 1)
+            if too_few_honest(n_clients, corrupt_share, size) < Fraction(1, 2**bits)
+        ),
+        None,
+    )
+
+
+def counted_share(size: int, absent_share: float) -> float:
+    """Return the share of clients in cells of which nobody is absent."""
+    return float((1 - absent_share) ** size)
 
 
 def cell_size_of(plan: Plan) -> int:

@@ -1,10 +1,4 @@
-"""The key authority's revealer: it follows a run and opens its sums, and does nothing else.
-
-Where `protection.key_holder` is "authority" nobody else can. It has no data and trains nothing. It
-keeps the shared model, which follows from the sums that it opens, because it signs what each sum
-leads to and refuses updates that start from another model. Its state lies beside its keys and
-survives being killed at any moment: a round that was opened is never opened with another list.
-"""
+"""The key authority's revealer: it follows a run and opens its sums, and does nothing else."""
 
 from __future__ import annotations
 
@@ -21,6 +15,7 @@ from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
 from fedrec.durable import DiskFull
 from fedrec.errors import (
+    AuthorityIsOld,
     CoordinatorWentBack,
     FedrecError,
     FolderInUse,
@@ -28,7 +23,7 @@ from fedrec.errors import (
     NotInRoster,
     Unreachable,
 )
-from fedrec.identity.public import read_authority_key
+from fedrec.identity.public import read_authority_key, verify
 from fedrec.ids import RoundId
 from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
@@ -36,7 +31,8 @@ from fedrec.wire.messages import Finished, Reveal
 from fedrec_authority.delivery import AuthorityEvent, EventName
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.folder_changes import changing
-from fedrec_authority.opening.statement_chain import continue_chain
+from fedrec_authority.folder.recovery import former_rosters
+from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.sum_opening import SumOpening
 from fedrec_client.events import ClientEvent
 from fedrec_client.link.patient_link import Backoff, Meter, patient_link
@@ -50,7 +46,57 @@ from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.round_journal import AuditLog, RoundJournal
 from fedrec_client.state.stored_state import RunPin, users_digest
 
-__all__ = ["STATE_FOLDER", "Revealer"]
+__all__ = [
+    "STATE_FOLDER",
+    "Revealer",
+    "continue_chain",
+]
+
+
+def continue_chain(
+    link: Link, membership: Membership, store: PrivateStore, folder: AuthorityFolder
+) -> None:
+    """Learn what was said last, before the first statement of a process or an epoch.
+
+    A backup may be older than that: members and the coordinator take none for a later statement
+    that does not follow. Statements are on disk before they are heard, so that a later one of the
+    present epoch is another copy's of this folder: the key is not used beside that.
+
+    Raises:
+        AuthorityIsOld: a revealer said it that this folder does not know, or a newer copy of it.
+        BadSignature: the coordinator made it up.
+    """
+    opened, head = OpenedSums(store), store.state.head
+    shown = link.federation(membership.client_id).statement
+    if shown is None or (head is not None and head.sequence >= shown.sequence):
+        return
+    present = membership.roster
+    rosters = (present, *former_rosters(folder, present))
+    known = {one.revealer.client_id: one.revealer for one in rosters if one.revealer}
+    signer = known.get(shown.client_id)
+    if signer is None or (shown.federation, shown.run) != (present.federation, membership.run):
+        raise AuthorityIsOld(
+            f"Statement {shown.sequence}, on round {shown.round}, is of a revealer that "
+            f"{folder.path} does not know.",
+            remedy="Restore the newest backup of the authority (`fedrec keys restore`).",
+        )
+    verify(signer.signing_key, shown.statement(), shown.signature)
+    if shown.epoch == membership.epoch:
+        raise AuthorityIsOld(
+            f"Statement {shown.sequence}, on round {shown.round} of epoch {shown.epoch}, is this "
+            f"key authority's; the last one in {folder.path} is "
+            f"{'none' if head is None else head.sequence}. It is an older copy of the folder.",
+            remedy="Start the newest copy. Where it is lost, restore the backup "
+            "(`fedrec keys restore`), which begins a new epoch.",
+        )
+    # What this folder knew of is in its rosters, or was resumed in one.
+    known_before = head.paused if head is not None and head.epoch == shown.epoch else ()
+    active = {cell.id for cell in present.partition.cells if cell.state == "active"}
+    unknown = active.intersection(shown.paused).difference(known_before)
+    if unknown:
+        opened.keep_paused(unknown)
+    opened.record_statement(shown)
+
 
 _TOLD: dict[str, EventName] = {
     "joined": "revealer joined",

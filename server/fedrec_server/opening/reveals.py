@@ -1,4 +1,4 @@
-"""What the key authority fetches of a round, and its signed word on it."""
+"""What the key authority fetches of a round, its signed word on it, and members' reports."""
 
 from __future__ import annotations
 
@@ -7,16 +7,37 @@ from collections.abc import AsyncIterator
 from fedrec.errors import AuthorityIsOld, RefusedError, RoundClosed, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, Chunk
-from fedrec.wire.messages import RevealStatement
+from fedrec.wire.messages import Report, RevealStatement
 from fedrec_server.membership.admission import Admission
-from fedrec_server.rounds.events import StatementReceived
+from fedrec_server.rounds.events import ReportReceived, StatementReceived
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sealed_name, sum_name
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
-__all__ = ["Reveals"]
+__all__ = [
+    "Reveals",
+    "take_report",
+]
+
+
+async def take_report(run: LiveRun, admission: Admission, report: Report) -> None:
+    """Keep a client's word on a published ciphertext sum.
+
+    Raises:
+        FedrecError: it is not the client's, or not about a sum that reports are awaited on.
+    """
+    run.presence.heard(report.client_id)
+    admission.check_report(report, measured=True)
+    await run.work.uninterrupted(_keep(run, report))
+
+
+async def _keep(run: LiveRun, report: Report) -> None:
+    async with run.lock:
+        await run.apply(ReportReceived(now=run.clock.now(), report=report))
+    run.failpoint("report.ack")
+    run.advance_soon()
 
 
 class Reveals:

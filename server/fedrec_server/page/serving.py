@@ -20,8 +20,7 @@ from fedrec.identity.certificates import hosts_of
 from fedrec.listening import is_own_address, split_address, written_address
 from fedrec.web_server import listening_socket, web_server
 from fedrec_server.engine import Engine
-from fedrec_server.page.access import Access
-from fedrec_server.page.application import application
+from fedrec_server.page.application import Access, application
 from fedrec_server.page.feed import Feed
 
 __all__ = ["MOST_CONNECTIONS", "Page"]

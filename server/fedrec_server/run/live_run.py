@@ -22,8 +22,7 @@ from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
 from fedrec_server.run.journal import entry_of, log_entry
 from fedrec_server.run.presence import Presence
-from fedrec_server.run.waiters import Waiters
-from fedrec_server.run.work import Work
+from fedrec_server.run.work import Waiters, Work
 from fedrec_server.store.durable_files import update_name
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Entry, Store

@@ -1,19 +1,88 @@
-"""Blocking work in threads, and work that goes on when its caller hangs up."""
+"""Blocking work in threads, and long polls that are woken when there is news for them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import structlog
 
 from fedrec.errors import FedrecError, StorageError
 from fedrec_server.store.durable_files import DurabilityLost
 
-__all__ = ["Work"]
+__all__ = [
+    "Waiter",
+    "Waiters",
+    "Work",
+]
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Waiter:
+    """Hears of news also while it looks, and does not wait as yet."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """End the present wait, or the next one."""
+        self._woken.set()
+
+    def forget(self) -> None:
+        """Forget what came before: it is in what is looked at from here on."""
+        self._woken.clear()
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until there is news since the last `forget`; False when the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+            return True
+        except TimeoutError:
+            return False
+
+
+class Waiters(Generic[K]):
+    """Wakes chosen keys, so that an upload does not wake ten thousand other clients."""
+
+    def __init__(self) -> None:
+        self._listening: dict[K, set[Waiter]] = {}
+
+    def __len__(self) -> int:
+        """Return how many keys listen."""
+        return len(self._listening)
+
+    @contextmanager
+    def listening(self, key: K) -> Iterator[Waiter]:
+        """Hear of all that happens in the block: there, forget, look, wait, and begin again.
+
+        Who looked before it would miss what comes between the look and the wait.
+        """
+        waiter = Waiter()
+        mine = self._listening.setdefault(key, set())
+        mine.add(waiter)
+        try:
+            yield waiter
+        finally:
+            mine.discard(waiter)
+            if not mine and self._listening.get(key) is mine:
+                del self._listening[key]
+
+    def wake(self, keys: Iterable[K]) -> None:
+        """Wake some."""
+        for key in keys:
+            for waiter in self._listening.get(key, ()):
+                waiter.wake()
+
+    def wake_all(self) -> None:
+        """Wake everybody."""
+        self.wake(tuple(self._listening))
+
 
 INCOMING_THREADS = 8
 """Mostly waiting for the disk."""

@@ -1,31 +1,104 @@
-"""Copies of the model for clients that join late, made by clients that are up to date.
-
-Under encryption a snapshot counts when its state tag is the one that the key authority signed for
-the round, or two clients reported. Where nobody did under the present epoch's key, two clients have
-to send the same bytes with the same tag.
-
-In the papers' protocol old sums are not kept, so that a client far behind needs one, too.
-
-The coordinator cannot open what is sealed. A joiner that can, and finds that it is not what was
-signed, says so when it asks again; then others are asked for another copy.
-"""
+"""Copies of the model for clients that join late: who makes them, and how they come and go."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import structlog
 
+from fedrec.clock import Clock
 from fedrec.config.layout import shared_values
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MakeSnapshot, Report, Task
+from fedrec.wire.chunks import Blob, Chunk
+from fedrec.wire.limits import MAX_REPORTS
+from fedrec.wire.messages import MakeSnapshot, Report, Snapshot, Task
+from fedrec_server.membership.admission import Admission
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.snapshots.makers import SnapshotMakers
+from fedrec_server.store.durable_files import snapshot_name
 from fedrec_server.store.store import PublishedRecord, SnapshotRecord
+from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
-__all__ = ["Snapshots"]
+__all__ = [
+    "ASK_SECONDS",
+    "SnapshotExchange",
+    "SnapshotMakers",
+    "Snapshots",
+]
+
+ASK_SECONDS = 30.0
+"""After this others are asked; a late one may send its copy all the same."""
+
+
+class SnapshotMakers:
+    """Chooses among clients that are up to date.
+
+    Who was asked is forgotten with the process and the epoch; the next late joiner asks again.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._round = RoundId(0)
+        self._asked: frozenset[ClientId] = frozenset()
+        self._answered: frozenset[ClientId] = frozenset()
+        self._asked_at = 0.0
+        self._n_makers = 0
+        self._requests: dict[ClientId, RoundId] = {}
+        self._distrusted: set[ClientId] = set()
+
+    def ask(
+        self, waiting: frozenset[ClientId], published: RoundId, n_makers: int
+    ) -> frozenset[ClientId]:
+        """Choose who makes a snapshot of the published round; nobody while others are at it."""
+        self._n_makers = n_makers
+        before = self._asked if self._is_in_time(published) else frozenset()
+        if len(before) >= n_makers:
+            return frozenset()
+        # Last come those whose copy was refused, before them those who stayed silent.
+        candidates = sorted(
+            waiting - before,
+            key=lambda client: (client in self._distrusted, client in self._asked, client),
+        )
+        chosen = frozenset(candidates[: n_makers - len(before)])
+        if not self._is_in_time(published):
+            self._asked_at = self._clock.now()
+            self._answered = frozenset()
+        self._asked = before | chosen
+        self._round = published
+        self._requests |= dict.fromkeys(chosen, published)
+        return chosen
+
+    def lacks(self, client_id: ClientId, published: RoundId) -> bool:
+        """Tell whether a client that has nothing to do is to be asked, too."""
+        if not self._is_in_time(published):
+            return client_id not in self._distrusted
+        others = client_id not in self._asked | self._distrusted
+        return others and len(self._asked) < self._n_makers
+
+    def has_task(self, client_id: ClientId, published: RoundId) -> bool:
+        """Tell whether a client is to make a snapshot of the published round now."""
+        is_awaited = client_id in self._asked - self._answered
+        return is_awaited and self._is_in_time(published)
+
+    def may_send(self, client_id: ClientId, round_id: RoundId) -> bool:
+        """Tell whether a client was asked for a snapshot of a round and did not send it yet."""
+        return self._requests.get(client_id) == round_id
+
+    def answered(self, client_id: ClientId) -> None:
+        """Note that a client sent what it was asked for."""
+        self._answered |= {client_id}
+        self._requests.pop(client_id, None)
+
+    def distrust(self, client_id: ClientId) -> None:
+        """Ask others first from now on, and at once."""
+        self._distrusted.add(client_id)
+        self._round = RoundId(0)
+
+    def _is_in_time(self, published: RoundId) -> bool:
+        return self._round == published and self._clock.now() < self._asked_at + ASK_SECONDS
+
 
 MOST_COMPLAINTS = 8
 """What one member can make others do again: each snapshot that it refuses costs one."""
@@ -227,3 +300,85 @@ class Snapshots:
     def _estimate(self) -> int:
         n_items = self._run.federation.catalogue.n_items
         return BYTES_PER_VALUE * (shared_values(self._run.federation.plan, n_items) + n_items)
+
+
+class SnapshotExchange:
+    """Takes in snapshots and hands them out."""
+
+    def __init__(
+        self, run: LiveRun, snapshots: Snapshots, admission: Admission, turns: StreamTurns
+    ) -> None:
+        self._run = run
+        self._snapshots = snapshots
+        self._admission = admission
+        self._turns = turns
+
+    async def receive(self, report: Report, blob: Blob, chunks: AsyncIterator[Chunk]) -> None:
+        """Take in a copy of the model; who vouches for it is admitted before it is read.
+
+        Raises:
+            FedrecError: nobody asked for it, or it is not the model that is known of the round.
+        """
+        run = self._run
+        async with self._turns.turn(report.client_id):
+            run.presence.heard(report.client_id)
+            self._admission.check_blob(blob.length)
+            self._admission.check_report(report, measured=False)
+            await run.work.in_thread(self._snapshots.check, report)
+            incoming = await run.work.beside(IncomingSnapshot, run, self._snapshots, blob, report)
+            await self._turns.take(incoming, chunks)
+
+    async def for_client(
+        self, client_id: ClientId, after: RoundId, refused: frozenset[bytes]
+    ) -> Snapshot | None:
+        """Return the snapshot where it serves a client better than the rounds.
+
+        Args:
+            after: the client's version.
+            refused: digests of snapshots that the client could not use.
+        """
+        run = self._run
+        if refused:
+            await run.work.in_thread(self._snapshots.note_refused, client_id, refused)
+        found = await run.work.in_thread(self._snapshots.for_client, after, refused)
+        if found is None:
+            return None
+        stored, record = found
+        name = snapshot_name(stored.round, stored.blob)
+        return Snapshot(
+            round=stored.round,
+            epoch=stored.epoch,
+            statement=record.statement if not stored.reports else None,
+            reports=(stored.reports or record.reports)[:MAX_REPORTS],
+            blob=await run.work.in_thread(run.store.spool.read, name, stored.blob),
+        )
+
+
+class IncomingSnapshot(Incoming):
+    """A copy of the model for late joiners."""
+
+    def __init__(self, run: LiveRun, snapshots: Snapshots, blob: Blob, report: Report) -> None:
+        run.store.spool.require_space(blob.length)
+        super().__init__(run, run.store.spool.draft(), blob)
+        self._snapshots = snapshots
+        self._report = report
+
+    async def _count(self) -> bool:
+        run, report = self._run, self._report
+        await self._synced()
+        async with run.lock:
+            await run.work.in_thread(self._snapshots.check, report)
+            vouching = await run.work.in_thread(self._snapshots.accepts, report, self._blob)
+            if vouching is None:
+                await run.work.in_thread(self._draft.discard)
+                return False
+            name = snapshot_name(report.round, self._blob)
+            record = SnapshotRecord(
+                round=report.round, epoch=report.epoch, blob=self._blob, reports=vouching
+            )
+            await run.work.in_thread(self._draft.keep, name)
+            before = await run.work.in_thread(run.store.keep_snapshot, record)
+            old = name if before is None else snapshot_name(before.round, before.blob)
+            if old != name:
+                await run.work.in_thread(run.store.spool.delete, old)
+            return False

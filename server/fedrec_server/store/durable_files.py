@@ -1,8 +1,4 @@
-"""Files that are durable before anybody is told so.
-
-Bytes go to `partial/`, are fsynced and renamed, the folder is fsynced, and only then does the
-database name them. A file without a row is an orphan and is swept at the next start.
-"""
+"""Files that are durable before anybody is told so, read by several streams at once."""
 
 from __future__ import annotations
 
@@ -21,14 +17,14 @@ from blake3 import blake3
 from fedrec.durable import FULL, DiskFull, begin_writing_back
 from fedrec.errors import DamagedFile, StorageError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import Blob
+from fedrec.wire.chunks import CHUNK_BYTES, Blob, Chunk
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.open_file import OpenFile
 
 __all__ = [
     "FREE_SPACE",
     "Draft",
     "DurabilityLost",
+    "OpenFile",
     "Spool",
     "damaged",
     "epoch_name",
@@ -37,6 +33,31 @@ __all__ = [
     "sum_name",
     "update_name",
 ]
+
+
+class OpenFile:
+    """A file that can be read until nobody holds it any more, also where it is deleted meanwhile.
+
+    Args:
+        length: of the file, in bytes.
+
+    Raises:
+        FileNotFoundError: it is missing.
+    """
+
+    def __init__(self, path: Path, length: int) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+        self._length = length
+
+    def offsets(self) -> Iterator[int]:
+        """Yield where each piece begins."""
+        yield from range(0, self._length, CHUNK_BYTES)
+
+    def chunk(self, offset: int) -> Chunk:
+        """Return the piece that begins at an offset."""
+        return Chunk(offset=offset, data=os.pread(self._file, CHUNK_BYTES, offset))
+
 
 FOLDERS = ("partial", "updates", "blobs", "snapshots", "epochs")
 OF_ROUNDS = FOLDERS[:-1]

@@ -1,25 +1,123 @@
-"""Whether a state folder is whole, what is wrong with one that is not, and the way back."""
+"""What can be read of a state folder before it is opened, and whether it is whole."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.errors import DamagedFile, StateWentBack
 from fedrec.highwater import Highwater
+from fedrec.ids import RoundId
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import UploadHeader
 from fedrec_server.store import reading
-from fedrec_server.store.durable_files import DurabilityLost, Spool
+from fedrec_server.store.durable_files import DurabilityLost, Spool, damaged, epoch_name
+from fedrec_server.store.recovered_run import read_recovered
 from fedrec_server.store.tables import (
     DATABASE,
     SCHEMA_VERSION,
     UNCHECKED_VERSION,
+    from_row,
     prepare,
     table_names,
     tables,
 )
 
-__all__ = ["REMEDY", "UNREADABLE", "check_whole", "code_of", "damaged_database", "lost"]
+__all__ = [
+    "REMEDY",
+    "UNREADABLE",
+    "FormerFolder",
+    "check_whole",
+    "code_of",
+    "damaged_database",
+    "installed_bundle",
+    "lost",
+    "read_former_folder",
+]
+
+
+def installed_bundle(folder: Path) -> bytes | None:
+    """Return the public bundle of the epoch that was installed last, or None where none was.
+
+    The folder is only looked at. What is wrong with a database is said by the process that opens
+    it.
+
+    Raises:
+        DamagedFile: the bundle is missing or is not what its row says.
+    """
+    database = folder / DATABASE
+    if not database.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as rows:
+            rows.row_factory = sqlite3.Row
+            record = reading.installed_epoch(rows)
+    except sqlite3.DatabaseError:
+        return None
+    if record is None:
+        return None
+    name = epoch_name(record.epoch, record.blob)
+    path = folder / name
+    raw = path.read_bytes() if path.is_file() else b""
+    if Blob.of(raw) != record.blob:
+        raise damaged(name)
+    return raw
+
+
+NO_ROUND = RoundId(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerFolder:
+    """What can be read of it.
+
+    Attributes:
+        charged: noisy sums that it counted.
+        latest: headers of members' last updates.
+    """
+
+    run: str = ""
+    published: RoundId = NO_ROUND
+    last_round: RoundId = NO_ROUND
+    charged: int = 0
+    latest: tuple[UploadHeader, ...] = ()
+
+
+def read_former_folder(state: Path) -> FormerFolder:
+    """Return what the folder knows that is there; nothing where it cannot be read."""
+    if not (state / DATABASE).is_file():
+        return FormerFolder()
+    uri = f"{(state / DATABASE).absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as rows:
+            prepare(rows)
+            version = int(rows.execute("PRAGMA user_version").fetchone()[0])
+            if version not in (UNCHECKED_VERSION, SCHEMA_VERSION):
+                return FormerFolder()
+            return _read(rows)
+    except (sqlite3.DatabaseError, ArithmeticError, LookupError, TypeError, ValueError):
+        return FormerFolder()
+
+
+def _read(rows: sqlite3.Connection) -> FormerFolder:
+    before = read_recovered(rows)
+    run = reading.meta_value(rows, "run")
+    query = "SELECT coalesce(max(round), 0) FROM rounds WHERE phase = 'published'"
+    published = RoundId(rows.execute(query).fetchone()[0])
+    charged = int(rows.execute("SELECT count(*) FROM ledger").fetchone()[0])
+    last = reading.last_round(rows)
+    if before is not None:
+        last, charged = max(last, before.last_round), charged + before.charged
+    return FormerFolder(
+        run=run,
+        published=published,
+        last_round=last,
+        charged=charged,
+        latest=tuple(from_row(UploadHeader, row) for row in rows.execute("SELECT * FROM latest")),
+    )
+
 
 WAY_BACK = (
     "Bring the whole folder back from a backup (`fedrec coordinator backup` makes one), check the "

@@ -1,21 +1,62 @@
-"""The sum of a closed round: made of the counted updates, and read where the coordinator can."""
+"""The sum of a closed round, and how many users hold each item where the coordinator reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection as Many
 
+import numpy as np
+
 from fedrec.errors import FedrecError, SumOutOfBounds
-from fedrec.ids import ClientId
+from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
+from fedrec.training.round_vectors import COUNTS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.stated_rows import StatedRows
+from fedrec_server.federation import Counted
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sum_name
-from fedrec_server.uploads.item_holders import ItemHolders
 from fedrec_server.uploads.round_collection import Collection
 
-__all__ = ["RoundSum", "accumulator_of"]
+__all__ = [
+    "ItemHolders",
+    "RoundSum",
+    "accumulator_of",
+]
+
+
+class ItemHolders:
+    """Reads published count rounds, each once; to be used in the store's thread."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+        self._seen = RoundId(0)
+        self._found: Counted | None = None
+
+    def known(self) -> Counted | None:
+        """Return what the published count rounds say.
+
+        Returns:
+            None before it, or where nobody knows how vectors lie.
+
+        Raises:
+            DamagedFile: it cannot be read any more.
+        """
+        vectors = self._run.federation.vectors
+        if vectors.layouts is None:
+            return None
+        while (record := self._run.store.next_published(self._seen)) is not None:
+            if record.kind == "count":
+                rows = StatedRows.whole(vectors.n_items)
+                total = self._run.store.spool.read(record.name, record.blob)
+                parts = self._run.federation.parts_of_sum(
+                    "count", rows, total, len(record.contributions)
+                )
+                last = parts[COUNTS].astype(np.int64)
+                first = last if self._found is None else self._found.first
+                self._found = Counted(first=first, last=last)
+            self._seen = record.round
+        return self._found
 
 
 def accumulator_of(run: LiveRun) -> Accumulator:

@@ -25,10 +25,9 @@ from fedrec.identity.certificates import (
 from fedrec.identity.epoch_secrets import RevealerKeyChanges, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity, read_issuer
-from fedrec.training.key_epochs import make_epoch
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
-from fedrec_authority.folder.issuer_renewal import renew_issuer
+from fedrec_authority.folder.folder_changes import make_epoch, renew_issuer
 from fedrec_authority.membership.members import find
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import json
 
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.ids import RoundId
-from fedrec_server.page.history import KEPT_EVENTS, RunHistory
+from fedrec_server.page.feed import KEPT_EVENTS, RunHistory
 from fedrec_server.store.store import Entry
 
 

@@ -24,8 +24,7 @@ from fedrec.wire.admin_link import AdminLink
 from fedrec_server.app import Coordinator
 from fedrec_server.page import application as pages
 from fedrec_server.page import serving as page_serving
-from fedrec_server.page.access import LINK_SECONDS
-from fedrec_server.page.application import COOKIE, MOST_LINK_BYTES, MOST_STREAMS
+from fedrec_server.page.application import COOKIE, LINK_SECONDS, MOST_LINK_BYTES, MOST_STREAMS
 from fedrec_server.rounds.backoff import STALLED_AFTER, pause_seconds
 
 CA = authority().issuer.certificate

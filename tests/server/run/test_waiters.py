@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fedrec_server.run.waiters import Waiters
+from fedrec_server.run.work import Waiters
 
 
 def test_news_between_two_waits_ends_the_next_one() -> None:

@@ -14,7 +14,7 @@ from server.support.serving import Serving, serving
 
 from fedrec.wire.v1 import coordinator_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
-from fedrec_server.service.connection_limit import OWN_FILES
+from fedrec_server.service.tls_port import OWN_FILES
 
 CLIENTS, POLLS = 40, 200
 SECONDS = 60.0
@@ -71,7 +71,7 @@ def test_all_polls_wait_and_are_woken_by_a_publication(tmp_path: Path) -> None:
 PROGRAM = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
-from fedrec_server.service.connection_limit import allow_connections
+from fedrec_server.service.tls_port import allow_connections
 print(allow_connections(int(sys.argv[2])), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from fedrec.errors import ProtocolError, RoundClosed, StorageError
 from fedrec.wire.error_status import INCIDENT_KEY
-from fedrec_server.service import refusal_log
-from fedrec_server.service.refusal_log import RefusalLog
+from fedrec_server.service import call_guard
+from fedrec_server.service.call_guard import RefusalLog
 
 SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 
@@ -56,7 +56,7 @@ def test_defects_are_counted_as_well() -> None:
 
 
 def test_callers_that_went_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal_log, "MOST_KNOWN", 100)
+    monkeypatch.setattr(call_guard, "MOST_KNOWN", 100)
     time = Time()
     log = RefusalLog(time)
     with capture_logs():

@@ -17,9 +17,9 @@ from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import canonical
-from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, update_pb2
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.folder_changes import make_epoch
 from fedrec_lab.audit.wire.auditing import audit_wire
 from fedrec_lab.audit.wire.known import Known
 
