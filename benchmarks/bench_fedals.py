@@ -27,7 +27,7 @@ from fedrec.data import Catalogue, leave_one_out, read_interactions
 from fedrec.identity.certificates import Credentials
 from fedrec.training.learner import Learner
 from fedrec.wire.admin_link import AdminLink
-from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.parties import Processes
 from fedrec_lab.demo.workspace import DemoData, load_data
 from fedrec_lab.reports.run_view import RunView
 

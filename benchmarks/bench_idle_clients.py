@@ -44,7 +44,7 @@ from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import FederationInfo, Train
 from fedrec.wire.v1 import coordinator_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
-from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.parties import Processes
 
 ASKED = 3
 WAIT_SECONDS = 280.0

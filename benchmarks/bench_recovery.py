@@ -32,7 +32,7 @@ from fedrec.config.loading import load_settings
 from fedrec.config.rows import ROW_STEP
 from fedrec.errors import FedrecError
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.parties import Processes
 
 N_CLIENTS = 4
 N_ITEMS, RANK = 1024 * ROW_STEP, 31

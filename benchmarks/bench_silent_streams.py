@@ -30,7 +30,7 @@ from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_issuer
 from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.parties import Processes
 
 N_CLIENTS = 3
 N_ITEMS, RANK = 30 * ROW_STEP, 23

@@ -39,7 +39,7 @@ from fedrec.wire.chunks import split
 from fedrec.wire.grpc_calls import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Train
-from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.parties import Processes
 from fedrec_server.service.tls_port import options
 
 N_CLIENTS = 8

@@ -16,7 +16,7 @@ from small_federation import federation
 
 from fedrec.identity.certificates import Credentials
 from fedrec.wire.admin_link import AdminLink
-from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.parties import Processes
 
 __all__ = ["UntrainedRounds", "untrained_rounds"]
 

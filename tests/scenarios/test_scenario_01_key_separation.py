@@ -35,7 +35,7 @@ from fedrec.protection.masks.participant import ParticipantState
 from fedrec.protection.tenseal_blocks import BlockCipher
 from fedrec.wire.admin_link import AdminLink
 from fedrec_client.app import ClientApp
-from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.parties import Processes
 
 
 def memory_of(process_id: int) -> bytes:

@@ -13,10 +13,7 @@ import typer
 from fedrec.cli.terminal import AsJson, print_json, print_table
 
 if TYPE_CHECKING:
-    from fedrec_lab.papers.colr_costs import CostRow
-    from fedrec_lab.papers.colr_times import TimeRow
-    from fedrec_lab.papers.encryption_costs import OwnCosts
-    from fedrec_lab.papers.round_times import OwnTimes
+    from fedrec_lab.papers.colr_costs import CostRow, OwnCosts, OwnTimes, TimeRow
 
 __all__ = ["EPILOG", "costs"]
 
@@ -63,10 +60,7 @@ def costs(
         _print_space(as_json)
         return
     from fedrec.errors import SettingsError
-    from fedrec_lab.papers.colr_costs import COSTS
-    from fedrec_lab.papers.colr_times import TIMES
-    from fedrec_lab.papers.encryption_costs import own_costs
-    from fedrec_lab.papers.round_times import own_times
+    from fedrec_lab.papers.colr_costs import COSTS, TIMES, own_costs, own_times
 
     times = [row for row in TIMES if row.name.startswith(name)]
     rows = [row for row in COSTS if row.name.startswith(name)]

@@ -12,8 +12,7 @@ import typer
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptOtherArithmetic, SetValues, check_is_resumed, values_of
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
-from fedrec_lab.cli.round_progress import round_progress
-from fedrec_lab.cli.stop_request import StopRequest
+from fedrec_lab.cli.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
     from fedrec_lab.papers.comparison import Comparison

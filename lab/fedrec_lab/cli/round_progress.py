@@ -1,4 +1,4 @@
-"""Showing rounds as they are published: a bar on a terminal, else a line a round, on stderr."""
+"""How long work shows its progress, and stops when it is asked to."""
 
 from __future__ import annotations
 
@@ -6,16 +6,53 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
 from fedrec.cli.terminal import human_bytes, new_console
+from fedrec.stop_signals import on_stop_signals
 
 if TYPE_CHECKING:
     from fedrec_lab.reports.round_report import RoundReport
 
-__all__ = ["Told", "progress_bar", "round_progress", "round_text"]
+__all__ = [
+    "StopRequest",
+    "Told",
+    "progress_bar",
+    "round_progress",
+    "round_text",
+]
+
+
+class StopRequest:
+    """Remembers that the command was asked to stop.
+
+    Args:
+        sentence: what the user is told at the first one.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+        self._requested = False
+
+    def requested(self) -> bool:
+        """Tell whether to stop."""
+        return self._requested
+
+    @contextmanager
+    def on_interrupt(self) -> Iterator[None]:
+        """Take the first signal as a request; the second raises KeyboardInterrupt."""
+        with on_stop_signals(self._interrupt):
+            yield
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._requested:
+            raise KeyboardInterrupt
+        self._requested = True
+        typer.echo(self._sentence, err=True)
+
 
 Told = Callable[["RoundReport"], None]
 

@@ -1,4 +1,4 @@
-"""`fedrec simulate --seeds`: the same federation under several seeds, side by side."""
+"""Runs of several seeds: the flag, and what is said of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import ACCEPT_EXPOSURE, CELLS, tell_rows
 from fedrec.cli.terminal import print_json
-from fedrec_lab.cli.stop_request import StopRequest
+from fedrec.errors import SettingsError
+from fedrec_lab.cli.round_progress import StopRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,28 @@ if TYPE_CHECKING:
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.simulation.seeds import SeedResult
 
-__all__ = ["resume_command", "run_seeds"]
+__all__ = [
+    "resume_command",
+    "run_seeds",
+    "seeds_of",
+]
+
+
+def seeds_of(text: str, first: int) -> tuple[int, ...]:
+    """Return a list of seeds as it stands, and for a single number so many from `first` on."""
+    try:
+        found = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if "," not in text and len(found) == 1 and 1 <= found[0] <= 1000:
+        return tuple(range(first, first + found[0]))
+    if "," not in text or not found or min(found) < 0 or len(set(found)) < len(found):
+        raise SettingsError(
+            f"--seeds is {text!r}.",
+            remedy="Give a number from 1 to 1000, or different seeds separated by commas; a "
+            "comma after it makes a list of one.",
+        )
+    return tuple(found)
 
 
 def resume_command(

@@ -21,10 +21,8 @@ from fedrec.cli.flags import (
 )
 from fedrec.cli.terminal import AsJson, print_json
 from fedrec.errors import PrivacyBudgetSpent, SettingsError
-from fedrec_lab.cli.round_progress import round_progress
-from fedrec_lab.cli.seed_runs import resume_command, run_seeds
-from fedrec_lab.cli.seeds_flag import seeds_of
-from fedrec_lab.cli.stop_request import StopRequest
+from fedrec_lab.cli.round_progress import StopRequest, round_progress
+from fedrec_lab.cli.seed_runs import resume_command, run_seeds, seeds_of
 
 if TYPE_CHECKING:
     from fedrec_lab.reports.round_report import RoundReport

@@ -19,7 +19,7 @@ from fedrec.cli.flags import (
     values_of,
 )
 from fedrec.cli.terminal import AsJson, print_json, print_table
-from fedrec_lab.cli.stop_request import StopRequest
+from fedrec_lab.cli.round_progress import StopRequest
 
 if TYPE_CHECKING:
     from fedrec.config.schema import Plan, Settings

@@ -1,28 +1,184 @@
-"""`fedrec watch`: a coordinator's rounds as they happen."""
+"""`fedrec watch`: a coordinator's events, line by line or as a live view."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
-from fedrec.cli.terminal import print_json
+from fedrec.cli.run_status import status_rows
+from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address
 from fedrec.planning.cautions import explained
-from fedrec_lab.cli.event_line import event_line
-from fedrec_lab.cli.live_view import SHOWN_EVENTS, watch_live
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fedrec.wire.admin_link import AdminLink, PageLink, RunEvent, RunStatus
 
-__all__ = ["EPILOG", "watch"]
+__all__ = [
+    "EPILOG",
+    "SHOWN_EVENTS",
+    "event_line",
+    "watch",
+    "watch_live",
+]
+
+
+def event_line(event: RunEvent) -> str:
+    """Return an event's time, round and kind, and what else there is to say."""
+    time = datetime.fromtimestamp(event.unix_seconds).strftime("%H:%M:%S")
+    about = f"round {event.round}"
+    what = f"{about}: {event.kind}" if event.round else event.kind
+    if event.round and event.kind.startswith("round "):
+        what = about + event.kind.removeprefix("round")
+    if event.kind == "round published":
+        said = _published(event)
+    elif event.kind == "run finished":
+        said = _ending(event.fields)
+    else:
+        said = _fields(event.fields)
+    return str(printable(f"{time}  {what}" + (f"  {said}" if said else "")))
+
+
+def _ending(fields: Any) -> str:
+    """Return why a run is over."""
+    reason = str(fields.get("reason", ""))
+    return f"failed: {reason}" if fields.get("failed") else reason
+
+
+def _published(event: RunEvent) -> str:
+    """Return what a published round measured, and what it took."""
+    fields = dict(event.fields)
+    parts = [str(fields.pop("kind", ""))]
+    parts += _rates(fields.pop("metrics", []))
+    if "bytes_received" in fields:
+        parts.append(human_bytes(fields.pop("bytes_received")))
+    if "seconds" in fields:
+        parts.append(f"{fields.pop('seconds'):.2f} s")
+    return ", ".join(part for part in parts if part)
+
+
+def _rates(values: list[int]) -> list[str]:
+    # A line does not wait for numpy where nothing was measured.
+    if not values:
+        return []
+    import numpy as np
+
+    from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
+
+    if len(values) != len(METRIC_NAMES):
+        return []
+    rates = MetricSums(np.array(values, dtype=np.int64)).rates("model", "validation")
+    return [] if rates is None else [f"HR {rates.hr:.4f} NDCG {rates.ndcg:.4f}"]
+
+
+def _fields(fields: Any) -> str:
+    # The metrics are a long list of sums; they are in the output of --json.
+    shown = {name: value for name, value in fields.items() if name != "metrics"}
+    return ", ".join(
+        # A size has its unit, which says what it is.
+        _value(name, value) if name == "bytes" else f"{name} {_value(name, value)}"
+        for name, value in shown.items()
+    )
+
+
+def _value(name: str, value: object) -> str:
+    if name.startswith("bytes") and isinstance(value, int):
+        return human_bytes(value)
+    if name == "seconds":
+        return f"{value} s"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+SHOWN_EVENTS = 12
+DRAWN_SECONDS = 0.25
+IDLE_SECONDS = 1.0
+"""Who is awaited, and what is left of a deadline, change without an event."""
+
+
+class _Taken:
+    """What a thread took of a stream of events."""
+
+    def __init__(self, events: Iterable[RunEvent]) -> None:
+        self.last: deque[RunEvent] = deque(maxlen=SHOWN_EVENTS)
+        self.news = threading.Event()
+        self._events = events
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._take, name="events", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether no event follows.
+
+        Raises:
+            FedrecError: what ended the stream.
+        """
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _take(self) -> None:
+        try:
+            for event in self._events:
+                self.last.append(event)
+                self.news.set()
+        except BaseException as error:
+            # Told in the thread that draws.
+            self._error = error
+        finally:
+            self.news.set()
+
+
+def watch_live(link: AdminLink, events: Iterable[RunEvent]) -> None:
+    """Show a run on a terminal until its events end.
+
+    Raises:
+        FedrecError: the coordinator no longer answers.
+    """
+    from rich.live import Live
+
+    taken, pause = _Taken(events), threading.Event()
+    with Live(console=new_console(), auto_refresh=False) as live:
+        while True:
+            over = taken.is_over
+            taken.news.clear()
+            lines = [event_line(event) for event in list(taken.last)]
+            live.update(live_view(link.status(), lines), refresh=True)
+            if over:
+                return
+            taken.news.wait(IDLE_SECONDS)
+            pause.wait(DRAWN_SECONDS)
+
+
+def live_view(found: RunStatus, lines: list[str]) -> RenderableType:
+    """Return the table above the last events, each on one line of the terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in status_rows(found):
+        table.add_row(*row)
+    below = (Text(line, no_wrap=True, overflow="ellipsis") for line in lines)
+    return Group(table, Text(), *below)
+
 
 EPILOG = (
     "Examples:\n"

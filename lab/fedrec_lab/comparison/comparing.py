@@ -16,8 +16,7 @@ from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.ids import digest
 from fedrec.planning.cautions import protocol_cautions
 from fedrec.planning.cell_rows import Cells, cells_in_use
-from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
-from fedrec_lab.comparison.parts import Parts
+from fedrec_lab.comparison.measurement import Measurement, Parts, Stopped, Task
 from fedrec_lab.comparison.references import REFERENCES, Reference
 from fedrec_lab.comparison.training import (
     draws_negatives,

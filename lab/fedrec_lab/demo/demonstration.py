@@ -27,20 +27,29 @@ from fedrec.planning.statements import trust_statement
 from fedrec.provenance import provenance_of
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.wire import WireReport
-from fedrec_lab.demo.cast import cast_table
-from fedrec_lab.demo.client_questions import exported_models, recommend_to_first_user
-from fedrec_lab.demo.comparison import Comparison, Verdict, run_comparison
-from fedrec_lab.demo.costs import RoundCosts, measured_costs
+from fedrec_lab.demo.comparison import (
+    Comparison,
+    Verdict,
+    exported_models,
+    recommend_to_first_user,
+    run_comparison,
+)
 from fedrec_lab.demo.exposure import finish_recording, look_at_coordinator, recording_of
-from fedrec_lab.demo.parties import PAGE_NEEDS, PARTIES_NEED
-from fedrec_lab.demo.running import announce, run_federation
-from fedrec_lab.demo.second_act import SecondAct, run_second_act
+from fedrec_lab.demo.parties import PAGE_NEEDS, PARTIES_NEED, cast_table
+from fedrec_lab.demo.second_act import (
+    RoundCosts,
+    SecondAct,
+    announce,
+    measured_costs,
+    run_federation,
+    run_second_act,
+)
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, load_data, provisioned
 from fedrec_lab.reports.federation_record import record_federation, result_rows
 from fedrec_lab.reports.html import Fact
-from fedrec_lab.reports.message_sizes import message_sizes
 from fedrec_lab.reports.plot_data import SizeBar
 from fedrec_lab.reports.result_row import ResultRow
+from fedrec_lab.reports.round_figures import message_sizes
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.run_view import RunView
 from fedrec_lab.reports.tables import rich_table

@@ -1,24 +1,301 @@
-"""All parties of a federation in processes of this machine, followed to the run's end."""
+"""The demonstration's parties: who takes part, as processes that are watched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
-from fedrec.errors import SettingsError
+from fedrec.child_process import child_command
+from fedrec.config.schema import Plan
+from fedrec.durable import make_private
+from fedrec.errors import FedrecError, SettingsError, TrainingError, Unreachable
 from fedrec.identity.certificates import Credentials
 from fedrec.listening import reached_from_here, split_address, written_address
+from fedrec.protection import PROTECTIONS
 from fedrec.wire.admin_link import AdminLink
-from fedrec_lab.demo.processes import Processes
-from fedrec_lab.demo.watching import follow_run
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_view import RunView
 
-__all__ = ["ANY_PAGE", "PAGE_NEEDS", "PARTIES_NEED", "Parties", "run_parties"]
+__all__ = [
+    "ANY_PAGE",
+    "PAGE_NEEDS",
+    "PARTIES_NEED",
+    "Failure",
+    "Parties",
+    "Processes",
+    "cast_table",
+    "follow_run",
+    "run_parties",
+]
+
+
+def cast_table(plan: Plan, users: Sequence[int]) -> Table:
+    """Return for every process who would run it, what it holds, and what it never sees.
+
+    Args:
+        users: how many users each client has.
+    """
+    table = Table(title="Who is who", title_justify="left")
+    for column in ("process", "who would run it", "holds", "never sees"):
+        table.add_column(column)
+    table.add_row("coordinator", "a service provider", *PROTECTIONS[plan.protection.name].views)
+    opens = PROTECTIONS[plan.protection.name].needs_reveal
+    alone = opens and plan.authority_opens
+    holds = "the list of members, their certificates"
+    table.add_row(
+        "authority",
+        "the data owners together",
+        f"{holds}, the key that opens sums" if alone else holds,
+        "interactions, a single client's update" if alone else "interactions, updates",
+    )
+    for number, n_users in enumerate(users, start=1):
+        table.add_row(
+            f"client-{number}",
+            f"data owner {number}",
+            f"interactions of {n_users} users, and what it learns of them",
+            "another client's interactions or update",
+        )
+    return table
+
+
+_GRACE_SECONDS = 15.0
+_TAIL_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A process that ended with an error.
+
+    Attributes:
+        exit_code: what it left with; minus the number of the signal that ended it.
+        log: where its stderr went.
+        last_lines: the end of that log.
+    """
+
+    name: str
+    exit_code: int
+    log: Path
+    last_lines: str
+
+    def __str__(self) -> str:
+        """Return what happened, where the log is, and how it ends."""
+        how = f"ended with exit code {self.exit_code}"
+        if self.exit_code < 0:
+            how = f"was ended by {_signal_name(-self.exit_code)}"
+        if not self.last_lines:
+            return f"The process of {self.name} {how}. Its log {self.log} is empty."
+        return f"The process of {self.name} {how}. Its log {self.log} ends with:\n{self.last_lines}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+class Processes:
+    """Starts `fedrec ...` in processes of their own, with a log file each.
+
+    Leaving the context ends every process that still runs: politely, then firmly.
+    """
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        make_private(logs)
+        logs.chmod(0o700)
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, name: str, *arguments: str, talks: bool = False) -> subprocess.Popen[str]:
+        """Start `fedrec ARGUMENTS`; what it prints goes to the log `name`.log.
+
+        Args:
+            talks: its stdout goes to a pipe instead, for `first_line`. A process that prints more
+            than
+                a pipe holds would wait there for ever.
+        """
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        # What parties tell of themselves is for their owner, whatever the umask leaves to others.
+        handle = os.open(self._log_of(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab") as log:
+            os.fchmod(handle, 0o600)
+            process = subprocess.Popen(
+                child_command("fedrec", *arguments),
+                stdout=subprocess.PIPE if talks else log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+        self._running[name] = process
+        return process
+
+    def first_line(self, name: str, *, seconds: float = 60.0) -> dict[str, str]:
+        """Return the JSON object that a process prints first.
+
+        Raises:
+            Unreachable: when it ends or says nothing sensible.
+        """
+        process = self._running[name]
+        assert process.stdout is not None  # opened as a pipe above
+        line = process.stdout.readline()
+        try:
+            found: dict[str, str] = json.loads(line)
+        except json.JSONDecodeError:
+            process.wait(timeout=seconds)
+            raise Unreachable(
+                f"The {name} did not start:\n{self.tail(name)}",
+                remedy=f"Its log is {self._log_of(name)}.",
+            ) from None
+        return found
+
+    def failures(self) -> list[Failure]:
+        """Return the processes that ended with an error, in the order of their start."""
+        return [
+            Failure(
+                name=name,
+                exit_code=code,
+                log=self._log_of(name),
+                last_lines=self.tail(name),
+            )
+            for name, process in self._running.items()
+            if (code := process.poll()) not in (None, 0)
+        ]
+
+    def tail(self, name: str) -> str:
+        """Return the last lines of a process's log, indented."""
+        text = self._log_of(name).read_text(encoding="utf-8", errors="replace")
+        return "\n".join(f"  {line}" for line in text.splitlines()[-_TAIL_LINES:])
+
+    def _log_of(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    def wait_for(self, name: str, *, seconds: float) -> None:
+        """Wait for a process to end by itself, at most so long."""
+        with suppress(subprocess.TimeoutExpired):
+            self._running[name].wait(timeout=seconds)
+
+    def kill(self, name: str) -> None:
+        """End a process as a power cut does."""
+        self._running[name].kill()
+        self._running[name].wait()
+
+    def close(self) -> None:
+        """End every process that still runs."""
+        alive = [process for process in self._running.values() if process.poll() is None]
+        for process in alive:
+            process.terminate()
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for process in alive:
+            try:
+                process.wait(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for process in self._running.values():
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End what still runs."""
+        self.close()
+
+
+def follow_run(
+    link: AdminLink,
+    view: RunView,
+    console: Console,
+    *,
+    failures: Callable[[], list[Failure]],
+    on_round: Callable[[RoundReport], None],
+    logs: Path,
+) -> None:
+    """Show a run until it ends.
+
+    Args:
+        failures: processes that ended with an error; looked at several times a second.
+        on_round: called with every published round.
+        logs: folder of the processes' logs, named in errors.
+
+    Raises:
+        TrainingError: when the run fails or a process ends with an error.
+        Unreachable: when the coordinator falls silent.
+    """
+    # The journal is a blocking stream; the main thread stays free for Ctrl-C and dead clients.
+    broken: list[FedrecError] = []
+
+    def read() -> None:
+        try:
+            for event in link.events():
+                report = view.take(event)
+                if report is not None:
+                    on_round(report)
+                    if not console.is_terminal:
+                        console.print(view.line(report))
+                if view.finished:
+                    return
+        except FedrecError as error:
+            broken.append(error)
+
+    reader = threading.Thread(target=read, name="journal", daemon=True)
+    reader.start()
+    with _live(console, view) as refresh:
+        while reader.is_alive():
+            reader.join(timeout=0.2)
+            refresh()
+            _check(failures(), logs)
+    # When the coordinator dies, its journal may end before anybody looked at the processes.
+    if broken or view.failed:
+        _check(failures(), logs)
+    remedy = f"The logs are in {logs}."
+    if broken:
+        raise Unreachable(f"The coordinator no longer answers: {broken[0].message}", remedy=remedy)
+    if view.failed:
+        raise TrainingError(f"The run failed: {view.finished}.", remedy=remedy)
+
+
+def _check(dead: list[Failure], logs: Path) -> None:
+    if dead:
+        raise TrainingError(
+            "\n".join(map(str, dead)),
+            remedy=f"The other processes were stopped; their logs are in {logs}. Correct what the "
+            "log says and run the same command again.",
+        )
+
+
+@contextmanager
+def _live(console: Console, view: RunView) -> Iterator[Callable[[], None]]:
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    with Live(view.table(), console=console, refresh_per_second=8, transient=False) as live:
+        yield lambda: live.update(view.table())
+        live.update(view.table())
+
 
 AUTHORITY, COORDINATOR, CLIENTS = "authority", "coordinator", "clients"
 _LAST_SECONDS = 30.0

@@ -1,28 +1,114 @@
-"""The demonstration's second act: fedals on the same data, between processes of its own."""
+"""The demonstration's second act, what it costs, and how its run is followed."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from fedrec.config.schema import Plan, Settings
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.provenance import provenance_of
 from fedrec.training.learner import Learner
-from fedrec_lab.demo.costs import RoundCosts, measured_costs
-from fedrec_lab.demo.running import announce, run_federation
-from fedrec_lab.demo.workspace import DEVICE, DemoData, provisioned
+from fedrec_lab.demo.parties import ANY_PAGE, run_parties
+from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, provisioned
 from fedrec_lab.reports.federation_record import record_federation, result_rows
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.run_view import RunView
 
-__all__ = ["SecondAct", "run_second_act"]
+__all__ = [
+    "RoundCosts",
+    "SecondAct",
+    "announce",
+    "journal_lines",
+    "measured_costs",
+    "run_federation",
+    "run_second_act",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCosts:
+    """Bytes that one client moved in a round, measured at its own network interface.
+
+    Attributes:
+        up: median over clients and rounds of all bytes sent.
+        down: median over clients and rounds of all bytes received.
+    """
+
+    up: int
+    down: int
+
+
+def measured_costs(workspace: Workspace) -> RoundCosts:
+    """Read the clients' own journals."""
+    lines = list(journal_lines(workspace))
+    return RoundCosts(
+        up=int(median(line["bytes_up"] for line in lines)),
+        down=int(median(line["bytes_down"] for line in lines)),
+    )
+
+
+def journal_lines(workspace: Workspace) -> Iterator[dict[str, int]]:
+    """Yield what every client wrote down of every round in which it counted."""
+    for state in workspace.client_states:
+        for line in (state / "client-log.jsonl").read_text(encoding="utf-8").splitlines():
+            found = json.loads(line)
+            if found["outcome"] == "counted":
+                yield found
+
+
+def announce(console: Console, what: str, more: str) -> None:
+    """Print what begins now."""
+    console.print(Text.assemble((what, "bold"), more))
+
+
+def run_federation(
+    workspace: Workspace,
+    folder: RunFolder,
+    console: Console,
+    *,
+    accept_exposure: bool = False,
+    record_wire: Path | None = None,
+) -> RunView:
+    """Start all parties, show the rounds, and return what they measured.
+
+    Args:
+        record_wire: a folder for a recording of the coordinator's traffic; None records nothing.
+
+    Raises:
+        FedrecError: when a process fails or the run cannot be followed.
+    """
+    plan = workspace.plan
+    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+    n_clients = len(workspace.parties.clients)
+
+    def started(address: str, page: str) -> None:
+        what = f": coordinator on {address}, the key authority, {n_clients} clients"
+        announce(console, "Running", what)
+        announce(console, "Watch", f" it in a browser: {page}")
+
+    run_parties(
+        workspace.parties,
+        folder.path / "logs",
+        view,
+        console,
+        on_start=started,
+        on_round=folder.append_round,
+        accept_exposure=accept_exposure,
+        record_wire=record_wire,
+        page=ANY_PAGE,
+    )
+    return view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

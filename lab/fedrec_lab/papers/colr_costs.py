@@ -1,28 +1,41 @@
-"""Table 3 of the CoLR paper: what encryption costs in seconds and bytes, and the rules behind it.
-
-"Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training",
-appendix C and table 3, MovieLens-1M: 3,706 items of 64 numbers. FedMF and CoLR are encrypted with
-CKKS, Top-K with one Paillier ciphertext for each value. The paper names no parameters; these follow
-from its sizes:
-
-- CKKS: the sizes are 1, 1, 1, 1, 2, 4 and 8 times 3,073 KB, which needs blocks of 32,768 values: a
-  ring of degree 65,536 with 3 limbs of 8 bytes in 2 polynomials is 3,072 KB. (The text's 8,096
-  values to a block contradict that.) What is left, 1.34 KB a block, is what the library writes
-  around them.
-- Paillier: 836.66 bytes a value, a ciphertext of 768 bytes (key of 3,072 bits) with what is written
-  around it. Sizes are linear in the number of values but for one KB at 29,648 values.
-- In the clear: 4 bytes a value, and 4 more for its index under Top-K, in a file with 430 bytes
-  around them: with that the twelve printed ratios, ciphertext over plaintext, come out but for
-  .01 in two of them. KB are 1,024 bytes, rounded.
-"""
+"""Table 2 and 3 of CoLR: sizes, encryption and times of a round."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeVar
 
-__all__ = ["COSTS", "N_ITEMS", "CostRow"]
+import numpy as np
+
+from fedrec.algorithms import FedMFSettings
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.errors import InternalError
+from fedrec.ids import RoundId
+from fedrec.protection import PROTECTIONS, ProtectionPlan, SegmentSpec, VectorSpec
+from fedrec.protection.plan import INDEX_BYTES
+from fedrec.training.learner import Learner
+from fedrec.updates.settings import UpdateSettings
+
+__all__ = [
+    "COSTS",
+    "DIM",
+    "N_CLIENTS",
+    "N_ITEMS",
+    "N_ROUNDS",
+    "TIMES",
+    "CostRow",
+    "OwnCosts",
+    "OwnTimes",
+    "TimeRow",
+    "computation_minutes",
+    "own_costs",
+    "own_times",
+]
 
 N_ITEMS, DIM = 3706, 64
 CKKS_SLOTS = 32_768
@@ -104,3 +117,286 @@ COSTS = (
     _row("colr/rank-16", "ckks", 16, 0.15, 0.51, 0.51, 6147, 232, 26.49),
     _row("colr/rank-32", "ckks", 32, 0.30, 1.03, 1.03, 12293, 464, 26.51),
 )
+
+
+N_ROUNDS = 1000
+_SLOWER = 7.0
+_CLIENT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRow:
+    """One line of the table.
+
+    Attributes:
+        name: method, with the rank or the share of values that is kept.
+        update: the same as settings.
+        link_minutes, computation_minutes, total_minutes: as printed.
+    """
+
+    name: str
+    update: UpdateSettings
+    link_minutes: float
+    computation_minutes: float
+    total_minutes: float
+
+
+def computation_minutes(client_seconds: float, server_seconds: float) -> float:
+    """Return the paper's minutes of computation for a round's measured seconds.
+
+    Args:
+        client_seconds: T_sim of the slowest client.
+        server_seconds: T_server.
+    """
+    return N_ROUNDS * (_SLOWER * client_seconds + _CLIENT_SECONDS + server_seconds) / 60
+
+
+def _time_row(
+    name: str, link: float, computation: float, total: float, **update: object
+) -> TimeRow:
+    return TimeRow(
+        name=name,
+        update=UpdateSettings.model_validate(update),
+        link_minutes=link,
+        computation_minutes=computation,
+        total_minutes=total,
+    )
+
+
+def _ranks(structure: str, *printed: tuple[int, float, float, float]) -> list[TimeRow]:
+    return [
+        _time_row(f"{structure}/rank-{rank}", *minutes, structure=structure, rank=rank)
+        for rank, *minutes in printed
+    ]
+
+
+def _ratios(*printed: tuple[int, float, float, float]) -> list[TimeRow]:
+    return [
+        _time_row(f"topk/{kept}-of-{DIM}", *minutes, structure="topk", ratio=kept / DIM)
+        for kept, *minutes in printed
+    ]
+
+
+TIMES = (
+    _time_row("fedmf", 80.43, 169.07, 249.50, structure="dense"),
+    *_ranks(
+        "colr",
+        (1, 1.26, 169.18, 170.43),
+        (2, 2.51, 169.21, 171.72),
+        (4, 5.03, 169.27, 174.30),
+        (8, 10.05, 169.29, 179.34),
+        (16, 20.11, 169.30, 189.41),
+        (32, 40.21, 169.38, 209.60),
+    ),
+    *_ranks(
+        "svd",
+        (1, 1.26, 169.49, 170.75),
+        (2, 2.51, 169.50, 172.02),
+        (4, 5.03, 169.53, 174.55),
+        (8, 10.05, 169.59, 179.65),
+        (16, 20.11, 169.64, 189.74),
+        (32, 40.21, 169.60, 209.82),
+    ),
+    *_ratios(
+        (1, 2.51, 169.76, 172.28),
+        (2, 5.03, 169.79, 174.81),
+        (4, 10.05, 169.82, 179.87),
+        (8, 20.11, 169.92, 190.03),
+        (16, 40.21, 170.14, 210.35),
+    ),
+)
+
+
+T = TypeVar("T")
+
+N_CLIENTS = 60
+MOST_CLIENTS = 64
+GRID_BITS = 20
+
+_SETS = {
+    "ckks": (
+        ("ckks", "paper"), ("ckks", "lean"), ("bfv", "default"), ("paillier", "packed-3072"),
+    ),
+    "paillier": (
+        ("paillier", "paper"), ("paillier", "single-3072"), ("paillier", "packed-3072"),
+        ("bfv", "default"),
+    ),
+}  # fmt: skip
+_SLOW = "paillier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCosts:
+    """A row under one of our parameter sets.
+
+    Attributes:
+        cipher_bytes: an encrypted update, exactly.
+        plain_bytes: the same update without protection, exactly.
+        client_seconds: protecting an update and revealing a sum; None where nothing was timed.
+        server_seconds: adding the updates of `N_CLIENTS` clients; None where nothing was timed.
+        sampled_values: how many values were timed, the seconds being scaled up; 0 for all.
+    """
+
+    protection: str
+    preset: str
+    cipher_bytes: int
+    plain_bytes: int
+    client_seconds: float | None = None
+    server_seconds: float | None = None
+    sampled_values: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """The paper's Comm Ratio: an encrypted update over the same update without protection."""
+        return self.cipher_bytes / self.plain_bytes
+
+
+def own_costs(row: CostRow, *, sample: int, timed: bool = True) -> tuple[OwnCosts, ...]:
+    """Return what a row costs under each of the sets that go with it.
+
+    Args:
+        sample: ciphertexts that are timed where each takes milliseconds; the rest is scaled.
+        timed: whether to measure seconds at all.
+    """
+    return tuple(_cost(row, name, preset, sample, timed) for name, preset in _SETS[row.scheme])
+
+
+def _cost(row: CostRow, name: str, preset: str, sample: int, timed: bool) -> OwnCosts:
+    spec = _spec(row.n_values)
+    plan = PROTECTIONS[name].plan(spec, preset=preset)
+    with_index = row.scheme == "paillier" and plan.n_blocks == plan.n_values
+    indices = INDEX_BYTES * row.n_values if with_index else 0
+    costs = partial(
+        OwnCosts,
+        protection=name,
+        preset=preset,
+        cipher_bytes=plan.message_bytes + indices,
+        plain_bytes=PROTECTIONS["none"].plan(spec).message_bytes + indices,
+    )
+    if not timed:
+        return costs()
+    n_values = row.n_values
+    if name == _SLOW and plan.n_blocks > sample:
+        n_values = sample * (row.n_values // plan.n_blocks)
+    client, server, timed_plan = _seconds(name, preset, n_values)
+    share = plan.n_blocks / timed_plan.n_blocks
+    return costs(
+        client_seconds=client * share,
+        server_seconds=server * share * N_CLIENTS,
+        sampled_values=n_values if n_values < row.n_values else 0,
+    )
+
+
+def _spec(n_values: int) -> VectorSpec:
+    values = SegmentSpec(name="values", length=n_values, max_abs_sum=MOST_CLIENTS << GRID_BITS)
+    return VectorSpec(segments=(values,), max_summands=MOST_CLIENTS)
+
+
+def _seconds(name: str, preset: str, n_values: int) -> tuple[float, float, ProtectionPlan]:
+    """Return the seconds of one client, and those of adding one update."""
+    spec = _spec(n_values)
+    protection = PROTECTIONS[name](spec, PROTECTIONS[name].plan(spec, preset=preset))
+    context, secret = protection.generate()
+    with secret:
+        member = protection.member(context, secret)
+    random = np.random.default_rng(0)
+    vector = random.integers(-(1 << GRID_BITS), 1 << GRID_BITS, n_values, dtype=np.int64)
+    # The first message also makes a member's tables, once for the life of the process.
+    first = member.protect(vector)
+    message, protecting = _timed(lambda: member.protect(vector))
+    total = protection.accumulator(context)
+    total.add(first)
+    _, adding = _timed(lambda: total.add(message))
+    found, revealing = _timed(lambda: member.reveal(total.finish(), 2))
+    if not np.array_equal(found, 2 * vector):
+        raise InternalError(f"A sum under {name}/{preset} came out wrong.")
+    member.close()
+    return protecting + revealing, adding, protection.chosen
+
+
+def _timed(action: Callable[[], T]) -> tuple[T, float]:
+    began = time.perf_counter()
+    found = action()
+    return found, time.perf_counter() - began
+
+
+INTERACTIONS_PER_USER = 165
+N_TIMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTimes:
+    """A row on this machine.
+
+    Attributes:
+        link_minutes: by the paper's model, exactly.
+        client_seconds: the slowest client's training; None where nothing was timed.
+        server_seconds: adding the updates of `N_CLIENTS` clients and applying their sum.
+        computation_minutes: what the paper's model makes of both.
+    """
+
+    link_minutes: float
+    client_seconds: float | None = None
+    server_seconds: float | None = None
+    computation_minutes: float | None = None
+
+
+def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
+    """Return what a row takes on this machine.
+
+    Args:
+        timed: whether to measure seconds at all.
+    """
+    plan = _plan(row)
+    learner = Learner(plan, N_ITEMS, device="cpu", threads=1)
+    numbers = learner.algorithm.paper_numbers()
+    assert numbers is not None
+    link = numbers.link_minutes(N_ROUNDS)
+    if not timed:
+        return OwnTimes(link_minutes=link)
+    data = generate(
+        n_users=N_TIMED + 1,
+        n_items=N_ITEMS,
+        n_clusters=1,
+        interactions_per_user=INTERACTIONS_PER_USER,
+        seed=1,
+    )
+    users = leave_one_out(data.interactions, data.catalogue)
+    shared = learner.initial_shared()
+    seconds, vector = [], np.zeros(0, dtype=np.int64)
+    for number in range(N_TIMED + 1):
+        own = users.select(np.array([number]))
+        private = learner.initial_private(own)
+        began = time.perf_counter()
+        vector = learner.contribute("train", RoundId(2), shared, own, private).vector
+        seconds.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    total = np.zeros_like(vector)
+    for _ in range(N_CLIENTS):
+        total += vector
+    learner.apply("train", RoundId(2), shared, total)
+    server = time.perf_counter() - began
+    # The first client also compiles what trains, once for the life of the process.
+    client = max(seconds[1:])
+    return OwnTimes(
+        link_minutes=link,
+        client_seconds=client,
+        server_seconds=server,
+        computation_minutes=computation_minutes(client, server),
+    )
+
+
+def _plan(row: TimeRow) -> Plan:
+    # Nothing is measured in the round that is timed, and every item is trained, as in the paper.
+    return Plan.model_validate(
+        {
+            "federation": {"seed": 1, "minimum_item_users": 1},
+            "algorithm": FedMFSettings(
+                dim=DIM, learning_rate=0.5, regularisation=5e-4, local_epochs=2, batch_size=256
+            ).model_dump(),
+            "update": row.update.model_dump(),
+            "protection": {"name": "none"},
+            "evaluation": {"every_rounds": 1000},
+            "rounds": {"total": N_ROUNDS},
+        }
+    )

@@ -24,11 +24,10 @@ from fedrec.evaluation.metrics import MetricSums
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.provenance import Provenance
 from fedrec.runs_folder import check_runs_folder, no_run_folder
-from fedrec_lab.reports.comparison_table import ComparisonTable
+from fedrec_lab.reports.comparison_table import ComparisonTable, metrics_parquet
 from fedrec_lab.reports.drawing import as_png, as_svg_file
 from fedrec_lab.reports.html import Figure, ReportContent, render_report
 from fedrec_lab.reports.ledger import Ledger
-from fedrec_lab.reports.metrics_table import metrics_parquet
 from fedrec_lab.reports.round_report import RoundReport
 
 __all__ = ["RunFolder"]

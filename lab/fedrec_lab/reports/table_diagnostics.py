@@ -1,4 +1,4 @@
-"""The item tables of a model, measured by their spectra: shared ones, and users' own."""
+"""The spectrum and lengths of a model's tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,67 @@ from numpy.typing import NDArray
 from fedrec.algorithms import Algorithm
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
-from fedrec.evaluation.embedding_quality import TableQuality, quality_of
 from fedrec.model.state import SharedState
 
-__all__ = ["TableDiagnosis", "as_text", "diagnose", "diagnose_model"]
+__all__ = [
+    "TableDiagnosis",
+    "TableQuality",
+    "as_text",
+    "diagnose",
+    "diagnose_model",
+    "information_abundance",
+    "principal_components",
+    "quality_of",
+    "singular_values",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableQuality:
+    """What is said of a table.
+
+    Attributes:
+        spectrum: its singular values, descending; a plot shows their logarithms.
+    """
+
+    abundance: float
+    n95: int
+    n99: int
+    spectrum: tuple[float, ...]
+
+
+def singular_values(table: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the singular values of a table (n_items, dim), descending."""
+    return np.linalg.svd(np.asarray(table, dtype=np.float64), compute_uv=False)
+
+
+def information_abundance(table: NDArray[np.floating]) -> float:
+    """Return IA; 0 of a table of zeros, which has no direction."""
+    values = singular_values(table)
+    return float(values.sum() / values[0]) if len(values) and values[0] > 0 else 0.0
+
+
+def principal_components(table: NDArray[np.floating], share: float) -> int:
+    """Return the fewest principal components with this share of the variance; 0 without any."""
+    rows = np.asarray(table, dtype=np.float64)
+    variances = singular_values(rows - rows.mean(axis=0)) ** 2
+    total = variances.sum()
+    if total <= 0:
+        return 0
+    # A sum of all may be a rounding below 1.
+    enough = np.cumsum(variances) >= share * total * (1.0 - 1e-12)
+    return int(np.argmax(enough)) + 1
+
+
+def quality_of(table: NDArray[np.floating]) -> TableQuality:
+    """Return everything that is said of a table (n_items, dim)."""
+    return TableQuality(
+        abundance=information_abundance(table),
+        n95=principal_components(table, 0.95),
+        n99=principal_components(table, 0.99),
+        spectrum=tuple(singular_values(table).tolist()),
+    )
+
 
 _MOST_USERS = 500
 

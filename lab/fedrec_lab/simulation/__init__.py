@@ -1,15 +1,16 @@
 """A whole federation in one process."""
 
 from fedrec_lab.simulation.federation import Federation, round_kind
-from fedrec_lab.simulation.ranks import (
+from fedrec_lab.simulation.recording import record_simulation, report_content
+from fedrec_lab.simulation.result import (
+    SimulationResult,
     UserRanks,
+    Version,
     against_popularity,
     model_ranks,
     popularity_ranks,
     user_ranks,
 )
-from fedrec_lab.simulation.recording import record_simulation, report_content
-from fedrec_lab.simulation.result import SimulationResult, Version
 from fedrec_lab.simulation.runner import never, simulate
 from fedrec_lab.simulation.seeds import SeedResult, simulate_seeds
 

@@ -1,22 +1,8 @@
-"""A whole federation in one process: the same rounds, the same bits, no sockets.
-
-Round 1 counts who holds what; the vectors of all others cover the rows of the items that enough
-users hold; where cells are given, that enough users hold outside the largest of them, as the key
-authority would have it. Then come `rounds.total` training rounds, then one round that only
-measures, with all references. The state after round r is `Learner.apply` of round r's sum, as at
-every party of a real federation; neither the number of clients nor the protection changes a bit
-of it, unless cells are given, or `update.subset`, `update.compress` or
-`client.minimum_own_item_users` makes it depend on clients. A round measures
-the version that it starts from, so what round r measured belongs to version r - 1. Of equal
-versions on validation the earliest is the best.
-
-Under `privacy` every training round's sum carries the noise of a whole federation, drawn anew each
-time, so that no two runs are the same. What is measured then never leaves this process: it is
-reported, and chooses nothing, since a choice by exact figures would be a release without noise.
-"""
+"""A federation in one process: its parties' sums, under noise where the plan asks for it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +14,7 @@ from fedrec.clock import Clock
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.exposure import check_users
 from fedrec.config.layout import vector_spec
-from fedrec.config.noise import fewest_clients
+from fedrec.config.noise import fewest_clients, mechanism_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
@@ -37,7 +23,10 @@ from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
 from fedrec.planning.cell_rows import Cells, cells_in_use, held_in_cells
+from fedrec.protection import PROTECTIONS, Protection, VectorSpec
+from fedrec.protection.rehearsal import Rehearsal, check_summands, rehearse
 from fedrec.provenance import provenance_of
+from fedrec.training.evaluator import Segments
 from fedrec.training.learner import Contribution
 from fedrec.training.starting import check_start
 from fedrec.wire.messages import RoundKind
@@ -47,13 +36,138 @@ from fedrec_lab.simulation.parties import (
     counted_holders,
     join_private,
     make_parties,
+    select_users,
     split_private,
 )
-from fedrec_lab.simulation.privacy import PrivacyAccount
 from fedrec_lab.simulation.result import SimulationResult, Version
-from fedrec_lab.simulation.summing import add_segments, make_adder
 
-__all__ = ["Federation", "round_kind"]
+__all__ = [
+    "Adder",
+    "Federation",
+    "PlainAdder",
+    "PrivacyAccount",
+    "ProtectedAdder",
+    "add_segments",
+    "make_adder",
+    "round_kind",
+]
+
+
+class Adder(ABC):
+    """Adds the vectors of a round."""
+
+    @abstractmethod
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
+        """Return the exact sum, int64 (length,).
+
+        Args:
+            spec: what the round's vectors are.
+        """
+
+
+class PlainAdder(Adder):
+    """Adds integers."""
+
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
+        """Return the sum."""
+        total = np.zeros_like(vectors[0])
+        for vector in vectors:
+            total += vector
+        return total
+
+
+class ProtectedAdder(Adder):
+    """Does what clients, coordinator and key holders do, in one process."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._rehearsal = rehearsal
+
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
+        """Protect every vector, add the messages and reveal the sum."""
+        return self._rehearsal.add_up(vectors, spec)
+
+
+def make_adder(
+    plan: Plan, largest: VectorSpec, *, n_clients: int, protect: bool
+) -> tuple[Adder, Protection]:
+    """Return the adder of a run's rounds, and the protection of its largest vector.
+
+    Args:
+        largest: a vector into which every round's fits.
+        protect: really protect, add and reveal, which takes time and changes no bit.
+
+    Raises:
+        SettingsError: the protection cannot protect this vector, or that many clients.
+    """
+    name = plan.protection.name
+    kind = PROTECTIONS[name]
+    chosen = kind.plan(largest, preset=plan.protection.preset)
+    protection = kind(largest, chosen)
+    if not protect:
+        return PlainAdder(), protection
+    check_summands(protection, n_clients)
+    rehearsal = rehearse(protection, plan.protection, n_clients)
+    return ProtectedAdder(rehearsal), protection
+
+
+def add_segments(segments: Sequence[Segments]) -> dict[Protocol, MetricSums]:
+    """Return the sums of what was measured under further protocols; they are never protected."""
+    total: Segments = {}
+    for found in segments:
+        for protocol, values in found.items():
+            total[protocol] = total[protocol] + values if protocol in total else values
+    return {protocol: MetricSums(values) for protocol, values in total.items()}
+
+
+class PrivacyAccount:
+    """Counts every user's training rounds, as each client does in a federation.
+
+    Coins follow from the public seed here, so that charging the rounds of a checkpoint again
+    brings back the counts.
+
+    Args:
+        user_keys: identities of all users, int64 (n_users,).
+    """
+
+    def __init__(self, plan: Plan, user_keys: NDArray[np.int64]) -> None:
+        self._plan = plan
+        self._mechanism = mechanism_of(plan)
+        self._user_keys = user_keys
+        self._rounds = np.zeros(len(user_keys), dtype=np.int64)
+        self._n_sums = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether sums carry noise."""
+        return self._mechanism is not None
+
+    @property
+    def allows_another(self) -> bool:
+        """Whether the budget has room for one more sum."""
+        most = None if self._mechanism is None else self._mechanism.most_sums
+        return most is None or self._n_sums < most
+
+    def participants(self, kind: RoundKind, round_id: RoundId) -> NDArray[np.bool_] | None:
+        """Return who takes part in a round, bool (n_users,), or None for everybody."""
+        coins = select_users(
+            self._user_keys,
+            seed=self._plan.federation.seed,
+            round_id=round_id,
+            fraction=self._plan.rounds.user_fraction,
+            counted=self._plan.rounds.user_sampling == "count",
+        )
+        if self._mechanism is None or kind != "train":
+            return coins
+        may = self._rounds < self._mechanism.rounds_per_user
+        return may if coins is None else may & coins
+
+    def charge(self, kind: RoundKind, round_id: RoundId) -> None:
+        """Count a training round for everybody who takes part in it."""
+        chosen = self.participants(kind, round_id)
+        if self._mechanism is None or kind != "train" or chosen is None:
+            return
+        self._rounds += chosen
+        self._n_sums += 1
 
 
 def round_kind(plan: Plan, round_id: int) -> RoundKind:

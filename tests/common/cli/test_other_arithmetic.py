@@ -9,7 +9,7 @@ import pytest
 
 from fedrec.cli import flags
 from fedrec.provenance import ACCEPT_FLAG
-from fedrec_lab.cli.stop_request import StopRequest
+from fedrec_lab.cli.round_progress import StopRequest
 
 from .conftest import Fedrec
 

@@ -8,13 +8,14 @@ import pytest
 from fedrec.algorithms import FedMFSettings, FedRecGELSettings, PLGCSettings
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
-from fedrec.evaluation.embedding_quality import (
+from fedrec_lab.reports.table_diagnostics import (
+    as_text,
+    diagnose,
     information_abundance,
     principal_components,
     quality_of,
     singular_values,
 )
-from fedrec_lab.reports.table_diagnostics import as_text, diagnose
 
 
 def test_the_specifications_table() -> None:

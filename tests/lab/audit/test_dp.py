@@ -15,8 +15,8 @@ from fedrec.config.layout import Layout
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec_lab.audit.dp import audit_noise, noisy_sum, share_bounds
-from fedrec_lab.cli.audit_dp import audit_dp
-from fedrec_lab.simulation.summing import make_adder
+from fedrec_lab.cli.audit import audit_dp
+from fedrec_lab.simulation.federation import make_adder
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrec_lab.cli.stop_request import StopRequest
+from fedrec_lab.cli.round_progress import StopRequest
 
 from .conftest import Fedrec
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from fedrec.errors import Unreachable
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.wire.admin_link import AdminLink, CurrentRound, Quality, RunEvent, RunStatus
-from fedrec_lab.cli import live_view
-from fedrec_lab.cli.event_line import event_line
+from fedrec_lab.cli import watch
+from fedrec_lab.cli.watch import event_line
 
 STATUS = RunStatus(
     federation="movies", run="5707a21c48023b11", protection="bfv", published_round=51,
@@ -69,15 +69,15 @@ def test_a_long_journal_costs_a_few_calls_and_ends_where_the_run_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown: list[tuple[int, list[str]]] = []
-    real = live_view.live_view
+    real = watch.live_view
 
     def noted(found: RunStatus, lines: list[str]) -> Any:
         shown.append((found.last_event, lines))
         return real(found, lines)
 
-    monkeypatch.setattr(live_view, "live_view", noted)
+    monkeypatch.setattr(watch, "live_view", noted)
     run = Run(5000)
-    live_view.watch_live(cast(AdminLink, run), run.events())
+    watch.watch_live(cast(AdminLink, run), run.events())
     assert run.calls < 500, "a call for each event would be 5000"
     last, lines = shown[-1]
     assert last == 5000
@@ -94,7 +94,7 @@ def test_a_coordinator_that_falls_silent_is_told() -> None:
         raise Unreachable("gone")
 
     with pytest.raises(Unreachable, match="gone"):
-        live_view.watch_live(cast(AdminLink, Run(0)), broken())
+        watch.watch_live(cast(AdminLink, Run(0)), broken())
 
 
 def test_an_event_is_told_without_the_names_of_its_fields() -> None:
@@ -119,7 +119,7 @@ def test_it_fits_80_columns() -> None:
         "round 1051 published  train, HR 0.2500 NDCG 0.1250, 43.56 MiB, 12.35 s"
     )
     out = io.StringIO()
-    Console(file=out, width=80).print(live_view.live_view(STATUS, lines))
+    Console(file=out, width=80).print(watch.live_view(STATUS, lines))
     drawn = out.getvalue().splitlines()
     assert max(map(len, drawn)) <= 80
     assert len(drawn) == 15, "the rows of the table, a blank line, and one for each event"

@@ -12,7 +12,7 @@ from fedrec.config.schema import UpdateSettings
 from fedrec.data import PUBLIC, generate
 from fedrec.data.public import Counts, KnownCopy, PublicDataset
 from fedrec.data.writing import write_interactions
-from fedrec_lab.cli.stop_request import StopRequest
+from fedrec_lab.cli.round_progress import StopRequest
 from fedrec_lab.papers import ROWS, PublishedRow, paper_plan
 
 from .conftest import Fedrec

@@ -11,7 +11,7 @@ from fedrec.algorithms import FedRAP, FedRAPSettings
 from fedrec.algorithms.declarations import Shapes
 from fedrec.config.schema import Settings
 from fedrec.updates.settings import UpdateSettings
-from fedrec_lab.comparison.references.centrap import CentRAP, Pool, PooledModel
+from fedrec_lab.comparison.references.centralised import CentRAP, Pool, PooledModel
 
 N_ITEMS, DIM = 7, 3
 
@@ -53,7 +53,7 @@ ONE = [(0, 0, 1.0), (0, 2, 1.0), (0, 5, 0.0), (0, 5, 0.0), (0, 1, 0.0)]
 @pytest.mark.parametrize("published", [0, 4])
 @pytest.mark.parametrize("schedule", ["fixed", "frac"])
 def test_a_single_user_s_rounds_are_fedrap_s(schedule, published, monkeypatch):
-    monkeypatch.setattr("fedrec_lab.comparison.references.centrap._SMALLEST_SCALE", 0.9)
+    monkeypatch.setattr("fedrec_lab.comparison.references.centralised._SMALLEST_SCALE", 0.9)
     algorithm = algorithm_of(schedule=schedule)
     shared, private = begun(1)
     model = PooledModel(algorithm, shared, private)

@@ -20,7 +20,7 @@ from fedrec_lab.comparison.references import (
     Ease,
     Fitted,
     ScoredReference,
-    centrap,
+    centralised,
     ease,
 )
 from fedrec_lab.comparison.references import centralised as centralised_module
@@ -32,7 +32,7 @@ from fedrec_lab.comparison.references.reference import training_only
 @pytest.fixture(params=sorted(REFERENCES))
 def reference(request, monkeypatch):
     monkeypatch.setattr(centralised_module, "ROUNDS_BESIDE", 2)
-    monkeypatch.setattr(centrap, "ROUNDS_BESIDE", 2)
+    monkeypatch.setattr(centralised, "ROUNDS_BESIDE", 2)
     return REFERENCES[request.param]()
 
 

@@ -10,8 +10,7 @@ import pytest
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec_lab.demo.comparison import Comparison
-from fedrec_lab.demo.differences import differing_rounds, differing_tensors
+from fedrec_lab.demo.comparison import Comparison, differing_rounds, differing_tensors
 from fedrec_lab.reports.bootstrap import paired_bootstrap
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_view import RunView

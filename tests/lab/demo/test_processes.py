@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.errors import Unreachable
-from fedrec_lab.demo.processes import Failure, Processes
+from fedrec_lab.demo.parties import Failure, Processes
 
 SLOW_START_SECONDS = 60.0
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrec_lab.papers.colr_costs import COSTS, CostRow
-from fedrec_lab.papers.encryption_costs import own_costs
+from fedrec_lab.papers.colr_costs import COSTS, CostRow, own_costs
 
 ROWS = {row.name: row for row in COSTS}
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from quality_figure import QualityPoint, quality_against_bytes
 
-from fedrec.evaluation.embedding_quality import TableQuality
 from fedrec_lab.reports.drawing import _laid_out, as_png, as_svg_file, drawn
 from fedrec_lab.reports.figures import (
     loss_by_round,
@@ -23,7 +22,7 @@ from fedrec_lab.reports.figures import (
     spectra,
 )
 from fedrec_lab.reports.plot_data import SizeBar
-from fedrec_lab.reports.table_diagnostics import TableDiagnosis
+from fedrec_lab.reports.table_diagnostics import TableDiagnosis, TableQuality
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from fedrec.training.learner import Learner
 from fedrec.training.server_half import Travelling
 from fedrec.updates import UPDATES
 from fedrec.wire.messages import RoundKind
-from fedrec_lab.simulation.summing import make_adder
+from fedrec_lab.simulation.federation import make_adder
 
 pytestmark = pytest.mark.slow
 

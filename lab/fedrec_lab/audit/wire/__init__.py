@@ -7,7 +7,6 @@ without a key and without torch.
 """
 
 from fedrec_lab.audit.wire.auditing import audit_wire
-from fedrec_lab.audit.wire.findings import Finding
-from fedrec_lab.audit.wire.report import ClientRow, EpochRow, WireReport
+from fedrec_lab.audit.wire.findings import ClientRow, EpochRow, Finding, WireReport
 
 __all__ = ["ClientRow", "EpochRow", "Finding", "WireReport", "audit_wire"]

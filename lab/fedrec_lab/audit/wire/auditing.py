@@ -9,10 +9,16 @@ from fedrec.config.schema import Settings
 from fedrec.errors import DataError
 from fedrec.wire.recording import SUFFIX, FrameReader
 from fedrec_lab.audit.wire.declared import BLOBS, file_kind
-from fedrec_lab.audit.wire.findings import Finding, storage_findings, traffic_findings
+from fedrec_lab.audit.wire.findings import (
+    ClientRow,
+    EpochRow,
+    Finding,
+    WireReport,
+    storage_findings,
+    traffic_findings,
+)
 from fedrec_lab.audit.wire.known import Known
 from fedrec_lab.audit.wire.reading import BlobTally
-from fedrec_lab.audit.wire.report import ClientRow, EpochRow, WireReport
 from fedrec_lab.audit.wire.storage import UPDATES, Storage
 from fedrec_lab.audit.wire.traffic import BlobKey, Traffic
 from fedrec_lab.audit.wire.truth import MODEL, Search, Truth

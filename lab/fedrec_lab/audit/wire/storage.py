@@ -14,7 +14,7 @@ from fedrec.errors import StorageError
 from fedrec_lab.audit.wire.declared import file_kind, undeclared_event_keys
 from fedrec_lab.audit.wire.known import Known
 from fedrec_lab.audit.wire.reading import BlobTally
-from fedrec_lab.audit.wire.tally import FieldTally
+from fedrec_lab.audit.wire.traffic import FieldTally
 from fedrec_lab.audit.wire.truth import Search
 
 __all__ = ["UPDATES", "Storage"]

@@ -1,7 +1,6 @@
 """References: one file each, one line each in `REFERENCES`."""
 
-from fedrec_lab.comparison.references.centralised import CentralisedMF, CentralisedNCF
-from fedrec_lab.comparison.references.centrap import CentRAP
+from fedrec_lab.comparison.references.centralised import CentralisedMF, CentralisedNCF, CentRAP
 from fedrec_lab.comparison.references.ease import Ease
 from fedrec_lab.comparison.references.ials import IALS
 from fedrec_lab.comparison.references.reference import Fitted, Reference, ScoredReference
