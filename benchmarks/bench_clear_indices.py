@@ -32,8 +32,9 @@ from made_federation import prepare
 
 from fedrec.cli.pricing import price
 from fedrec.config.loading import load_settings
-from fedrec.config.schema import DataSettings, Plan
+from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions, generate
+from fedrec.data.settings import DataSettings
 from fedrec.data.source import read_source
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link

@@ -20,7 +20,7 @@ from typing import Any
 from measuring import describe_machine, summary
 from prometheus_client.exposition import generate_latest
 
-from fedrec.config.schema import CoordinatorSettings
+from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import TooLarge
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.round_protocol import ONE_STEP

@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, TensorDataset
 
-__all__ = ["NEGATIVES", "batches", "drawn_samples"]
-
 NEGATIVES = 4
 """Negatives drawn for each positive, on both sides."""
 

@@ -8,15 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = [
-    "Rounds",
-    "free_bytes",
-    "made_of_ml_100k",
-    "processor_seconds",
-    "repeated",
-    "users_of_ml_100k",
-]
-
 N_USERS, N_ITEMS, PER_USER = 943, 1682, 106
 """The size of MovieLens-100K."""
 PROCESSOR_SECONDS = 4.0

@@ -10,8 +10,6 @@ import torch
 from client_samples import batches
 from torch import nn
 
-__all__ = ["BATCH", "DIM", "EPOCHS", "ClientModel", "train_client"]
-
 DIM, EPOCHS, BATCH = 32, 2, 256
 
 

@@ -27,8 +27,6 @@ import numpy as np
 from flower_environment import environment, installed
 from measuring import peak_bytes
 
-__all__ = ["FLOWER", "FlowerRounds", "flower_environment", "flower_rounds"]
-
 FLOWER = "1.42.0"
 _APP = Path(__file__).with_name("flower_echo")
 _LOOK_SECONDS = 0.05

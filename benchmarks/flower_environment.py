@@ -6,8 +6,6 @@ import subprocess
 import venv
 from pathlib import Path
 
-__all__ = ["environment", "installed"]
-
 
 def environment(folder: Path, *wanted: str) -> Path:
     """Make an environment in a folder and install packages into it; return its Python.

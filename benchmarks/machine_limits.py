@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["GEMM", "GEMM_FLOPS", "TRIAD", "TRIAD_BYTES", "limits"]
-
 _VALUES = 1 << 25
 """128 MiB an array, far more than caches hold."""
 _SIZE = 2048

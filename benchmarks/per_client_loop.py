@@ -41,18 +41,6 @@ from fedrec.training.engines.engine import Engine
 from fedrec.training.engines.processes import ProcessEngine
 from fedrec.training.learner import Learner
 
-__all__ = [
-    "Cost",
-    "Loop",
-    "Work",
-    "by_the_trainer",
-    "compare",
-    "ml_100k",
-    "plan_of",
-    "round_of",
-    "tensors_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:

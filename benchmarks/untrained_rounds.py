@@ -18,8 +18,6 @@ from fedrec.identity.certificates import Credentials
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.demo.parties import Processes
 
-__all__ = ["UntrainedRounds", "untrained_rounds"]
-
 _END_SECONDS = 60.0
 
 

@@ -14,8 +14,6 @@ from fedrec.evaluation.metrics import PROTOCOLS
 from fedrec.protection import PROTECTIONS
 from fedrec.updates import UPDATES
 
-__all__ = ["cell", "combinations_markdown", "settings_markdown"]
-
 
 def cell(text: str) -> str:
     """Return a text as a cell of a Markdown table."""

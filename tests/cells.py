@@ -11,8 +11,6 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
 from fedrec_authority.membership.cell_placement import place
 
-__all__ = ["guest", "partition_after", "partition_of"]
-
 
 def partition_of(
     clients: Iterable[ClientId],

@@ -12,8 +12,6 @@ from fedrec_authority.membership.members import Membership
 
 T = TypeVar("T")
 
-__all__ = ["change", "keep", "rotate"]
-
 
 def change(folder: AuthorityFolder, what: Callable[[FolderChanges], T]) -> T:
     """Make one change, in a folder that may be new."""

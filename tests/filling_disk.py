@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["FAR", "Disk"]
-
 REFUSALS = 2
 FAR = 1 << 30
 

@@ -11,8 +11,6 @@ from fractions import Fraction
 from itertools import combinations
 from typing import TypeVar
 
-__all__ = ["smallest_isolated"]
-
 T = TypeVar("T")
 Row = list[Fraction]
 

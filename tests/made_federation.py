@@ -28,8 +28,6 @@ from fedrec_lab.demo.parties import Parties
 from fedrec_lab.demo.workspace import DEVICE, DemoData
 from fedrec_lab.demo.workspace import Workspace as DemoWorkspace
 
-__all__ = ["DemoData", "Workspace", "prepare"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace(DemoWorkspace):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from fedrec.protection import Protection
 
-__all__ = ["encryption_key_of", "keys_of"]
-
 _KEYS: dict[bytes, tuple[bytes, bytes]] = {}
 _ENCRYPTION_KEYS: dict[bytes, bytes] = {}
 

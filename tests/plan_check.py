@@ -5,8 +5,6 @@ from __future__ import annotations
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.schema import Plan
 
-__all__ = ["check_plan"]
-
 
 def check_plan(plan: Plan) -> list[str]:
     """Return a sentence for every contradiction in a plan; empty when it can work."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from fedrec.identity.certificates import Credentials, Issuer, Role
 
-__all__ = ["credentials", "issuer", "server_credentials"]
-
 
 @cache
 def issuer(name: str = "ours") -> Issuer:

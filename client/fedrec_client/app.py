@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from fedrec.provenance import Provenance
     from fedrec.training.learner import Learner
 
-__all__ = ["ClientApp", "ClientOutcome"]
 
 _PREPARING = "compiles the trainer: some ten seconds the first time on a machine, then a moment"
 

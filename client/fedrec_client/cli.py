@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fedrec_client.events import ClientEvent
     from fedrec_client.state.held_model import Which
 
-__all__ = ["app"]
 
 app = typer.Typer(name="client", help="Take part in a federation.", no_args_is_help=True)
 

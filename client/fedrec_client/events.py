@@ -10,8 +10,6 @@ import structlog
 
 from fedrec.ids import RoundId
 
-__all__ = ["ClientEvent", "EventName", "OnEvent", "log_event"]
-
 EventName = Literal[
     "starting",
     "waiting_to_join",

@@ -11,8 +11,6 @@ from fedrec.monitoring import Numbers
 from fedrec.monitoring.endpoint import SECONDS
 from fedrec_client.events import ClientEvent, EventName
 
-__all__ = ["ClientMetrics"]
-
 ENDS_ROUND = ("published", "abandoned")
 SHOWS_SPACE = ("joined", "training", "trained", "sent", *ENDS_ROUND)
 """What does not happen while the disk is full."""

@@ -20,8 +20,6 @@ from fedrec_client.round.round_steps import RoundSteps
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.run_binding import epoch_went_back
 
-__all__ = ["EpochChanged", "PullLoop", "Session", "why_behind"]
-
 Work = Wait | Train | StepTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
 BRISK_SECONDS = 0.5

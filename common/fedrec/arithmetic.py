@@ -23,14 +23,6 @@ from numpy.typing import NDArray
 from fedrec.random_streams import normal
 from fedrec.tensor_products import one_thread
 
-__all__ = [
-    "Arithmetic",
-    "Probe",
-    "arithmetic_of",
-    "fingerprint",
-    "look",
-]
-
 _LIBRARIES = ("torch", "numpy", "numba", "llvmlite")
 _SETTINGS = (
     "ATEN_CPU_CAPABILITY",

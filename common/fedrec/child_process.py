@@ -15,8 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["child_command", "end_with_parent", "module_search_path"]
-
 _SECONDS_BETWEEN_LOOKS = 1.0
 _GRACE_SECONDS = 5.0
 

@@ -18,9 +18,6 @@ import numba
 
 from fedrec.data.fetching import cache_folder
 
-__all__ = ["COMPILED", "folder_for_compiled"]
-
-
 _PACKAGE = Path(__file__).parent
 _SOURCES = "algorithms/accelerators/*.py"
 """What is compiled into functions of other files, too."""

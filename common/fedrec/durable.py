@@ -13,23 +13,6 @@ from typing import BinaryIO, TextIO
 
 from fedrec.errors import FedrecError, SettingsError, StorageError
 
-__all__ = [
-    "FULL",
-    "UNUSABLE",
-    "WRITABLE",
-    "DiskFull",
-    "append_line",
-    "begin_writing_back",
-    "make_private",
-    "replacing",
-    "replacing_text",
-    "require_writable",
-    "sync",
-    "unwritten",
-    "write_new",
-    "write_whole",
-]
-
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNUSABLE = frozenset(
     {

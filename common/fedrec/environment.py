@@ -13,8 +13,6 @@ import fedrec
 from fedrec.formats import RUN_FORMAT
 from fedrec.provenance import Provenance
 
-__all__ = ["Environment", "describe_environment"]
-
 _PACKAGES = ("numpy", "torch", "tenseal", "grpcio", "protobuf", "safetensors", "pyarrow")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["product", "symmetric_eigen"]
-
 _SWEEPS = 30
 _SMALL = 1e-15
 _ROWS_AT_ONCE = 256

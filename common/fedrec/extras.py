@@ -10,15 +10,6 @@ from collections.abc import Sequence
 
 from fedrec.errors import SettingsError
 
-__all__ = [
-    "REQUIREMENT",
-    "how_to_install",
-    "is_missing",
-    "not_installed",
-    "require",
-    "smallest_extra",
-]
-
 REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?\s*(?P<sign>>=|==)\s*(?P<version>[\w.]+)"
     r"(?:\s*;\s*extra == ['\"](?P<extra>\w+)['\"])?$"

@@ -13,8 +13,6 @@ from types import TracebackType
 from fedrec.durable import unwritten
 from fedrec.errors import FolderInUse
 
-__all__ = ["FolderLock"]
-
 _LOOK_SECONDS = 0.02
 
 

@@ -12,15 +12,6 @@ from pathlib import Path
 
 from fedrec.errors import StorageError, VersionMismatch
 
-__all__ = [
-    "CHECKPOINT_FILE",
-    "ENVIRONMENT_NAME",
-    "RUN_FORMAT",
-    "check_format",
-    "check_run_folder",
-    "format_number",
-]
-
 RUN_FORMAT = 2
 """Of run folders; before 2 they had no number."""
 ENVIRONMENT_NAME = "environment.json"

@@ -20,8 +20,6 @@ from pathlib import Path
 from fedrec.durable import sync
 from fedrec.errors import StateWentBack, StorageError
 
-__all__ = ["FILE", "Highwater", "record"]
-
 FILE = "highwater"
 _MAGIC = b"fedrec highwater 1 "
 _DIGITS = 20

@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from typing import NewType
 
-__all__ = ["ClientId", "ItemId", "RoundId", "UserId", "canonical", "digest"]
-
 UserId = NewType("UserId", str)
 ItemId = NewType("ItemId", str)
 ClientId = NewType("ClientId", str)

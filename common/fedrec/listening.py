@@ -8,20 +8,15 @@ which certificates and DNS use.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Collection
 
 from fedrec.errors import SettingsError
 
-__all__ = [
-    "address_to_call",
-    "is_own_address",
-    "names_server",
-    "plain_host",
-    "reached_from_here",
-    "split_address",
-    "written_address",
-]
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Of these gRPC takes the first that is set; only `http://` is a scheme of a proxy to it."""
+_EXCEPTIONS = ("no_grpc_proxy", "no_proxy")
 
 _AS_IN = "Write host:port, as in fedrec.example:7447 or [::1]:7447."
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -167,3 +162,30 @@ def _plain_name(host: str, name: str) -> str:
 
 def _refused(name: str, value: str, why: str, remedy: str) -> SettingsError:
     return SettingsError(f"{name}{': ' if name else ''}{value!r} {why}", remedy=remedy)
+
+
+def proxy_words(address: str) -> str:
+    """Say, for a call that failed, which variable of the environment names a proxy for it.
+
+    Empty where none does, as for this machine's own addresses.
+    """
+    host, _ = split_address(address)
+    if is_own_address(host):
+        return ""
+    used = next((name for name in _PROXIES if name in os.environ), "")
+    if os.environ.get(used, "").lower().startswith("http://"):
+        listed = next((os.environ[name] for name in _EXCEPTIONS if name in os.environ), "")
+        if host.lower().endswith(tuple(filter(None, listed.lower().replace(" ", "").split(",")))):
+            return ""
+        return (
+            f"{used} is set, so the call goes through that proxy, which must allow CONNECT. To "
+            f"call {host} directly, add it to no_proxy."
+        )
+    alike = (*_PROXIES, "all_proxy")
+    unused = next((name for name in os.environ if name.lower() in alike and os.environ[name]), "")
+    if not unused:
+        return ""
+    return (
+        f"{unused} is set, but not used: only {', '.join(_PROXIES)} are read, in lower case, and "
+        "the proxy must begin with http://."
+    )

@@ -18,8 +18,6 @@ from fedrec.config.algorithm import training_path
 from fedrec.config.schema import Plan
 from fedrec.errors import RefusedError
 
-__all__ = ["ACCEPT_FLAG", "Accepted", "Provenance", "provenance_of"]
-
 ACCEPT_FLAG = "--accept-other-arithmetic"
 
 

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Purpose", "mix", "normal", "orthonormal_rows", "stream_key", "uniform", "user_stream"]
-
 _MASK = (1 << 64) - 1
 _SAMPLES_OF_NORMAL = 1 << 16
 

@@ -7,8 +7,6 @@ from tempfile import TemporaryFile
 
 from fedrec.errors import StorageError
 
-__all__ = ["check_runs_folder", "no_run_folder"]
-
 
 def check_runs_folder(base: Path) -> None:
     """Refuse a folder in which no run can make its own; it need not be there, and is not made.

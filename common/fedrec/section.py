@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["InWords", "Section", "UsedIf", "where_used"]
-
 
 @dataclass(frozen=True, slots=True)
 class InWords:

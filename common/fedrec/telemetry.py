@@ -8,8 +8,6 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
-__all__ = ["SteadyStream", "log_to_stderr", "logger_of"]
-
 
 class SteadyStream:
     """A text stream whose reader may be gone and whose disk may be full.

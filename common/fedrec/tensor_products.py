@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["batched_product", "on_threads", "one_thread", "product_of_blocks", "user_product"]
-
 _WORK = 1 << 24
 """Multiplications of a call: about as many as make the call itself cost nothing."""
 _FEWEST, _MOST = 2, 1024

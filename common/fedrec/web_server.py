@@ -16,9 +16,6 @@ from typing import Any
 
 import uvicorn
 
-__all__ = ["WebServer", "listening_socket", "web_server"]
-
-
 _UNHEARD_MILLISECONDS = 60_000
 _HANDSHAKE_SECONDS = 10.0
 

@@ -33,8 +33,6 @@ from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.folder.recovery import read_state
 from fedrec_authority.membership.members import Member, Membership
 
-__all__ = ["AuthorityEvent", "Coordinator", "Delivery", "EventName"]
-
 EventName = Literal[
     "coordinator found",
     "coordinator lost",

@@ -11,8 +11,6 @@ from fedrec.monitoring import Numbers
 from fedrec.monitoring.endpoint import SECONDS
 from fedrec_authority.delivery import AuthorityEvent, EventName
 
-__all__ = ["AuthorityMetrics"]
-
 
 class AuthorityMetrics:
     """Counts the authority's events.

@@ -29,7 +29,8 @@ from fedrec.config.exposure import (
     exposing_sums,
     raised_counts,
 )
-from fedrec.config.schema import PartiesSettings, Settings
+from fedrec.config.local_sections import PartiesSettings
+from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.durable import make_private, require_writable, write_whole
@@ -39,20 +40,6 @@ from fedrec.listening import is_own_address, split_address
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.membership.cell_placement import cell_size_of
-
-__all__ = [
-    "AUTHORITY_KIT",
-    "CLIENTS",
-    "COORDINATOR_KIT",
-    "Kit",
-    "add_client",
-    "add_operator",
-    "exposure_words",
-    "presence_words",
-    "provision",
-    "remove_operator",
-    "stays_here",
-]
 
 AUTHORITY_KIT, COORDINATOR_KIT, CLIENTS = "authority", "coordinator", "clients"
 OPERATORS = "operators"

@@ -6,8 +6,6 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-__all__ = ["give_back_freed", "give_memory_back"]
-
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LONG_BYTES = 1 << 20
 _ARENAS = 1

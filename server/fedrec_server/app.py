@@ -15,7 +15,8 @@ import structlog
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.exposure import check_exposure, check_sampling
-from fedrec.config.schema import CoordinatorSettings, Settings
+from fedrec.config.local_sections import CoordinatorSettings
+from fedrec.config.schema import Settings
 from fedrec.durable import DiskFull
 from fedrec.errors import StorageError
 from fedrec.identity.certificates import expires_at
@@ -54,7 +55,6 @@ from fedrec_server.store.sqlite import SqliteStore
 if TYPE_CHECKING:
     from fedrec_server.page.serving import Page
 
-__all__ = ["Coordinator", "Ending"]
 
 Ending = Literal["interrupted", "terminated", "finished", "failed", "spent"]
 """Why a coordinator stopped serving: Ctrl-C or SIGHUP, SIGTERM, or the end of the run, which was as

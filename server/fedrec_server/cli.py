@@ -13,8 +13,6 @@ from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptExposure
 from fedrec.cli.terminal import human_bytes
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, help="Run a coordinator.")
 
 

@@ -44,8 +44,6 @@ from fedrec_server.uploads.round_collection import Collection, RunningSum
 from fedrec_server.uploads.round_sum import RoundSum, accumulator_of
 from fedrec_server.uploads.updates import Updates
 
-__all__ = ["Engine"]
-
 
 class Engine:
     """One run on one store.

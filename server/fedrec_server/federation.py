@@ -31,8 +31,6 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Rules
 from fedrec_server.store.store import RunIdentity
 
-__all__ = ["METRICS", "Federation", "PublicCatalogue"]
-
 METRICS = "metrics"
 """The segment of the protected vector that is published in the clear."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrec.config.schema import CoordinatorSettings
+from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import ERRORS, InternalError
 from fedrec.monitoring import Numbers
 from fedrec.monitoring.endpoint import BYTES, SECONDS
@@ -24,8 +24,6 @@ from fedrec_server.rounds.changes import (
     UpdateCounted,
 )
 from fedrec_server.rounds.state import PHASES, Phase, State
-
-__all__ = ["CoordinatorMetrics"]
 
 LOOKED_SECONDS = 1.0
 UPLOAD = "SubmitUpdate"

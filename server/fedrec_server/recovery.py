@@ -32,8 +32,6 @@ from fedrec_server.store.intact import FormerFolder, installed_bundle, read_form
 from fedrec_server.store.recovered_run import Recovered, RecoveredRun
 from fedrec_server.store.sqlite import SqliteStore
 
-__all__ = ["Recovery", "recover"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:

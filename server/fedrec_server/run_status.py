@@ -17,8 +17,6 @@ from fedrec_server.membership.member_states import (
 )
 from fedrec_server.rounds.backoff import is_stalled
 
-__all__ = ["status_of"]
-
 MOST_MEMBERS = 1_000
 """With more a status would not fit one message."""
 

@@ -15,8 +15,6 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["DeviceGuard"]
-
 _WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """Scalar reads, comparisons of whole tensors; nonzero, unique, repeats without a known total."""
 _METHODS = ("item", "tolist", "numpy", "cpu", "cuda", "__array__")

@@ -12,8 +12,6 @@ from fedrec.model.state import SharedState
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["split_of", "unequal_users", "versions"]
-
 
 def unequal_users(n_items: int) -> UserSplit:
     """Return 23 users with 3 to 16 training items, so that weights and minibatches differ."""

@@ -32,8 +32,6 @@ from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.tensor_products import product_of_blocks
 from fedrec.training.learner import Contribution
 
-__all__ = ["CASES", "SHAPES", "applied", "differences", "digest_of", "everybody", "plan_of_case"]
-
 TWOS = "in twos"
 BLOCK = 8
 """What trains side by side in a full block of the smallest kind."""

@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_map_only
 
 from fedrec.training import blocks, samplers
 
-__all__ = ["LiveTensors"]
-
 
 class LiveTensors(TorchDispatchMode):
     """Every storage that an operation returns, that autograd saves, or that comes from numpy.

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from fedrec.algorithms import ALGORITHMS, Algorithm
 from fedrec.algorithms.grid import RoundSums
 from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
 from fedrec.data import UserSplit
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.server_half import Sums
+from fedrec.updates.settings import UpdateSettings
 
 N_USERS, N_ITEMS = 37, 60
 ROUND = 5

@@ -16,8 +16,6 @@ from fedrec.protection.asked_round import AskedRound
 from fedrec.protection.round_protocol import ClientSide, CoordinatorSide, Step
 from fedrec.protection.vector import Integers
 
-__all__ = ["RoundTable", "another_round", "packed", "unpacked"]
-
 MINIMUM = 3
 
 

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["ShapeDependence"]
-
 _APART = 1e-3
 _LINE = 64
 

@@ -14,9 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedrec.config.layout import Layout
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.updates import UPDATES, UpdateStructure
+from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 20
 SETTINGS: dict[str, Any] = {"rank": 3}

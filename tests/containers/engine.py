@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["ROOT", "Engine", "poll"]
-
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,6 @@ from typing import Any
 
 from containers.engine import Engine, call, poll
 
-__all__ = ["CLIENTS", "PARTIES", "Federation", "federation"]
-
 CLIENTS = ("client-1", "client-2", "client-3")
 PARTIES = ("coordinator", "authority", *CLIENTS)
 _OVERRIDE = """

@@ -22,8 +22,6 @@ from fedrec.model.state import SharedState
 from fedrec.wire.messages import RoundKind
 from fedrec_client.state.private_store import PrivateStore
 
-__all__ = ["Kits", "events_of", "fedrec", "wait_for_event"]
-
 SETTINGS = """
 [federation]
 name = "days"

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from e2e.commands import Command
 
-__all__ = ["SmallDisk"]
-
 _FILLER = ".filler"
 _PAGE = 4096
 

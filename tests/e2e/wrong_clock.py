@@ -6,8 +6,6 @@ from typing import Any
 
 from debian import install
 
-__all__ = ["wrong_clock"]
-
 # libfaketime and clock_nanosleep do not go together, and Python sleeps by that.
 _SLEEP = (
     "import select, time; time.sleep = lambda seconds: select.select([], [], [], seconds) and None"

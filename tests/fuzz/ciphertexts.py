@@ -23,8 +23,6 @@ from fedrec.protection.masks.keys import RoundKeys
 from fedrec.protection.masks.participant import ParticipantState
 from fedrec.protection.vector import Integers
 
-__all__ = ["CIPHERTEXTS"]
-
 VECTOR = VectorSpec(
     segments=(
         SegmentSpec(name="items", length=50, max_abs_sum=2**20),

@@ -35,8 +35,6 @@ from fedrec_client.state.database import STATE_FILE, StateDatabase, image_of
 from fedrec_client.state.privacy_ledger import PrivacyLedger, UserAccount
 from fedrec_client.state.stored_state import RunPin, StoredState
 
-__all__ = ["DOCUMENTS"]
-
 GROUP_KEY, PURPOSE = b"g" * 32, "aggregate"
 PASSPHRASE = "four random words here"
 SALT, NONCE = b"s" * backup.SALT_BYTES, b"n" * backup.NONCE_BYTES

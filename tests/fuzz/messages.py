@@ -39,8 +39,6 @@ from fedrec.wire.messages import (
 )
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, masks_pb2, model_pb2, update_pb2
 
-__all__ = ["MESSAGES"]
-
 VALUES = Values()
 OTHER = ClientId("cd" * 32)
 

@@ -6,8 +6,6 @@ import json
 import random
 from typing import Any
 
-__all__ = ["mutated"]
-
 STRANGE_BYTES = (b"", b"\0", b"\xff" * 9, b"\x80" * 10 + b"\x01", b"\xed\xa0\x80", b"[" * 2_000)
 STRANGE_VALUES: tuple[Any, ...] = (
     None,

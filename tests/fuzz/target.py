@@ -12,8 +12,6 @@ from google.protobuf.message import DecodeError, Message
 
 from fedrec.errors import FedrecError
 
-__all__ = ["Reader", "Target", "from_file", "from_proto", "is_refused"]
-
 Reader = Callable[[bytes], object]
 
 

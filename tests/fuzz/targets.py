@@ -10,8 +10,6 @@ from fuzz.documents import DOCUMENTS
 from fuzz.messages import MESSAGES
 from fuzz.target import Target
 
-__all__ = ["TARGETS", "target"]
-
 TARGETS: dict[str, Callable[[], Target]] = {
     **{name: (lambda found=found: found) for name, found in MESSAGES.items()},  # type: ignore[misc]
     **DOCUMENTS,

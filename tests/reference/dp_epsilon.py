@@ -5,8 +5,6 @@ It is imported when it is asked: with scipy that takes more than half a second.
 
 from __future__ import annotations
 
-__all__ = ["by_loss_distributions", "by_renyi"]
-
 
 def by_loss_distributions(noise: float, rounds: int, delta: float) -> float:
     """Return the epsilon of privacy loss distributions.

@@ -36,8 +36,8 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.round_journal import AUDIT_FILE
 from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import AUDIT_FILE
 
 HEADER_BYTES = 44
 SPEC = VectorSpec(
@@ -161,8 +161,7 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
     code = (
         "import sys\n"
         "import fedrec_server.app\n"
-        "from fedrec.protection import residues, envelope\n"
-from fedrec.protection import blocks
+        "from fedrec.protection import blocks, envelope, residues\n"
         "assert not {'tenseal', '_tenseal_cpp', 'fedrec_client'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

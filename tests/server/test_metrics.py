@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from server.support.driving import gather, play, running, speak, upload
 from server.support.federations import Bench, identity
 
-from fedrec.config.schema import CoordinatorSettings
+from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import NotInRoster, StorageError
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId

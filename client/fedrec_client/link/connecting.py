@@ -22,15 +22,6 @@ from fedrec.ids import ClientId
 from fedrec.wire.link import Link
 from fedrec_client.link.stopping import Stopped
 
-__all__ = [
-    "certificate_path",
-    "invitation_of",
-    "invited_link",
-    "open_link",
-    "own_credentials",
-    "saying_goodbye",
-]
-
 MAX_CERTIFICATE_BYTES = 16 << 10
 
 

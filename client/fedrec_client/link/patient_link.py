@@ -31,12 +31,6 @@ from fedrec.wire.messages import (
 )
 from fedrec_client.link.stopping import StopSwitch
 
-__all__ = [
-    "Backoff",
-    "Meter",
-    "patient_link",
-]
-
 
 class Backoff:
     """Pauses of a random length below a doubling bound.

@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from fedrec.stop_signals import on_stop_signals
 
-__all__ = ["StopSwitch", "Stopped"]
-
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25

@@ -26,8 +26,6 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
 from fedrec_client.membership.membership import Membership, check_protocol, tag_key_of
 
-__all__ = ["enrol"]
-
 _REMEDY = "Ask the operator which federation this coordinator serves."
 
 

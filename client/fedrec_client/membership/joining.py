@@ -28,17 +28,6 @@ from fedrec_client.link.patient_link import Backoff
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.round_journal import AuditLog, RoundJournal
 
-__all__ = [
-    "SHOWN_CHARS",
-    "Leave",
-    "RosterChain",
-    "join",
-    "kept_roster",
-    "leave",
-    "sign_guest_consent",
-    "waiting_detail",
-]
-
 _RECORD = "roster"
 
 

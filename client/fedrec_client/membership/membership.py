@@ -39,8 +39,6 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.round_terms import RoundSeal, RoundTerms, RoundVector
 from fedrec_client.membership.statements import About, check_follows, check_reports, check_statement
 
-__all__ = ["Membership", "check_protocol", "tag_key_of"]
-
 DIGEST_BYTES = 32
 
 

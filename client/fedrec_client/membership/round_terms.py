@@ -16,12 +16,6 @@ from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
 from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 
-__all__ = [
-    "RoundSeal",
-    "RoundTerms",
-    "RoundVector",
-]
-
 _REMEDY = "The coordinator told clients different things about a round; tell the data owners."
 
 

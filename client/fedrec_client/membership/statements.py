@@ -13,8 +13,6 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Report, RevealStatement
 
-__all__ = ["About", "check_follows", "check_reports", "check_statement"]
-
 About = tuple[str, str, RoundId, int]
 """Federation, run, round and epoch."""
 

@@ -20,8 +20,6 @@ from fedrec.recommender import CATALOGUE_NAME, MODEL_NAME, USERS_NAME
 from fedrec_client.recommending.own_recommender import model_file_of
 from fedrec_client.state.held_model import Which, read_held_model
 
-__all__ = ["ExportedModel", "export_model"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedModel:

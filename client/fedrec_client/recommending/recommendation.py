@@ -28,16 +28,6 @@ from fedrec_client.state.held_model import Which, read_held_model
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = [
-    "ExportedTable",
-    "Recommendation",
-    "Recommendations",
-    "Wanted",
-    "export_recommendations",
-    "recommend",
-    "similar",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:

@@ -33,8 +33,6 @@ from fedrec.wire.messages import PublishedRound, Snapshot, manifest_digest
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 
-__all__ = ["CatchingUp"]
-
 
 class CatchingUp:
     """Brings the local model to the last published round."""

@@ -13,8 +13,6 @@ from fedrec_client.round.local_model import SharedModel
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.round_journal import AuditLog, RoundJournal
 
-__all__ = ["RoundContext"]
-
 ModelT = TypeVar("ModelT", bound=SharedModel, covariant=True)
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from fedrec.training.learner import Contribution, Learner
     from fedrec.training.server_half import ServerHalf
 
-__all__ = ["LocalModel", "SharedModel"]
 
 _log = structlog.get_logger("fedrec.client")
 

@@ -25,11 +25,6 @@ from fedrec_client.state.private_store import PrivateStore
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution
 
-__all__ = [
-    "Participation",
-    "select_users",
-    "selection_secret",
-]
 
 _RECORD = "selection_secret"
 SECRET_BYTES = 32

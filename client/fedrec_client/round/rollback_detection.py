@@ -23,8 +23,6 @@ from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 from fedrec_client.state.stored_state import SentUpdate
 
-__all__ = ["RollbackDetection"]
-
 
 class RollbackDetection:
     """Recognises who was set back: the coordinator, or this folder."""

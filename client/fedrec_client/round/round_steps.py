@@ -39,8 +39,6 @@ from fedrec_client.round.local_model import LocalModel
 from fedrec_client.round.participation import Participation
 from fedrec_client.state.stored_state import StagedRound, SteppedRound
 
-__all__ = ["RoundSteps"]
-
 
 class RoundSteps:
     """Takes each step of a round at most once, whatever happens in between."""

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from fedrec.listening import names_server
 from fedrec_client.serve.request_reading import Refusal
 
-__all__ = ["Gate"]
-
 _OWN_PAGES = (b"same-origin", b"none")
 _MOST_KNOWN = 64
 

@@ -34,8 +34,6 @@ from fedrec_client.serve.request_reading import (
 )
 from fedrec_client.serve.served_model import ServedModel
 
-__all__ = ["Application"]
-
 Scope: TypeAlias = dict[str, Any]
 Message: TypeAlias = dict[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

@@ -19,7 +19,6 @@ from fedrec.telemetry import SteadyStream, log_to_stderr
 if TYPE_CHECKING:
     from fedrec_client.serve.model_holder import ModelChange
 
-__all__ = ["EPILOG", "serve"]
 
 EPILOG = (
     "Examples:\n"

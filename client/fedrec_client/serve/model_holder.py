@@ -17,7 +17,9 @@ from structlog import get_logger
 
 from fedrec import errors
 from fedrec.child_process import child_command
-from fedrec.config.schema import ClientSettings, DataSettings, Settings
+from fedrec.config.local_sections import ClientSettings
+from fedrec.config.schema import Settings
+from fedrec.data.settings import DataSettings
 from fedrec.errors import FedrecError, InternalError, SettingsError, StorageError
 from fedrec.extras import how_to_install
 from fedrec.ids import RoundId
@@ -39,13 +41,6 @@ from fedrec_client.state.held_model import (
     name_of_held_model,
     read_held_model,
 )
-
-__all__ = [
-    "ModelChange",
-    "ModelHolder",
-    "log_change",
-    "read_users_apart",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

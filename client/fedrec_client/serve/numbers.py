@@ -12,8 +12,6 @@ from fedrec.monitoring import Numbers
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.request_reading import REFUSALS, Refusal
 
-__all__ = ["ServerNumbers"]
-
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 
 

@@ -18,12 +18,6 @@ from fedrec_client.serve.request_reading import (
     SIMILAR_FIELDS,
 )
 
-__all__ = [
-    "STYLE",
-    "document",
-    "page_of",
-]
-
 _SENTENCES = {
     "user": "A user of this client, as the data file names it. Either this or history.",
     "history": "Items of somebody new, from which a vector is made and forgotten.",

@@ -9,25 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
-__all__ = [
-    "DEFAULT_N",
-    "MOST_BODY_BYTES",
-    "MOST_IDS",
-    "MOST_N",
-    "MOST_PARAMETERS",
-    "RECOMMEND_FIELDS",
-    "REFUSALS",
-    "SIMILAR_FIELDS",
-    "Recommend",
-    "Refusal",
-    "RefusalKind",
-    "Similar",
-    "from_body",
-    "from_query",
-    "recommend_question",
-    "similar_question",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalKind:

@@ -12,8 +12,6 @@ from fedrec.recommender import Recommender
 from fedrec.recommender.ranking import Ids, Scores
 from fedrec_client.serve.request_reading import Recommend, Refusal, Similar
 
-__all__ = ["ServedModel"]
-
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _SHOWN = 5
 

@@ -30,16 +30,6 @@ from fedrec_client.serve.application import Application
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.request_reading import REFUSALS
 
-__all__ = [
-    "MOST_CONNECTIONS",
-    "MOST_HEAD_BYTES",
-    "REQUEST_SECONDS",
-    "LimitedConnection",
-    "Place",
-    "close_slow_ones",
-    "serve",
-]
-
 MOST_CONNECTIONS = 512
 MOST_HEAD_BYTES = 32 << 10
 REQUEST_SECONDS = 10.0

@@ -22,8 +22,6 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import StorageError
 from fedrec.ids import ItemId, UserId
 
-__all__ = ["CountedData"]
-
 _DIGEST_BYTES = 16
 _SPLIT = tuple(field.name for field in fields(UserSplit) if field.name != "user_ids")
 

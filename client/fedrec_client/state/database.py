@@ -19,19 +19,6 @@ from fedrec.errors import StorageError
 from fedrec.formats import check_format, format_number
 from fedrec.highwater import Highwater
 
-__all__ = [
-    "OLDER_FILE",
-    "STATE_FILE",
-    "STATE_FORMAT",
-    "Records",
-    "StateDatabase",
-    "Table",
-    "change_counter",
-    "check_older",
-    "damaged",
-    "image_of",
-]
-
 STATE_FILE = "state.sqlite"
 STATE_FORMAT = 11
 OLDER_FILE = "state.json"

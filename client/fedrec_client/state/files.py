@@ -10,15 +10,6 @@ from pathlib import Path
 from fedrec.durable import begin_writing_back, make_private, replacing, unwritten
 from fedrec.errors import StorageError
 
-__all__ = [
-    "Content",
-    "FileRef",
-    "checked_path",
-    "make_private_folder",
-    "read_checked",
-    "write_blob",
-]
-
 Content = bytes | Iterable[bytes]
 """A file's, as a whole or in parts."""
 

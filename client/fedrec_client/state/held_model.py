@@ -17,8 +17,6 @@ from fedrec_client.state.files import FileRef
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import RunPin, StoredState
 
-__all__ = ["HeldModel", "ModelName", "Which", "name_of_held_model", "read_held_model"]
-
 Which = Literal["best", "latest"]
 _TRIES = 20
 

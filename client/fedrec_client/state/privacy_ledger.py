@@ -18,8 +18,6 @@ from fedrec.ids import UserId
 from fedrec.privacy import Mechanism, Spent
 from fedrec_client.state.private_store import PrivateStore
 
-__all__ = ["PrivacyLedger", "UserAccount"]
-
 FORMAT = "fedrec spent privacy 1"
 
 

@@ -38,8 +38,6 @@ from fedrec_client.state.stored_state import (
     StoredState,
 )
 
-__all__ = ["PrivateStore"]
-
 _CATALOGUE = "catalogue.csv"
 OWN_RECORDS = {"roster", "selection_secret"}
 """Names of records that outlive runs."""

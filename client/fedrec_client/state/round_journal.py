@@ -18,15 +18,6 @@ from fedrec.ids import RoundId
 from fedrec_client.events import ClientEvent, EventName, OnEvent
 from fedrec_client.link.patient_link import Meter
 
-__all__ = [
-    "AUDIT_FILE",
-    "JOURNAL_FILE",
-    "AuditLog",
-    "Outcome",
-    "RoundCost",
-    "RoundJournal",
-]
-
 AUDIT_FILE = "audit.jsonl"
 
 _log = structlog.get_logger("fedrec.client")

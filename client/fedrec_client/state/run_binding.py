@@ -12,8 +12,6 @@ from fedrec.ids import RoundId
 from fedrec.provenance import Provenance
 from fedrec_client.state.stored_state import PausedCell, RunPin, StoredState
 
-__all__ = ["bound", "epoch_went_back"]
-
 
 def bound(
     stored: StoredState | None,

@@ -15,20 +15,6 @@ from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec_client.state.database import Records
 from fedrec_client.state.files import FileRef
 
-__all__ = [
-    "BestModel",
-    "OpenedCell",
-    "OpenedRound",
-    "PausedCell",
-    "RevealedRound",
-    "RunPin",
-    "SentUpdate",
-    "StagedRound",
-    "SteppedRound",
-    "StoredState",
-    "users_digest",
-]
-
 
 def users_digest(users: UserSplit) -> str:
     """Return what ties stored private vectors to the users they belong to."""

@@ -13,8 +13,6 @@ from typing import Literal
 from fedrec.algorithms.declarations import AlgorithmSettings
 from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["About", "Circumstances", "Needs", "Problem"]
-
 Problem = tuple[tuple[str, ...], str]
 """Dotted keys of settings, the one to change first, and a sentence."""
 

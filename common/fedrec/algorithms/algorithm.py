@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.grid import RoundSums
     from fedrec.updates import PaperNumbers
 
-__all__ = ["Algorithm", "ChunkResult", "RoundStart"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStart:

@@ -11,19 +11,6 @@ import torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Batch",
-    "Values",
-    "absolute_sums",
-    "added",
-    "cross_entropy",
-    "dot",
-    "layer_shapes",
-    "square_sums",
-    "sum_name",
-    "units",
-]
-
 
 class Values:
     """A minibatch's parameters by name, and `phase`, the name of the one that runs."""

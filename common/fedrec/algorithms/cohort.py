@@ -13,15 +13,6 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.tensor_products import one_thread
 
-__all__ = [
-    "BlockChange",
-    "ChangeSink",
-    "Chunk",
-    "Cohort",
-    "CohortTables",
-    "idle_change",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:

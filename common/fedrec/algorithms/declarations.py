@@ -13,25 +13,6 @@ from fedrec.random_streams import normal, uniform
 from fedrec.section import Section
 from fedrec.updates.settings import UpdateSettings
 
-__all__ = [
-    "GRADES",
-    "HOLDERS",
-    "HOLDER_PAIRS",
-    "MEASURED",
-    "TRAINED",
-    "AlgorithmSettings",
-    "Constant",
-    "Initial",
-    "Normal",
-    "Parameter",
-    "Scope",
-    "Shapes",
-    "SumNoise",
-    "Uniform",
-    "UpdateTensor",
-    "UploadNoise",
-]
-
 
 class Initial(Protocol):
     """How a parameter begins."""
@@ -171,7 +152,7 @@ class Parameter:
     name: str
     scope: Scope
     shape: tuple[int, ...]
-    initial: Initial = Normal()  # noqa: RUF009 (a frozen value)
+    initial: Initial = Normal()
     alike: bool = False
     limit: float | None = None
     fraction_bits: int | None = None

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
 
-__all__ = ["EASE", "EASESettings", "item_weights"]
 
 _MOST_ITEMS = 16_384
 """As many make a model of 1 GiB, and weights that take 6 GiB to compute."""

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
 
-__all__ = ["FedALS", "FedALSSettings"]
 
 Values = TypeVar("Values", bound=Any)
 """A float64 array of numpy or of torch."""

@@ -30,8 +30,6 @@ from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FedMF", "FedMFSettings"]
-
 
 class FedMFSettings(TrainedSettings):
     """FedMF: matrix factorisation by local gradient steps, the base of CoLR."""

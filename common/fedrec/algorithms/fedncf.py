@@ -42,7 +42,6 @@ from fedrec.errors import SettingsError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FedNCF", "FedNCFSettings"]
 
 UNITS = (32, 16, 8, 1)
 """Outputs of the layers."""

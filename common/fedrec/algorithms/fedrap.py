@@ -77,7 +77,6 @@ from fedrec.section import UsedIf
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FedRAP", "FedRAPSettings", "accounted_epsilon"]
 
 _DELTA = 1e-5
 """The paper names no delta."""

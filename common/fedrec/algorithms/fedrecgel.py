@@ -56,8 +56,6 @@ from fedrec.model.state import SharedState
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FedRecGEL", "FedRecGELSettings"]
-
 
 class FedRecGELSettings(TrainedSettings):
     """FedRecGEL: sharpness-aware gradients of NeuMF, and Adam on the server."""

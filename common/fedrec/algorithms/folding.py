@@ -16,8 +16,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FOLDING_PULL", "fold_in_vector"]
-
 FOLDING_PULL = 1e-3
 """For algorithms without an L2 coefficient: few passes from a small start keep vectors short."""
 _SMALLEST_PULL = 1e-6

@@ -17,9 +17,6 @@ from fedrec.algorithms.cohort import BlockChange, idle_change
 from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.privacy.clipping import shrunk_to
 
-__all__ = ["GridSum", "RoundSums", "SumsShape"]
-
-
 _EXACT = 1 << 53
 """Integers below this are float64 values."""
 

@@ -13,19 +13,6 @@ from numpy.typing import NDArray
 from fedrec.algorithms.declarations import Constant, Parameter
 from fedrec.model.state import SharedState
 
-__all__ = [
-    "MEAN_KEPT",
-    "SMALL",
-    "SQUARE_KEPT",
-    "Adam",
-    "Gradient",
-    "Optimiser",
-    "Phase",
-    "Sgd",
-    "SharedAdam",
-    "own_moments",
-]
-
 MEAN_KEPT, SQUARE_KEPT, SMALL = 0.9, 0.999, 1e-8
 """torch.optim.Adam's defaults: betas and eps."""
 

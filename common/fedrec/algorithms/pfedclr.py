@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
     from fedrec.algorithms.cohort import Chunk
 
-__all__ = ["PFedCLR", "PFedCLRSettings", "nominal_epsilon"]
 
 _SHARED, _PERSONAL = "shared", "personal"
 _SCORED_USERS = 64

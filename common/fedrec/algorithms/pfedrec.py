@@ -64,8 +64,6 @@ from fedrec.model.state import PrivateState
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PFedRec", "PFedRecSettings"]
-
 
 _USUAL_CLIP = 64.0
 

@@ -69,7 +69,6 @@ if TYPE_CHECKING:
 
     from fedrec.algorithms.algorithm import RoundStart
 
-__all__ = ["PLGC", "PLGCSettings"]
 
 _VISIT: Mapping[str, Any] = MappingProxyType({"local_epochs": 10, "batch_size": 2048})
 _BEGUN, _SCORES, _MIXED = "begun", "personal_scores", " mixed"

@@ -12,14 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "alignment_and_uniformity",
-    "contrast",
-    "decorrelation",
-    "features",
-    "normalised",
-    "redundancy",
-]
 
 _SMALL = 1e-8
 _NORM_SQUARES = 1e-20

@@ -16,8 +16,6 @@ from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.errors import SettingsError
 
-__all__ = ["ALGORITHMS", "ENTRY_POINTS", "Registry"]
-
 ENTRY_POINTS = "fedrec.algorithms"
 
 

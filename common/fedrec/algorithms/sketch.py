@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
 
-__all__ = ["Sketch"]
 
 _FRACTION_BITS = 18
 _GAIN_BITS = 20

@@ -10,8 +10,6 @@ from pydantic import Field
 from fedrec.algorithms.about import Circumstances
 from fedrec.algorithms.declarations import AlgorithmSettings
 
-__all__ = ["Candidate", "SketchSettings", "sketch_warnings", "ways_of"]
-
 LAMBDAS = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 """What is graded besides the setting."""
 

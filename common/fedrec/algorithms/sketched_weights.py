@@ -21,7 +21,6 @@ from fedrec.random_streams import Purpose, normal, stream_key, user_stream
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SketchedWeights", "drawn_directions", "low_rank", "orthonormal", "weights_of"]
 
 _NOTHING = 1e-9
 """Of the largest entry of R, or of the length of Y: what is less is taken for rounding."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.declarations import Parameter
     from fedrec.model.state import SharedState
 
-__all__ = ["MOST_SAMPLES", "SAMPLE_BITS", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
 
 TRAINER_VERSION = 2
 """Counted up whenever the trainer gives other bits."""

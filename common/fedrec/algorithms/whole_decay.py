@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.algorithm import RoundStart
     from fedrec.algorithms.trained import TrainedAlgorithm
 
-__all__ = ["coordinates", "decaying", "most_steps", "shrinking"]
-
 
 def coordinates(rows: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
     """Return M = Q B^T / c, (n_items, width), of which M B is the part of Q that A B reaches.

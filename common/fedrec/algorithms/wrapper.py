@@ -27,8 +27,6 @@ from fedrec.model.state import SharedState
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Wrapper", "WrapperSettings"]
-
 
 class WrapperSettings(AlgorithmSettings):
     """Which algorithm is wrapped, with its settings.

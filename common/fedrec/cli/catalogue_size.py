@@ -10,8 +10,6 @@ from fedrec.errors import SettingsError
 if TYPE_CHECKING:
     from fedrec.data import Catalogue
 
-__all__ = ["catalogue_size"]
-
 
 def catalogue_size(
     settings: Settings, items: int = 0, known: Catalogue | None = None

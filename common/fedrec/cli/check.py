@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fedrec.errors import FedrecError
     from fedrec.protection.asked_round import StepsPrice
 
-__all__ = ["EPILOG", "check"]
 
 EPILOG = (
     "Examples:\n"

@@ -10,8 +10,6 @@ from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.run_status import MEMBER_HEADERS, member_rows
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
 
-__all__ = ["EPILOG", "clients"]
-
 EPILOG = (
     "Examples:\n"
     "  fedrec clients 127.0.0.1:7447\n"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fedrec.data import Interactions, ReadReport
     from fedrec.data.settings import DataSettings
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Fetch, import, describe and split interactions.",

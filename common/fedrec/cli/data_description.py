@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fedrec.data import DatasetSummary, Interactions, ReadReport
     from fedrec.data.settings import DataSettings
 
-__all__ = ["print_description"]
 
 _MOST_NAMES = 10
 

@@ -21,18 +21,6 @@ from fedrec.data.reading import flag_of
 from fedrec.data.settings import DataSettings
 from fedrec.errors import DataError
 
-__all__ = [
-    "DATA_FLAGS",
-    "DataFlags",
-    "corrected_command",
-    "data_settings",
-    "echo_note",
-    "flags_of",
-    "naming_own_flags",
-    "takes_client_data_flags",
-    "takes_data_flags",
-]
-
 DataFlags = Mapping[str, object]
 """Which of the flags were given: names of settings of `data`, and their values."""
 

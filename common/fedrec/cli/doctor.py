@@ -24,17 +24,6 @@ from fedrec.extras import REQUIREMENT, smallest_extra
 if TYPE_CHECKING:
     from fedrec.arithmetic import Arithmetic, Probe
 
-__all__ = [
-    "EPILOG",
-    "Bits",
-    "Finding",
-    "bits_as_json",
-    "bits_of_this_machine",
-    "doctor",
-    "examine",
-    "print_bits",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bits:

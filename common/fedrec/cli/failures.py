@@ -15,8 +15,6 @@ from fedrec.durable import FULL, UNUSABLE
 from fedrec.errors import FedrecError, InternalError, OutputLost, SettingsError, StorageError
 from fedrec.extras import not_installed, smallest_extra
 
-__all__ = ["EXIT_CODES", "INTERRUPTED", "failure_record", "report_failure"]
-
 INTERRUPTED = 130
 EXIT_CODES: dict[int, str] = {
     0: "ok",

@@ -20,26 +20,6 @@ if TYPE_CHECKING:
     from fedrec.planning.cell_rows import Cells
     from fedrec.wire.admin_link import AdminLink
 
-__all__ = [
-    "ACCEPT_EXPOSURE",
-    "CELLS",
-    "AcceptExposure",
-    "AcceptOtherArithmetic",
-    "Address",
-    "CandidateItems",
-    "CellsOf",
-    "ExcludedItems",
-    "OperatorFile",
-    "SetValues",
-    "SettingsFile",
-    "SimilarTo",
-    "check_is_resumed",
-    "items_of_flag",
-    "open_admin_link",
-    "read_cells",
-    "tell_rows",
-    "values_of",
-]
 
 _FLAG = "--accept-other-arithmetic"
 """As in `fedrec.provenance`, whose import would cost every help a second."""

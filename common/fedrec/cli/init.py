@@ -18,7 +18,6 @@ from fedrec.cli.terminal import AsJson, count_of, print_json
 if TYPE_CHECKING:
     from fedrec.config.starter import Starter
 
-__all__ = ["EPILOG", "client_names", "init", "write_settings"]
 
 _START = STARTING_ALGORITHM.name
 _OTHERS = [
@@ -168,7 +167,7 @@ def write_settings(
 
 def client_names(clients: str) -> tuple[str, ...]:
     """Return the clients' names; a number stands for as many with names of their own."""
-    from fedrec.config.schema import PartiesSettings
+    from fedrec.config.local_sections import PartiesSettings
     from fedrec.errors import SettingsError
 
     if clients.strip().isdecimal():

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typer._click.core import Command, Context
     from typer._click.formatting import HelpFormatter
 
-__all__ = ["ENTRY_POINTS", "LazyGroup", "Verb"]
 
 ENTRY_POINTS = "fedrec.cli"
 # Options that typer gives to every app of its own, and that only the whole command could have.

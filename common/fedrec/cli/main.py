@@ -16,8 +16,6 @@ from fedrec.cli.streams import own_streams
 from fedrec.errors import DataError, OutputLost
 from fedrec.stop_signals import interrupted_by_any
 
-__all__ = ["VERBS", "app", "main"]
-
 _START, _RUN, _OPERATE = "Begin", "Run a federation", "Look after one"
 
 VERBS: dict[str, Verb] = {

@@ -8,8 +8,6 @@ from fedrec.config.schema import Plan
 from fedrec.protection import ProtectionPlan
 from fedrec.protection.asked_round import opening_seconds
 
-__all__ = ["OpeningPrice"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningPrice:

@@ -12,8 +12,6 @@ from fedrec.cli.terminal import count_of
 from fedrec.data.partition import user_groups
 from fedrec.data.splits import UserSplit
 
-__all__ = ["FloorCost", "HeldRows"]
-
 _FLOORS = (1, 3, 5, 10)
 _RECOMMENDED = (5, 3)
 _MOST_BELOW = 0.1

@@ -9,25 +9,22 @@ from fedrec.config.algorithm import algorithm_of, algorithm_warnings
 from fedrec.config.exposure import SAFE_FLOOR, exposure_of, raised_counts
 from fedrec.config.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.config.rows import padded_rows
-from fedrec.config.schema import Plan, ProtectionSettings
+from fedrec.config.schema import Plan
 from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.planning.statements import honesty_statements
-from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
+from fedrec.protection import (
+    PROTECTIONS,
+    Protection,
+    ProtectionPlan,
+    ProtectionSettings,
+    VectorSpec,
+)
 from fedrec.protection.asked_round import DECRYPTION_SECONDS, AskedRound, StepsPrice
 from fedrec.protection.encryption_parameters import security_bits
 from fedrec.updates import UPDATES, PaperNumbers
-
-__all__ = [
-    "ExpectedPrice",
-    "ParameterSet",
-    "Price",
-    "parameter_sets",
-    "price",
-    "warnings_for",
-]
 
 FLOAT_BYTES = 4
 _LEAST_SECURITY_BITS = 128

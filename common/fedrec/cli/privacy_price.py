@@ -10,8 +10,6 @@ from fedrec.planning.statements import privacy_statements
 from fedrec.privacy import Mechanism
 from fedrec.protection import PROTECTIONS
 
-__all__ = ["PrivacyPrice", "privacy_price", "privacy_warnings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyPrice:

@@ -12,8 +12,6 @@ from fedrec.config.schema import Settings
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
 
-__all__ = ["PrivatePrice", "private_price"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivatePrice:

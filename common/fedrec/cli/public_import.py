@@ -15,8 +15,6 @@ from fedrec.data.writing import (
     write_interactions,
 )
 
-__all__ = ["print_import"]
-
 
 def print_import(
     name: str, path: Path, into: Path | None, *, strict: bool, force: bool, as_json: bool

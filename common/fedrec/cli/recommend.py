@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,18 +11,6 @@ import typer
 from fedrec.cli.data_options import DataFlags, data_settings, flags_of, takes_data_flags
 from fedrec.cli.flags import CandidateItems, ExcludedItems, SimilarTo, items_of_flag
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table, printable
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import DataSettings
-from fedrec.data.source import read_source
-from fedrec.errors import DataError
-
-__all__ = [
-    "EPILOG",
-    "History",
-    "find_history",
-    "print_recommended",
-    "recommend",
-]
 
 
 def print_recommended(items: Iterable[tuple[int, float, str, str]]) -> None:
@@ -41,54 +28,6 @@ def print_recommended(items: Iterable[tuple[int, float, str, str]]) -> None:
         )
         return
     print_table(rows, headers=("rank", "score", "item", "title"))
-
-
-_SETTINGS = ("resolved.toml", "clients/*/client.toml", "kits/clients/*/client.toml")
-"""The run's own settings, and in a demo's folder those of its clients."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """A user's items, each once, and the file that has them."""
-
-    item_ids: tuple[str, ...]
-    source: Path
-
-
-def find_history(run_folder: Path, user: str, data: DataSettings | None = None) -> History:
-    """Return what a user has in the data on this machine.
-
-    Args:
-        run_folder: its settings name the data.
-        user: the user, as the data names it.
-        data: a file to look into in place of those, and how it is read.
-
-    Raises:
-        DataError: nobody has the user, or the given file cannot be used.
-    """
-    sources = list(_sources(run_folder)) if data is None else [data]
-    for source in sources:
-        found = read_source(source, reader="a history")
-        items = dict.fromkeys(found.item_ids[found.user_ids == user].tolist())
-        if items:
-            return History(item_ids=tuple(items), source=Path(str(source.path)))
-    looked = ", ".join(str(source.path) for source in sources) or "no file of this machine"
-    raise DataError(
-        f"User {user!r} has no history here: the vectors stay with the clients, and the settings "
-        f"in {run_folder} name {looked}.",
-        remedy="Ask the user's own client with `fedrec client recommend SETTINGS --user ID`, or "
-        "give the user's data with --data FILE or items with --history ITEM.",
-    )
-
-
-def _sources(run_folder: Path) -> Iterator[DataSettings]:
-    """Yield the data of a run's settings, as far as it is on this machine."""
-    for pattern in _SETTINGS:
-        for path in sorted(run_folder.glob(pattern)):
-            # The environment is about the command at hand, not about the run of that time.
-            data = load_settings(path, environ={}).data
-            if data.path is not None and Path(data.path).is_file():
-                yield data
 
 
 EPILOG = (
@@ -190,7 +129,7 @@ def recommend(
 
 def _history_of(run: Path, user: str, data: Path | None, reading: DataFlags) -> list[str]:
     """Return what a user without a stored vector has already, and say where that was found."""
-    from fedrec.cli.recommend import find_history
+    from fedrec.recommender.histories import find_history
 
     found = find_history(run, user, None if data is None else data_settings(data, reading))
     typer.echo(

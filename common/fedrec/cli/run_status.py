@@ -13,7 +13,6 @@ from fedrec.planning.cautions import explained
 if TYPE_CHECKING:
     from fedrec.wire.admin_link import CurrentRound, RunStatus
 
-__all__ = ["MEMBER_HEADERS", "member_rows", "status_rows"]
 
 MEMBER_HEADERS = ("client", "state", "last heard", "fedrec", "model", "counted", "sent", "why")
 

@@ -8,8 +8,6 @@ from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.run_status import status_rows
 from fedrec.cli.terminal import AsJson, print_json, print_table
 
-__all__ = ["EPILOG", "status"]
-
 EPILOG = (
     "Examples:\n"
     "  fedrec status 127.0.0.1:7447\n"

@@ -9,8 +9,6 @@ import typer
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import AsJson, print_json, printable
 
-__all__ = ["EPILOG", "stop"]
-
 EPILOG = (
     "Examples:\n"
     "  fedrec stop 127.0.0.1:7447\n"

@@ -16,8 +16,6 @@ from typing import Any, TextIO, cast
 from fedrec.errors import OutputLost
 from fedrec.telemetry import SteadyStream
 
-__all__ = ["own_streams"]
-
 
 class _Output:
     """Standard output, as text or bytes.

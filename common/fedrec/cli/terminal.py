@@ -12,16 +12,6 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "AsJson",
-    "count_of",
-    "human_bytes",
-    "human_share",
-    "new_console",
-    "print_json",
-    "print_table",
-    "printable",
-]
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")

@@ -16,8 +16,6 @@ from fedrec.config.schema import Plan
 from fedrec.protection import PROTECTIONS
 from fedrec.section import Section
 
-__all__ = ["Difference", "always_compared", "plan_differences"]
-
 _SHOWN_CHARS = 60
 
 # A plan's field that is not listed here is always compared, a new one too.

@@ -9,16 +9,6 @@ from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 
-__all__ = [
-    "about_algorithm",
-    "accelerator_of",
-    "algorithm_of",
-    "algorithm_type",
-    "algorithm_warnings",
-    "divides_by_count",
-    "training_path",
-]
-
 
 def algorithm_type(plan: Plan) -> type[Algorithm]:
     """Return the class that a plan names."""

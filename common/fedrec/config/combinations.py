@@ -18,14 +18,6 @@ from fedrec.protection.tolerance import FEWEST_SUMMANDS
 from fedrec.section import Section
 from fedrec.updates import UPDATES
 
-__all__ = [
-    "COMBINATIONS",
-    "Combination",
-    "Conflict",
-    "find_conflicts",
-    "index_problems",
-]
-
 Problem = tuple[tuple[str, ...], str]
 
 

@@ -15,22 +15,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedrec.algorithms import AlgorithmSettings
-from fedrec.config.schema import NAMED, Plan, ProtectionSettings, Settings, section_type
+from fedrec.config.schema import NAMED, Plan, Settings, section_type
 from fedrec.errors import SettingsError
-from fedrec.protection import PROTECTIONS
+from fedrec.protection import PROTECTIONS, ProtectionSettings
 from fedrec.section import InWords, Section, where_used
-
-__all__ = [
-    "SettingInfo",
-    "all_settings",
-    "as_toml",
-    "explain",
-    "nearest_key",
-    "section_sentences",
-    "settings_to_toml",
-    "unknown_sentence",
-    "wrong_sentence",
-]
 
 _SHOWN_CHARS = 60
 

@@ -11,20 +11,6 @@ from fedrec.config.schema import Plan
 from fedrec.errors import RefusedError
 from fedrec.updates import UPDATES
 
-__all__ = [
-    "SAFE_FLOOR",
-    "check_exposure",
-    "check_member_exposure",
-    "check_own_floor",
-    "check_sampling",
-    "check_users",
-    "exposed_to_members",
-    "exposing_sums",
-    "exposure_of",
-    "raised_counts",
-]
-
-
 SAFE_FLOOR = 3
 """`client.minimum_own_item_users` from which on a raised count shows no single user."""
 

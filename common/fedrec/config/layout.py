@@ -23,17 +23,6 @@ from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.privacy import Mechanism
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 
-__all__ = [
-    "METRICS_SLICE",
-    "Layout",
-    "dense_values",
-    "protection_modules",
-    "protection_of",
-    "shared_values",
-    "training_modules",
-    "vector_spec",
-]
-
 METRICS_SLICE = slice(-len(METRIC_NAMES), None)
 """Where every vector has its metric sums."""
 

@@ -29,8 +29,6 @@ from fedrec.data.public import PUBLIC, cached_path
 from fedrec.errors import SettingsError
 from fedrec.section import Section
 
-__all__ = ["PATHS", "UNSET", "LoadedSettings", "Origin", "load_settings", "load_with_sources"]
-
 PATHS = frozenset(
     {
         "data.path",

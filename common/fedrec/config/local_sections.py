@@ -8,18 +8,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fedrec.data.settings import DataSettings
 from fedrec.errors import SettingsError
 from fedrec.listening import address_to_call, plain_host, split_address, written_address
 from fedrec.section import InWords, Section
-
-__all__ = [
-    "ClientSettings",
-    "CoordinatorSettings",
-    "DataSettings",
-    "OutputSettings",
-    "PartiesSettings",
-]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

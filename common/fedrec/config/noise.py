@@ -8,8 +8,6 @@ from fedrec.config.schema import Plan
 from fedrec.privacy import Mechanism, cheapest_rho, gaussian
 from fedrec.protection.tolerance import FEWEST_SUMMANDS
 
-__all__ = ["fewest_clients", "mechanism_of", "noise_multiplier_of"]
-
 
 def mechanism_of(plan: Plan) -> Mechanism | None:
     """Return a plan's mechanism; None where it asks for no noise."""

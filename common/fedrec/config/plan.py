@@ -11,8 +11,6 @@ from fedrec.config.schema import Plan
 from fedrec.errors import PlanMismatch
 from fedrec.ids import digest
 
-__all__ = ["plan_fingerprint", "plan_from_json", "plan_to_json"]
-
 
 def plan_to_json(plan: Plan) -> bytes:
     """Return the canonical JSON of a plan: sorted keys, no spaces, every default written out."""

@@ -12,8 +12,6 @@ from fedrec.errors import SettingsError
 from fedrec.privacy.gaussian import FEWEST_STEPS
 from fedrec.protection import PROTECTIONS
 
-__all__ = ["privacy_problems"]
-
 Problem = tuple[tuple[str, ...], str]
 _COUNTS = "users"
 

@@ -21,17 +21,6 @@ from fedrec.ids import canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.wire.stated_rows import StatedRows
 
-__all__ = [
-    "ROW_STEP",
-    "ActiveRows",
-    "OwnRows",
-    "fewest_cells",
-    "held_widely",
-    "no_active_rows",
-    "own_rows_of",
-    "padded_rows",
-]
-
 Number = TypeVar("Number", np.int64, np.float64)
 
 ROW_STEP = 256

@@ -17,33 +17,14 @@ from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, Algorith
 from fedrec.config.local_sections import (
     ClientSettings,
     CoordinatorSettings,
-    DataSettings,
     OutputSettings,
     PartiesSettings,
 )
+from fedrec.data.settings import DataSettings
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.protection import PROTECTIONS, Protection, ProtectionSettings
 from fedrec.section import InWords, Section, UsedIf
 from fedrec.updates.settings import UpdateSettings
-
-__all__ = [
-    "NAMED",
-    "ClientSettings",
-    "CoordinatorSettings",
-    "DataSettings",
-    "EvaluationSettings",
-    "FederationSettings",
-    "OutputSettings",
-    "PartiesSettings",
-    "Plan",
-    "PrivacySettings",
-    "ProtectionSettings",
-    "RoundSettings",
-    "Settings",
-    "TrainingSettings",
-    "UpdateSettings",
-    "section_type",
-]
 
 
 class FederationSettings(Section):

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.config.explain import all_settings, as_toml, section_sentences
-from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings
+from fedrec.config.schema import FederationSettings, Plan
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, split_address
-from fedrec.protection import PROTECTIONS
-
-__all__ = ["TUNED", "Starter", "users_with_room"]
+from fedrec.protection import PROTECTIONS, ProtectionSettings
 
 
 def _tuned(name: str, values: Mapping[str, object]) -> Plan:

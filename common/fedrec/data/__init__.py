@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedrec.data.catalogue import Catalogue
+    from fedrec.data.chunks import BadRow
     from fedrec.data.fetching import DATASETS, FetchedDataset, cache_folder, fetch_ml_100k
     from fedrec.data.importing import ImportedDataset, import_public
     from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
+    from fedrec.data.layouts import READERS
     from fedrec.data.ordering import encode_ids, recency_keys, sorted_ids
     from fedrec.data.partition import partition_users
     from fedrec.data.public import PUBLIC, PublicDataset
-    from fedrec.data.readers import READERS, BadRow, ReadReport, read_interactions
+    from fedrec.data.readers import ReadReport, read_interactions
     from fedrec.data.reading import Reading
     from fedrec.data.splits import NO_ITEM, UserSplit, leave_one_out
     from fedrec.data.summary import DatasetSummary, describe

@@ -16,8 +16,6 @@ from fedrec.durable import replacing_text, unwritten
 from fedrec.errors import CatalogueMismatch, DataError
 from fedrec.ids import ItemId, digest
 
-__all__ = ["Catalogue"]
-
 _MAGIC = "fedrec-catalogue"
 _MAJOR, _MINOR = 1, 0
 _HEADER = ["item_id", "title"]

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CHUNK_ROWS", "BadRow", "Chunk", "Columns", "Table"]
-
 CHUNK_ROWS = 1 << 12
 
 

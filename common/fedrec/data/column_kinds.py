@@ -10,8 +10,6 @@ from functools import cached_property
 
 from fedrec.data.times import is_date_form, looks_like_moments
 
-__all__ = ["ENOUGH", "Column", "Kind", "is_named_as_id", "number_of", "role_told"]
-
 ENOUGH = 20
 """Fewer rows do not show what repeats."""
 _TELLING: dict[str, tuple[str, ...]] = {

@@ -12,8 +12,6 @@ from fedrec.data.guessing import Rows, columns_of, possible_roles, why_none
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
 
-__all__ = ["Places", "find_places", "known_roles", "places_of_roles"]
-
 _KNOWN: dict[str, tuple[str, ...]] = {
     "user": ("user_id", "userid", "user", "uid", "reviewerid", "customer_id"),
     "item": ("item_id", "itemid", "item", "iid", "movieid", "movie_id", "asin", "product_id"),

@@ -16,8 +16,6 @@ from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text, zero_byte
 from fedrec.data.reading import UNQUOTED, Reading, flag_of, is_nothing, separator_word
 from fedrec.errors import DataError
 
-__all__ = ["fields_of", "read_headed", "read_headless"]
-
 _AS_FOUND = Reading()
 _ASKED_ROWS = 1000
 _MARK = "\ufeff"

@@ -17,8 +17,6 @@ from fedrec.data.opening import SAMPLE_ROWS, head_of, on_disk, open_text, plain_
 from fedrec.data.reading import ROLES, Reading, flag_of, separator_word
 from fedrec.errors import DataError
 
-__all__ = ["detect_layout", "header_separator", "table_separator"]
-
 _CANDIDATES = ("\t", ",", ";", "|", "::", " ")
 _COMMENT = re.compile(r'#|%|"?sep=.', re.IGNORECASE)
 """How a line above the rows begins; spreadsheets write ``sep=;``."""

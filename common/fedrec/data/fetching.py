@@ -18,8 +18,6 @@ from fedrec.data.readers import ReadReport, read_interactions
 from fedrec.data.reading import Reading
 from fedrec.errors import DataError
 
-__all__ = ["DATASETS", "FetchedDataset", "cache_folder", "fetch_ml_100k"]
-
 _REQUIREMENT = "recbole==1.2.1"
 _FOLDER_IN_WHEEL = "recbole/dataset_example/ml-100k"
 _ML_100K_SHA256 = {

@@ -18,8 +18,6 @@ from fedrec.data.interactions import Interactions
 from fedrec.data.reading import Reading, is_nothing
 from fedrec.data.times import Times
 
-__all__ = ["REPORTED_ROWS", "Gathered", "gather"]
-
 REPORTED_ROWS = 20
 _FEW_ROWS = 20
 _DECIMAL_COMMA = re.compile(r"\s*-?\d+,\d{1,2}\s*")

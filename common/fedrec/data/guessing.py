@@ -13,8 +13,6 @@ from fedrec.data.reading import ROLES, Reading, flag_of, is_nothing
 from fedrec.data.times import looks_like_time
 from fedrec.errors import DataError
 
-__all__ = ["Rows", "columns_of", "is_header", "is_value", "no_header", "possible_roles", "why_none"]
-
 _SHAPES = ((re.compile(r"\d+"), "9"), (re.compile(r"[^\W\d_]+"), "a"))
 _MOST_READINGS = 4
 _MOST_COLUMNS, _SHOWN_COLUMNS = 20, 10

@@ -26,8 +26,6 @@ from fedrec.data.writing import (
 from fedrec.durable import replacing_text
 from fedrec.errors import DataError, StorageError
 
-__all__ = ["ImportedDataset", "import_public"]
-
 _LARGEST_FILE_BYTES = 2**31
 _CHUNK_BYTES = 1 << 20
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fedrec.data.ordering import encode_ids
 from fedrec.errors import DataError
 
-__all__ = ["MISSING_TIMESTAMP", "Interactions"]
-
 MISSING_TIMESTAMP = -1
 """A single timestamp that the data does not have; ordered by the tie rule, before any other."""
 

@@ -16,8 +16,6 @@ from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
 
-__all__ = ["read_json_lines"]
-
 _FIRST_ROWS = 100
 """Objects in which keys are looked for: a key may be missing where it has no value."""
 _PYTHON = re.compile(r"\{\s*u?'")

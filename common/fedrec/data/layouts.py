@@ -14,8 +14,6 @@ from fedrec.data.parquet_table import read_parquet
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
 
-__all__ = ["READERS"]
-
 _TEXT = ("encoding", "quotes")
 _NAMED = (*_TEXT, *(f"{role}_column" for role in ROLES))
 

@@ -22,16 +22,6 @@ from typing import IO, Any, TextIO
 from fedrec.data.reading import flag_of
 from fedrec.errors import DataError
 
-__all__ = [
-    "SAMPLE_ROWS",
-    "head_of",
-    "on_disk",
-    "open_text",
-    "plain_name",
-    "reading_problems",
-    "zero_byte",
-]
-
 _PACKED_BYTES = 1 << 14
 
 

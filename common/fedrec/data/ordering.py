@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["encode_ids", "recency_keys", "sorted_ids"]
-
 
 def sorted_ids(ids: Iterable[str]) -> list[str]:
     """Return the distinct ids in their canonical order.

@@ -14,8 +14,6 @@ from fedrec.data.reading import ROLES, Reading
 from fedrec.errors import DataError
 from fedrec.extras import how_to_install
 
-__all__ = ["parts_of", "read_parquet"]
-
 
 def parts_of(path: Path) -> list[Path]:
     """Return a file itself, or a folder's Parquet files in the order of their names.

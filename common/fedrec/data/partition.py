@@ -12,8 +12,6 @@ from fedrec.data.ordering import encode_ids
 from fedrec.errors import DataError
 from fedrec.ids import digest
 
-__all__ = ["partition_users", "user_groups"]
-
 
 def user_groups(user_ids: Sequence[str], n_parts: int, *, seed: int = 0) -> list[NDArray[np.int64]]:
     """Return the positions of each part's users, ascending; parts may be empty.

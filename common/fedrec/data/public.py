@@ -17,20 +17,6 @@ from fedrec.data.fetching import cache_folder
 from fedrec.data.writing import INTERACTIONS_FILE
 from fedrec.errors import DataError
 
-__all__ = [
-    "ORIGIN_FILE",
-    "PUBLIC",
-    "Counts",
-    "KnownCopy",
-    "PublicDataset",
-    "cached_path",
-    "find",
-    "how_to_get",
-    "other_counts",
-    "require_if_public",
-]
-
-
 ORIGIN_FILE = "origin.json"
 """Beside imported interactions: name, SHA-256 and counts of the file that they came from."""
 

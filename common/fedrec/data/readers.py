@@ -20,8 +20,6 @@ from fedrec.data.reading import SEPARATORS, Reading, flag_of, separator_word
 from fedrec.data.times import FIRST_TIME, formats_that_fit
 from fedrec.errors import DataError
 
-__all__ = ["READERS", "BadRow", "ReadReport", "read_interactions", "try_reading"]
-
 _SHOWN_ROWS = 5
 _AS_FOUND = Reading()
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields
 
 from fedrec.errors import DataError
 
-__all__ = ["ROLES", "SEPARATORS", "UNQUOTED", "Reading", "flag_of", "is_nothing", "separator_word"]
-
 ROLES = ("user", "item", "rating", "timestamp")
 """What a column may be; ``-`` is any other."""
 

@@ -7,8 +7,6 @@ from pydantic import Field
 from fedrec.data.reading import Reading
 from fedrec.section import Section
 
-__all__ = ["DataSettings"]
-
 
 class DataSettings(Section):
     """Where this machine's interactions are, how they are read, and which of them count."""

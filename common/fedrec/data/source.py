@@ -19,16 +19,6 @@ from fedrec.data.splits import Divide, UserSplit, leave_one_out
 from fedrec.data.trying import read_file, time_columns
 from fedrec.errors import DataError, SettingsError
 
-__all__ = [
-    "RANDOM_HOLDOUT",
-    "check_one_party",
-    "kept_and_items",
-    "load_data",
-    "read_source",
-    "read_users",
-    "selected",
-]
-
 RANDOM_HOLDOUT = (
     "has no times, so that held-out items are random ones: the tie rule, by SHA-256 of user and "
     "item, orders them"

@@ -16,8 +16,6 @@ from fedrec.data.ordering import encode_ids, recency_keys
 from fedrec.errors import DataError
 from fedrec.ids import UserId
 
-__all__ = ["NO_ITEM", "Divide", "UserSplit", "leave_one_out", "undivided"]
-
 NO_ITEM = -1
 """In place of a validation or test item: the user has fewer than 3 interactions."""
 

@@ -9,8 +9,6 @@ import numpy as np
 from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
 from fedrec.data.ordering import encode_ids
 
-__all__ = ["DatasetSummary", "describe"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSummary:

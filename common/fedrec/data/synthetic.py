@@ -11,8 +11,6 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
 from fedrec.errors import DataError
 
-__all__ = ["SyntheticDataset", "generate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SyntheticDataset:

@@ -21,16 +21,6 @@ from fedrec.data.interactions import MISSING_TIMESTAMP
 from fedrec.data.reading import flag_of, is_nothing
 from fedrec.errors import DataError
 
-__all__ = [
-    "FIRST_TIME",
-    "Times",
-    "formats_that_fit",
-    "is_date_form",
-    "looks_like_moments",
-    "looks_like_time",
-    "shown_span",
-]
-
 _LATEST = 2**63
 _EPOCH, _ZONELESS_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)

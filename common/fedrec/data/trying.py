@@ -15,8 +15,6 @@ from fedrec.data.settings import DataSettings
 from fedrec.data.times import looks_like_moments, shown_span
 from fedrec.errors import DataError
 
-__all__ = ["read_file", "time_columns"]
-
 _SPLITTING = ("layout", "columns", "separator", *(f"{role}_column" for role in ROLES))
 _MOST_STEPS = 6
 _MOST_READINGS = 4

@@ -10,14 +10,6 @@ from fedrec.data.interactions import Interactions
 from fedrec.durable import replacing_text, unwritten
 from fedrec.errors import DataError
 
-__all__ = [
-    "CATALOGUE_FILE",
-    "INTERACTIONS_FILE",
-    "no_formula",
-    "prepare_folder",
-    "write_interactions",
-]
-
 INTERACTIONS_FILE = "interactions.csv"
 CATALOGUE_FILE = "catalogue.csv"
 _HEADER = ("user_id", "item_id", "timestamp")

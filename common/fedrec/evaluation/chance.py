@@ -11,12 +11,6 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.metrics import N_CANDIDATES, Rates
 
-__all__ = [
-    "Chance",
-    "chance_of",
-    "no_learning_rates",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chance:

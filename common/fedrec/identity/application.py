@@ -16,8 +16,6 @@ from fedrec.identity.document import Document, encode_bytes, write_document
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import canonical
 
-__all__ = ["MAX_APPLICATION_BYTES", "SignedApplication"]
-
 KIND = "fedrec application"
 MAX_APPLICATION_BYTES = 4096
 

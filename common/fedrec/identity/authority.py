@@ -31,8 +31,6 @@ from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, seal, wrap
 from fedrec.identity.secret import Secret
 
-__all__ = ["AUTHORITY_FILE", "AUTHORITY_FOLDER", "EPOCH_FILE", "ROSTERS_FOLDER", "Authority"]
-
 KIND = "fedrec authority"
 AUTHORITY_FILE = "authority.key"
 AUTHORITY_FOLDER = "authority"

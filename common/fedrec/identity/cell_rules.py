@@ -12,8 +12,6 @@ from fedrec.identity.cells import consents
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 
-__all__ = ["check"]
-
 _MOST_TOLD = 3
 
 

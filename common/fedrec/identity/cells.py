@@ -12,21 +12,6 @@ from fedrec.identity.document import Document, JsonValue, encode_bytes
 from fedrec.identity.public import fingerprint, verify
 from fedrec.ids import ClientId, canonical
 
-__all__ = [
-    "FEWEST_IN_CELL",
-    "Cell",
-    "CellState",
-    "Partition",
-    "Standing",
-    "check_whole",
-    "consents",
-    "core_among",
-    "guest_consent",
-    "missing_from",
-    "whole_among",
-    "whole_cells",
-]
-
 CellState: TypeAlias = Literal["active", "paused", "retired"]
 
 FEWEST_IN_CELL = 3

@@ -34,30 +34,6 @@ from fedrec.errors import CertificateExpired, KeysError
 from fedrec.identity.key_files import read_secret
 from fedrec.identity.secret import Secret
 
-__all__ = [
-    "CERTIFICATE_FILE",
-    "INVITATION_DAYS",
-    "MARK",
-    "Credentials",
-    "Issuer",
-    "Role",
-    "certificate_sha256",
-    "check_certificate",
-    "check_dates",
-    "dates_of",
-    "expires_at",
-    "hosts_of",
-    "is_invitation",
-    "key_of",
-    "name_of",
-    "parsed",
-    "pem_of",
-    "private_key_of",
-    "spki_of",
-    "split_certificates",
-    "verify_ecdsa",
-]
-
 CERTIFICATE_FILE = "client.crt"
 """A client's certificate in its state folder."""
 _SEPARATOR = b"-----BEGIN CERTIFICATE-----"

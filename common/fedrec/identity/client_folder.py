@@ -12,8 +12,6 @@ from fedrec.durable import require_writable
 from fedrec.errors import SettingsError
 from fedrec.identity.identity import KEY_FILE, Identity
 
-__all__ = ["known_identity", "new_or_known_identity"]
-
 _HARMLESS = frozenset({"lock", "lost+found"})
 """What an empty folder may hold: a start that was interrupted, or a volume of its own."""
 REVEALER_SECRETS = "epoch-*.secret"

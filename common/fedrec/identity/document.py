@@ -11,8 +11,6 @@ from typing import TypeAlias
 
 from fedrec.errors import KeysError
 
-__all__ = ["MAX_TEXT_CHARS", "Document", "JsonValue", "encode_bytes", "write_document"]
-
 JsonValue: TypeAlias = (
     "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | Mapping[str, JsonValue] | "
     "None"

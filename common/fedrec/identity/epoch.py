@@ -13,8 +13,6 @@ from fedrec.identity.key_files import read_public, write_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, canonical
 
-__all__ = ["KeyEpoch"]
-
 KIND = "fedrec key epoch"
 MAX_BYTES = 256 * 1024 * 1024
 

@@ -15,18 +15,6 @@ from fedrec.identity.sealing import KEY_BYTES, unseal, unwrap
 from fedrec.identity.secret import Secret
 from fedrec.ids import ClientId, canonical, digest
 
-__all__ = [
-    "REVEALER_FOLDER",
-    "SECRET_PURPOSE",
-    "EpochSecrets",
-    "RevealerKeyChanges",
-    "RevealerKeys",
-    "open_epoch",
-    "sealing_context",
-    "secrets_parts",
-    "wrapping_context",
-]
-
 SECRET_PURPOSE = "protection secret"
 
 

@@ -22,8 +22,6 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.identity.secret import Secret
 from fedrec.ids import ClientId
 
-__all__ = ["KEY_FILE", "PUBLIC_FILE", "Identity"]
-
 KIND = "fedrec identity"
 KEY_FILE = "identity.key"
 PUBLIC_FILE = "identity.pub.json"

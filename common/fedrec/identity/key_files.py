@@ -9,16 +9,6 @@ from pathlib import Path
 from fedrec.durable import WRITABLE, make_private, sync, unwritten, write_new, write_whole
 from fedrec.errors import KeysError
 
-__all__ = [
-    "destroy_secret",
-    "read_public",
-    "read_secret",
-    "replace_secret",
-    "write_new_public",
-    "write_public",
-    "write_secret",
-]
-
 MAX_SECRET_BYTES = 64 * 1024
 
 

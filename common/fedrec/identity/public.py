@@ -20,15 +20,6 @@ from fedrec.identity.document import (
 from fedrec.identity.key_files import read_public, write_public
 from fedrec.ids import ClientId, canonical
 
-__all__ = [
-    "PublicIdentity",
-    "fingerprint",
-    "read_authority_key",
-    "read_issuer",
-    "verify",
-    "write_authority_key",
-]
-
 KIND = "fedrec public identity"
 MAX_BYTES = 16 * 1024
 TLS_KEY_BYTES = 91

@@ -14,8 +14,6 @@ from fedrec.identity.document import Document, JsonValue, encode_bytes, write_do
 from fedrec.identity.public import PublicIdentity, verify
 from fedrec.ids import ClientId, canonical
 
-__all__ = ["MAX_BYTES", "MAX_MEMBERS", "Roster"]
-
 KIND = "fedrec roster"
 MAX_MEMBERS = 10_000
 MAX_BYTES = 16 * 1024 * 1024

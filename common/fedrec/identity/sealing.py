@@ -25,18 +25,6 @@ from fedrec.errors import BadSignature, KeysError, MalformedUpdate
 from fedrec.identity.identity import Identity
 from fedrec.ids import canonical
 
-__all__ = [
-    "KEY_BYTES",
-    "SEAL_OVERHEAD_BYTES",
-    "derive",
-    "keyed_tag",
-    "seal",
-    "seal_same",
-    "unseal",
-    "unwrap",
-    "wrap",
-]
-
 KEY_BYTES = 32
 SALT_BYTES = 32
 NONCE_BYTES = 12

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NoReturn, SupportsIndex
 
-__all__ = ["Secret"]
-
 
 class Secret:
     """A value that shows nothing of itself and refuses to be pickled or copied."""

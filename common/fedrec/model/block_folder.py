@@ -24,8 +24,6 @@ from fedrec.folder_lock import FolderLock
 from fedrec.model.blocked_table import BlockedTable, reported
 from fedrec.model.own_folder import OwnFolder
 
-__all__ = ["BlockFolder"]
-
 _NAME = re.compile(r"block-[0-9a-f]{64}\.bin")
 _FOLDERS: weakref.WeakValueDictionary[Path, BlockFolder] = weakref.WeakValueDictionary()
 

@@ -8,8 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-__all__ = ["OwnFolder"]
-
 _LOCK = "lock"
 
 

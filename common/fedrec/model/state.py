@@ -18,20 +18,9 @@ from safetensors.numpy import load
 from fedrec.errors import StorageError
 from fedrec.ids import canonical
 from fedrec.model.block_folder import BlockFolder
-from fedrec.model.blocked_table import BlockedTable
-from fedrec.model.tables import (
-    BLOCKS,
-    Table,
-    TableRoom,
-    array_of,
-    is_in_files,
-    manifest_of,
-    read_manifest,
-)
+from fedrec.model.blocked_table import BlockedTable, Table
+from fedrec.model.tables import BLOCKS, TableRoom, array_of, is_in_files, manifest_of, read_manifest
 from fedrec.model.tensor_file import file_parts, mapped_tensors
-
-__all__ = ["PrivateState", "Rest", "SharedState"]
-
 
 _COUNTS = ("holders", "recounted", "trained")
 _EMPTY_FOLDER = "Restore the file from a backup, or start with an empty state folder."

@@ -15,35 +15,8 @@ from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
 from fedrec.model.block_folder import BlockFolder
-from fedrec.model.blocked_table import (
-    BLOCK_BYTES,
-    BlockedTable,
-    NewArray,
-    NewBlocks,
-    NewTable,
-    Table,
-)
-
-__all__ = [
-    "BLOCKS",
-    "BLOCK_BYTES",
-    "BlockedTable",
-    "NewTable",
-    "Table",
-    "TableRoom",
-    "array_of",
-    "copy_rows",
-    "give_back",
-    "is_in_files",
-    "manifest_of",
-    "names_in",
-    "read_manifest",
-    "reserve",
-    "room_in",
-    "room_on_disk",
-    "rows_of",
-    "table_bytes",
-]
+from fedrec.model.blocked_table import BLOCK_BYTES, BlockedTable, Table
+from fedrec.model.new_table import NewArray, NewBlocks, NewTable
 
 
 class TableRoom:

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from fedrec.model.tables import BLOCK_BYTES, Table, give_back
-
-__all__ = ["file_parts", "mapped_tensors"]
+from fedrec.model.blocked_table import BLOCK_BYTES, Table
+from fedrec.model.tables import give_back
 
 _NAMES = {"int64": "I64", "float64": "F64", "float32": "F32", "uint8": "U8"}
 """In the order in which the library puts arrays; those of one type are put by name."""

@@ -22,16 +22,6 @@ import fedrec
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, names_server, split_address, written_address
 
-__all__ = [
-    "BYTES",
-    "FEWEST_TOKEN_CHARS",
-    "SECONDS",
-    "MetricsEndpoint",
-    "Monitored",
-    "Numbers",
-    "metrics_endpoint",
-]
-
 SECONDS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 BYTES = tuple(float(1 << power) for power in range(10, 31, 2))
 

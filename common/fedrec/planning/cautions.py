@@ -11,14 +11,6 @@ from fedrec.data.splits import UserSplit
 from fedrec.evaluation.chance import chance_of
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Rates
 
-__all__ = [
-    "FLATTERING",
-    "explained",
-    "marked",
-    "measured_caution",
-    "protocol_cautions",
-]
-
 _UNKNOWN = (
     "whether this flatters every method is not known: only the last round measures the references, "
     "and the run has not come to it. Compare under full."

@@ -21,18 +21,6 @@ from fedrec.errors import SettingsError
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.roster import Roster
 
-__all__ = [
-    "CellRows",
-    "Cells",
-    "cell_rows",
-    "cells_in_use",
-    "cells_of_roster",
-    "deal_cells",
-    "fewest_clients_of",
-    "held_in_cells",
-    "trained_items",
-]
-
 Cells = tuple[tuple[int, ...], ...]
 """The parties of each cell by their positions; empty where there is no partition. A party of no
 cell is counted in sums alone, as guests are."""

@@ -9,14 +9,6 @@ from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 from fedrec.protection import PROTECTIONS
 
-__all__ = [
-    "NOT_COVERED",
-    "NO_DIFFERENTIAL_PRIVACY",
-    "honesty_statements",
-    "privacy_statements",
-    "trust_statement",
-]
-
 NO_DIFFERENTIAL_PRIVACY = (
     "No differential privacy: no noise was added, so there is no epsilon. What was released are "
     "exact sums over all participating users. A user's values are clipped to a public range, "

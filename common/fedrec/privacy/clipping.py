@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["clipped_to", "shrunk_to"]
 
 _MARGIN = 1e-9
 """More than float64 loses in the sum of 2^31 squares, pairwise added up."""

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from fedrec.privacy.random_bits import BITS, Edges, RandomBits
 
-__all__ = ["FEWEST_STEPS", "SMOOTHING_VARIANCE", "discrete_gaussian", "largest"]
-
 FEWEST_STEPS = 16
 """The smallest standard deviation of a share, in grid steps."""
 SMOOTHING_VARIANCE = 4.0

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from fedrec.privacy.random_bits import BITS, Edges, RandomBits
 
-__all__ = ["discrete_laplace", "largest"]
-
 _REACH = 96
 """Digits from 2^i > 96 b on are never 1; they would be with probability exp(-96) < 2^-138."""
 _DIGITS = 80

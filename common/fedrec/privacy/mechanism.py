@@ -14,13 +14,6 @@ from numpy.typing import NDArray
 from fedrec.privacy import gaussian, laplace
 from fedrec.privacy.random_bits import RandomBits
 
-__all__ = [
-    "BUDGET_SPENT",
-    "Mechanism",
-    "Spent",
-    "cheapest_rho",
-]
-
 _HALVINGS = 200
 _MOST_EPSILON = 1e7
 

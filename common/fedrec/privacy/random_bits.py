@@ -9,14 +9,6 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-__all__ = [
-    "BITS",
-    "Edges",
-    "RandomBits",
-    "gaussian_noise",
-    "laplace_noise",
-]
-
 BITS = 128
 
 

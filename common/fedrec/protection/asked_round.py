@@ -11,13 +11,6 @@ from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import VectorSpec
 
-__all__ = [
-    "DECRYPTION_SECONDS",
-    "AskedRound",
-    "StepsPrice",
-    "opening_seconds",
-]
-
 DECRYPTION_SECONDS = 0.03
 """Of one Paillier ciphertext, with room for a machine that does other things as well."""
 MULTIPLICATION_SECONDS = 0.0001

@@ -19,8 +19,6 @@ from fedrec.protection.encryption_parameters import BFV_PRESETS, plan_bfv
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = ["BFV"]
-
 
 class BFVMember(BlockMember):
     """Takes the centred integers as they are decrypted."""

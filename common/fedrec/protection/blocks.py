@@ -1,4 +1,4 @@
-"""Both halves of every encrypted protection: slots to blocks, and residues added modulo the primes."""
+"""Both halves of encrypted protections: slots to blocks, residues added modulo the primes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,6 @@ from fedrec.protection.secret import SecretKey
 from fedrec.protection.tags import Tagging, check_tags
 from fedrec.protection.tenseal_blocks import BlockCipher, new_keys, without_secret
 from fedrec.protection.vector import Integers, VectorSpec
-
-__all__ = [
-    "BlockMember",
-    "BlockProtection",
-    "ModularAccumulator",
-    "pack_blocks",
-    "unpack_blocks",
-]
 
 
 class ModularAccumulator(EnvelopedSum):

@@ -22,8 +22,6 @@ from fedrec.protection.encryption_parameters import CKKS_PRESETS, plan_ckks
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = ["CKKS"]
-
 MAX_RESIDUE = 0.25
 MAX_VALUE = 2.0**53
 

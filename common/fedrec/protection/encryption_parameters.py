@@ -1,4 +1,4 @@
-"""The parameters of a lattice scheme, and the bounds on the noise of a sum that they follow from."""
+"""The parameters of a lattice scheme, and the bounds on a sum's noise that they follow from."""
 
 from __future__ import annotations
 
@@ -13,21 +13,6 @@ from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.residues import ResidueLayout, batching_prime, coefficient_primes
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import VectorSpec
-
-__all__ = [
-    "BFV_PRESETS",
-    "CKKS_PRESETS",
-    "FAILURE_BITS",
-    "NoiseBound",
-    "Preset",
-    "bfv_noise",
-    "ckks_noise",
-    "float_error",
-    "plan_bfv",
-    "plan_ckks",
-    "resized",
-    "security_bits",
-]
 
 FAILURE_BITS = 40
 ERROR_MAX = 21

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.protection.plan import ProtectionPlan
 
-__all__ = ["CONTEXT_BYTES", "HEADER_BYTES", "MARK_BYTES", "Envelope"]
-
 VERSION = 1
 MESSAGE = b"FRPM"
 SUM = b"FRPS"

@@ -21,8 +21,6 @@ import numpy as np
 from fedrec.errors import RevealRefused
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
-__all__ = ["MAX_LIMBS", "LimbLayout"]
-
 MAX_LIMBS = 16
 
 

@@ -26,8 +26,6 @@ from fedrec.protection.protection import (
 from fedrec.protection.secret import SecretKey
 from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
 
-__all__ = ["NoProtection"]
-
 _PIECE_BYTES = 1 << 20
 
 

@@ -26,11 +26,6 @@ from fedrec.protection.slot_widths import (
 )
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
-__all__ = [
-    "EntryLayout",
-    "SlotLayout",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         PaillierSecretKey,
     )
 
-__all__ = ["Paillier"]
 
 # Strength of a modulus by factoring: NIST SP 800-57 part 1, revision 5, table 2.
 _SECURITY = {3072: 128, 2048: 112}

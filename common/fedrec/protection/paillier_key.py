@@ -12,13 +12,6 @@ from gmpy2 import mpz
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.identity.secret import Secret
 
-__all__ = [
-    "FixedBase",
-    "PaillierEncryptor",
-    "PaillierPublicKey",
-    "PaillierSecretKey",
-]
-
 
 class FixedBase:
     """A base with its table.

@@ -28,8 +28,6 @@ from fedrec.protection.slot_widths import TAG_MODULUS, SlotWidths
 from fedrec.protection.tags import Tagging, check_tags
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = ["PaillierAccumulator", "PaillierMember", "refreshed"]
-
 
 class PaillierAccumulator(EnvelopedSum):
     """Multiplies ciphertexts modulo n^2, which adds what they carry.

@@ -20,8 +20,6 @@ from fedrec.protection.paillier_key import (
     PaillierSecretKey,
 )
 
-__all__ = ["PheEncryptor", "PheSecretKey"]
-
 
 def _phe() -> Any:
     try:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from fedrec.ids import digest
 from fedrec.protection.limbs import LimbLayout
 
-__all__ = ["INDEX_BYTES", "ProtectionPlan"]
-
 INDEX_BYTES = 4
 """Of an entry's index: little-endian, unsigned."""
 

@@ -17,8 +17,6 @@ from fedrec.protection.secret import SecretKey
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = ["Accumulator", "EnvelopedSum", "Member", "Protection"]
-
 
 class Accumulator(ABC):
     """The coordinator's half: adds messages up, and holds no key."""

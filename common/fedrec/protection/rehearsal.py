@@ -18,8 +18,6 @@ from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.tolerance import FEWEST_SUMMANDS
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = ["Rehearsal", "check_summands", "rehearse"]
-
 _TAG_KEY_BYTES = 32
 
 

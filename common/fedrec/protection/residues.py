@@ -11,13 +11,6 @@ from numpy.typing import NDArray
 from fedrec.errors import MalformedUpdate
 from fedrec.protection.plan import ProtectionPlan
 
-__all__ = [
-    "ResidueLayout",
-    "Residues",
-    "batching_prime",
-    "coefficient_primes",
-]
-
 # These bases decide primality for every number below 3.3e24 (Sorenson and Webster, 2015).
 _BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 

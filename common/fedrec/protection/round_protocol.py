@@ -21,18 +21,6 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = [
-    "COLLECTING",
-    "ONE_STEP",
-    "SUMMING",
-    "ClientSide",
-    "CoordinatorSide",
-    "RoundProtocol",
-    "RoundTerms",
-    "Step",
-    "Steps",
-]
-
 COLLECTING = "collecting"
 """The phase of a round in which its first step's messages arrive."""
 SUMMING = "summing"

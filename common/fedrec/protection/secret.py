@@ -8,8 +8,6 @@ from typing import Self
 from fedrec.errors import KeysError
 from fedrec.identity.secret import Secret
 
-__all__ = ["SecretKey"]
-
 
 class SecretKey(Secret):
     """The secret side of a key epoch, as opaque bytes.

@@ -9,8 +9,6 @@ from pydantic import Field
 from fedrec.protection.tolerance import Tolerance
 from fedrec.section import Section
 
-__all__ = ["ProtectionSettings"]
-
 
 class ProtectionSettings(Section):
     """How the coordinator adds updates up without reading them."""

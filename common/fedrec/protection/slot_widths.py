@@ -7,19 +7,6 @@ from dataclasses import dataclass, replace
 from fedrec.errors import SettingsError
 from fedrec.protection.vector import MAX_LENGTH, SegmentSpec, VectorSpec
 
-__all__ = [
-    "COUNTER_BITS",
-    "HALF_TAG",
-    "HALF_TAG_BITS",
-    "N_TAGS",
-    "TAG_BITS",
-    "TAG_MODULUS",
-    "SlotWidths",
-    "entry_widths",
-    "slot_bits",
-    "tail_spec",
-]
-
 COUNTER_BITS = 64
 """Width of the counter above the slots; the number of summands takes at most 31 bits of it."""
 

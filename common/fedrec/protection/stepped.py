@@ -10,8 +10,6 @@ from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.secret import SecretKey
 from fedrec.protection.vector import Integers
 
-__all__ = ["SteppedProtection"]
-
 
 class SteppedProtection(Protection):
     """A protection of which there is nothing outside a round, and of which nobody holds a key."""

@@ -35,8 +35,6 @@ from fedrec.identity.secret import Secret
 from fedrec.ids import canonical
 from fedrec.protection.vector import VectorSpec
 
-__all__ = ["TAGS", "Tagging", "check_bounds", "check_tags"]
-
 TAGS = 4
 """Tags of a block under BFV; with a modulus of 20 bits or more a forgery passes with 2^-80."""
 KEY_BYTES = 32

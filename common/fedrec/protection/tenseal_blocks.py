@@ -21,8 +21,6 @@ from fedrec.errors import InternalError, KeysError
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.residues import ResidueLayout, Residues
 
-__all__ = ["BlockCipher", "new_keys", "without_secret"]
-
 _SEAL_HEADER = struct.Struct("<HBBBBHQ")
 _CIPHERTEXT = struct.Struct("<32sBQQQdQ")
 _COUNT = struct.Struct("<Q")

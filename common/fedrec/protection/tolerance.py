@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from fedrec.errors import SettingsError
 
-__all__ = ["FEWEST_SUMMANDS", "Tolerance"]
-
 FEWEST_SUMMANDS = 3
 """Under encryption a sum of fewer clients is never opened, whatever settings or a roster say."""
 

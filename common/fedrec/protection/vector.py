@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fedrec.errors import MalformedUpdate, SettingsError
 from fedrec.ids import digest
 
-__all__ = ["MAX_BOUND", "Integers", "Packed", "SegmentSpec", "VectorSpec"]
-
 Integers = NDArray[np.int64]
 Packed = NDArray[np.signedinteger]
 """Integers of the type that they have in a message."""

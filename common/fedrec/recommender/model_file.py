@@ -27,11 +27,9 @@ from fedrec.durable import write_whole
 from fedrec.errors import FedrecError, StorageError
 from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, UserId
+from fedrec.model.blocked_table import Table
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.model.tables import Table
 from fedrec.model.tensor_file import file_parts, mapped_tensors
-
-__all__ = ["MODEL_NAME", "USERS_NAME", "ModelFile", "UsersFile"]
 
 MODEL_NAME = "model.safetensors"
 USERS_NAME = "users.safetensors"

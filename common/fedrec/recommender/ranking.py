@@ -10,15 +10,6 @@ from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
 
-__all__ = [
-    "Ids",
-    "Scores",
-    "allowed_items",
-    "best_items",
-    "side_by_side",
-    "without_excluded",
-]
-
 Ids: TypeAlias = NDArray[np.object_]
 """Item ids, str; the empty string in places that could not be filled."""
 Scores: TypeAlias = NDArray[np.float32]

@@ -31,8 +31,6 @@ from fedrec.recommender.ranking import (
     without_excluded,
 )
 
-__all__ = ["CATALOGUE_NAME", "Recommender"]
-
 CATALOGUE_NAME = "catalogue.csv"
 _NOTHING = np.empty(0, dtype=np.int64)
 

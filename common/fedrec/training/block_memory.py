@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.trained import TrainedAlgorithm
 
-__all__ = ["BlockRoom", "block_bytes"]
 
 _META = torch.device("meta")
 _STEPS_COUNTED = 2

@@ -21,8 +21,6 @@ from fedrec.algorithms.cohort import Chunk
 from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.training.samplers import Samples, sorted_rows
 
-__all__ = ["BLOCK_USERS", "Block", "BlockSize", "Room", "blocks_of", "buckets_of", "padded"]
-
 BLOCK_USERS = 8
 """Users of a block on a processor. Fewer than four change bits, more leave its cache."""
 _CELLS_AT_ONCE = 1 << 20

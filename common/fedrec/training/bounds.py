@@ -38,8 +38,6 @@ from fedrec.ids import ClientId
 from fedrec.protection.vector import Packed
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["SumTerms", "check_sum", "most_users", "pairs_of"]
-
 Integers = NDArray[np.int64]
 
 _VALUES_AT_ONCE = 1 << 18

@@ -8,8 +8,6 @@ import torch
 
 from fedrec.errors import SettingsError
 
-__all__ = ["choose_device", "memory_on"]
-
 _NAMES = re.compile(r"auto|cpu|cuda|cuda:(?P<index>0|[1-9][0-9]{0,3})")
 _ALLOWED = "auto, cpu, cuda or cuda:N, where N counts CUDA devices from 0"
 _SHARE_OF_FREE = 0.6

@@ -13,14 +13,19 @@ from fedrec.algorithms.declarations import GRADES
 from fedrec.config.schema import PrivacySettings
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
-from fedrec.evaluation.metrics import METRIC_NAMES, RANK_FIELDS, SPLITS, Scorer, rank_values
-from fedrec.evaluation.protocols import Protocol, Ranking
+from fedrec.evaluation.metrics import (
+    METRIC_NAMES,
+    RANK_FIELDS,
+    SPLITS,
+    Protocol,
+    Scorer,
+    rank_values,
+)
+from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.local_round import train_locally
 from fedrec.training.samplers import draw_negatives
 from fedrec.training.user_half import BYTES_PER_SCORE, UserHalf
-
-__all__ = ["Evaluator", "Segments"]
 
 Segments = dict[Protocol, NDArray[np.int64]]
 """A metrics segment for each protocol, summed up in place."""

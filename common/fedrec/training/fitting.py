@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.grid import RoundSums
     from fedrec.training.blocks import Room
 
-__all__ = [
-    "Fit",
-    "NoisyUploads",
-    "fit_of",
-    "is_trained_by_steps",
-]
 
 _KINDS = {"laplace": laplace_noise, "gaussian": gaussian_noise}
 

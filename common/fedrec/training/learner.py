@@ -23,8 +23,6 @@ from fedrec.training.local_round import train_locally
 from fedrec.training.user_half import UserHalf
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["Contribution", "Learner"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:

@@ -21,8 +21,6 @@ from fedrec.training.engines.engine import Job
 from fedrec.training.user_half import UserHalf
 from fedrec.training.user_tables import open_tables
 
-__all__ = ["LocalRound", "train_locally"]
-
 _N_TRAINING = 4
 
 

@@ -9,8 +9,6 @@ from fedrec.data.splits import leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.training.learner import Learner
 
-__all__ = ["OneStep"]
-
 
 class OneStep:
     """Eight users with one minibatch each, under the default plan, by the trainer.

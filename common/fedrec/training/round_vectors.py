@@ -15,8 +15,6 @@ from fedrec.config.schema import Plan
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["COUNTS", "RoundVectors"]
-
 COUNTS = "counts"
 """The segment of a count round's vector that says how many users hold each item."""
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from fedrec.algorithms.cohort import Chunk
 from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
 
-__all__ = ["Samples", "draw_negatives", "draw_samples", "sorted_rows", "with_every_row"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:

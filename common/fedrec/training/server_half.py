@@ -19,13 +19,6 @@ from fedrec.model.state import SharedState
 from fedrec.training.bounds import SumTerms, check_sum, pairs_of
 from fedrec.wire.messages import RoundKind
 
-__all__ = [
-    "ServerHalf",
-    "Sums",
-    "Travelling",
-    "shape_problem",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:

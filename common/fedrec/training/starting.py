@@ -14,8 +14,6 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import DataError, SettingsError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 
-__all__ = ["check_data", "check_start"]
-
 
 def check_start(
     plan: Plan,

@@ -11,8 +11,6 @@ import torch
 
 from fedrec.algorithms.optimisers import MEAN_KEPT, SMALL, SQUARE_KEPT
 
-__all__ = ["length", "step_adam", "step_kept_adam", "wide"]
-
 Tensors = dict[str, torch.Tensor]
 
 

@@ -23,7 +23,6 @@ from fedrec.training.training_round import BlockTables, TrainingRound
 if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
 
-__all__ = ["TrainedBlock"]
 
 Tensors = dict[str, torch.Tensor]
 

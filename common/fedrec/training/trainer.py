@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
     from fedrec.training.blocks import BlockSize
 
-__all__ = [
-    "Trainer",
-    "in_halves",
-    "smaller",
-]
 
 Tensors = dict[str, torch.Tensor]
 

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
     from fedrec.training.blocks import Block
 
-__all__ = [
-    "BlockTables",
-    "RoundTables",
-    "TrainingRound",
-]
 
 Tensors = dict[str, torch.Tensor]
 

@@ -34,8 +34,6 @@ from fedrec.training.engines.engine import Engine
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.user_tables import DeviceTables, open_tables
 
-__all__ = ["BYTES_PER_SCORE", "UserHalf"]
-
 BYTES_PER_SCORE = 32
 """What a user's score of an item takes while users are ranked: scores, their source and masks, and
 those of the block before, as long as somebody looks at it."""

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedrec.model.blocked_table import Table
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import Table, TableRoom, array_of, rows_of
-
-__all__ = ["DeviceTables", "UserTables", "open_tables"]
+from fedrec.model.tables import TableRoom, array_of, rows_of
 
 
 class UserTables(ABC):

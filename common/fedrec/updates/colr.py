@@ -20,8 +20,6 @@ from fedrec.updates.update import UpdateStructure
 if TYPE_CHECKING:
     from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["CoLR"]
-
 
 class CoLR(UpdateStructure):
     """Freeze Q, draw B (rank x dim) from the public seed, train and send A (n_items x rank)."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["Compressed"]
-
 
 class Compressed(Dense):
     """A dense update that is compressed.

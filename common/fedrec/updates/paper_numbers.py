@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["PaperNumbers"]
-
 _BYTES_PER_NUMBER = 4
 _UPLINK_MIB_PER_SECOND = 0.25
 _DOWNLINK_MIB_PER_SECOND = 0.75

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["SCoLR"]
-
 
 class SCoLR(CoLR):
     """CoLR at rank r, in which every user trains r_u rows of B; see the module's docstring."""

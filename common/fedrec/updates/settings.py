@@ -8,8 +8,6 @@ from pydantic import Field
 
 from fedrec.section import Section, UsedIf
 
-__all__ = ["UpdateSettings"]
-
 
 class UpdateSettings(Section):
     """What is trained and sent in place of a full item table."""

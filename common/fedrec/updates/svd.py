@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["SVD"]
 
 _ROWS, _COLUMNS, _USERS = 64, 8, 8
 """Products have these sizes, whatever a user has: rows, columns, and users of a block."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["TopK"]
 
 _LARGEST_DENOMINATOR = 10**9
 

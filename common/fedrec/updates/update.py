@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
     from fedrec.updates.settings import UpdateSettings
 
-__all__ = [
-    "Dense",
-    "UpdateStructure",
-]
-
 
 class UpdateStructure(ABC):
     """Width, basis and merging of an update; pure numpy, the same bits on every machine.

@@ -19,16 +19,6 @@ from fedrec.wire.grpc_calls import close_channel, open_channel
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
-__all__ = [
-    "AdminLink",
-    "CurrentRound",
-    "MemberState",
-    "PageLink",
-    "Quality",
-    "RunEvent",
-    "RunStatus",
-]
-
 _CALL_SECONDS = 10.0
 _WATCH_SECONDS = 24 * 3600.0
 _INSTALL_SECONDS = 300.0

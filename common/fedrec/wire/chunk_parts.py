@@ -13,8 +13,6 @@ from typing import Any
 from fedrec.wire.chunks import Chunk
 from fedrec.wire.v1 import admin_pb2, model_pb2, update_pb2
 
-__all__ = ["chunk_to_part", "part_reader", "part_stream"]
-
 Message = Any
 """Generated messages are untyped."""
 

@@ -10,8 +10,6 @@ from blake3 import blake3
 from fedrec.errors import CorruptUpload, TooLarge
 from fedrec.wire.fields import Digest, Number
 
-__all__ = ["CHUNK_BYTES", "Assembler", "Blob", "Chunk", "chunks", "split"]
-
 CHUNK_BYTES = 1024 * 1024
 
 

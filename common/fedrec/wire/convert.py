@@ -40,24 +40,6 @@ from fedrec.wire.messages import (
 )
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 
-__all__ = [
-    "APPLICATION",
-    "BLOB",
-    "FEDERATION",
-    "PUBLISHED",
-    "REPORT",
-    "SNAPSHOT",
-    "STATEMENT",
-    "STEP_MESSAGE",
-    "TASK",
-    "UPLOAD_HEADER",
-    "UPLOAD_STATUS",
-    "Codec",
-    "part_of",
-    "remembered_from_proto",
-    "remembered_to_proto",
-]
-
 Part = TypeVar("Part")
 Plain = TypeVar("Plain")
 Proto = TypeVar("Proto", bound=Message)

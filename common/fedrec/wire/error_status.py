@@ -26,17 +26,7 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.identity.certificates import Credentials, dates_of
-from fedrec.wire.grpc_calls import proxy_words
-
-__all__ = [
-    "CODE_KEY",
-    "INCIDENT_KEY",
-    "STATUS",
-    "calling",
-    "from_rpc_error",
-    "new_incident",
-    "to_details",
-]
+from fedrec.listening import proxy_words
 
 CODE_KEY = "fedrec-code"
 INCIDENT_KEY = "fedrec-incident"

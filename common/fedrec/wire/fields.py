@@ -36,33 +36,6 @@ from fedrec.wire.limits import (
     check_version,
 )
 
-__all__ = [
-    "BehindIt",
-    "Cells",
-    "Client",
-    "Digest",
-    "Document",
-    "DocumentPart",
-    "Kind",
-    "MaybeDigest",
-    "Metrics",
-    "Name",
-    "Nonce",
-    "Number",
-    "Reason",
-    "Refusal",
-    "Round",
-    "RowCount",
-    "Seconds",
-    "Signature",
-    "StepBody",
-    "StepName",
-    "Version",
-    "behind_it",
-    "check_contributions",
-    "check_reports",
-]
-
 MAX_DOCUMENT_BYTES = 1024 * 1024
 MAX_PART_BYTES = 4 * 1024 * 1024
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,15 +17,6 @@ from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
 from fedrec.wire.error_status import calling
 from fedrec.wire.limits import MAX_MESSAGE_BYTES
-
-__all__ = [
-    "Calls",
-    "Deadlines",
-    "Message",
-    "close_channel",
-    "open_channel",
-    "proxy_words",
-]
 
 CLOSING_SECONDS = 2.0
 
@@ -46,9 +36,6 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 10_000),
 )
 _NO_PROXY = ("grpc.enable_http_proxy", 0)
-_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-"""Of these gRPC takes the first that is set; only `http://` is a scheme of a proxy to it."""
-_EXCEPTIONS = ("no_grpc_proxy", "no_proxy")
 
 
 def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
@@ -65,33 +52,6 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
     )
     own = is_own_address(split_address(address)[0])
     return grpc.secure_channel(address, found, options=(*OPTIONS, _NO_PROXY) if own else OPTIONS)
-
-
-def proxy_words(address: str) -> str:
-    """Say, for a call that failed, which variable of the environment names a proxy for it.
-
-    Empty where none does, as for this machine's own addresses.
-    """
-    host, _ = split_address(address)
-    if is_own_address(host):
-        return ""
-    used = next((name for name in _PROXIES if name in os.environ), "")
-    if os.environ.get(used, "").lower().startswith("http://"):
-        listed = next((os.environ[name] for name in _EXCEPTIONS if name in os.environ), "")
-        if host.lower().endswith(tuple(filter(None, listed.lower().replace(" ", "").split(",")))):
-            return ""
-        return (
-            f"{used} is set, so the call goes through that proxy, which must allow CONNECT. To "
-            f"call {host} directly, add it to no_proxy."
-        )
-    alike = (*_PROXIES, "all_proxy")
-    unused = next((name for name in os.environ if name.lower() in alike and os.environ[name]), "")
-    if not unused:
-        return ""
-    return (
-        f"{unused} is set, but not used: only {', '.join(_PROXIES)} are read, in lower case, and "
-        "the proxy must begin with http://."
-    )
 
 
 def close_channel(channel: grpc.Channel, *, seconds: float = CLOSING_SECONDS) -> None:

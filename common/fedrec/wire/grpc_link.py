@@ -46,8 +46,6 @@ from fedrec.wire.messages import (
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
 
-__all__ = ["GrpcLink"]
-
 MAX_DOWNLOAD_BYTES = 512 * 1024 * 1024
 
 

@@ -10,35 +10,6 @@ from typing import Literal, get_args
 from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
 from fedrec.ids import ClientId, RoundId
 
-__all__ = [
-    "MAX_CONTRIBUTIONS",
-    "MAX_MESSAGE_BYTES",
-    "MAX_METRICS_BYTES",
-    "MAX_PAUSED",
-    "MAX_REASON_CHARS",
-    "MAX_REFUSED",
-    "MAX_REPORTS",
-    "MAX_ROWS",
-    "MAX_STEP_BYTES",
-    "MAX_TEXT_CHARS",
-    "NONCE_BYTES",
-    "PROTOCOL_VERSION",
-    "RoundKind",
-    "check_bytes",
-    "check_client_id",
-    "check_code",
-    "check_count",
-    "check_exact",
-    "check_kind",
-    "check_number",
-    "check_paused",
-    "check_refused",
-    "check_round",
-    "check_seconds",
-    "check_text",
-    "check_version",
-]
-
 PROTOCOL_VERSION = "8.0"
 """Peers with another major number are refused."""
 

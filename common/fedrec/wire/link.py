@@ -19,8 +19,6 @@ from fedrec.wire.messages import (
     UploadHeader,
 )
 
-__all__ = ["Link"]
-
 
 class Link(Protocol):
     """The coordinator as a client sees it; every method raises the errors of `fedrec.errors`.

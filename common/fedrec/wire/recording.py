@@ -17,8 +17,6 @@ from typing import BinaryIO, Literal
 from fedrec.durable import make_private, unwritten
 from fedrec.errors import StorageError
 
-__all__ = ["MAGIC", "MAX_RECORDED_BYTES", "SUFFIX", "Frame", "FrameReader", "FrameWriter", "Kind"]
-
 Kind = Literal["request", "response", "limit"]
 """What a client sent, what it was answered, or the end of the recording."""
 

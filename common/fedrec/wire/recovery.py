@@ -23,8 +23,6 @@ from fedrec.wire.fields import check_contributions
 from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec.wire.v1 import model_pb2
 
-__all__ = ["MAX_BYTES", "RecoveryPoint", "pack_headers", "unpack_headers"]
-
 KIND = "fedrec recovery"
 MAX_BYTES = 1 << 31
 

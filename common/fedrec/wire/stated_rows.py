@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["UNSAID", "StatedRows"]
-
 UNSAID = bytes(32)
 """In place of a digest about which a statement says nothing."""
 

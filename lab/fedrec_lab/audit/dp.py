@@ -27,8 +27,6 @@ from fedrec.errors import SettingsError
 from fedrec.privacy.clipping import clipped_to
 from fedrec.privacy.mechanism import Mechanism
 
-__all__ = ["CanaryReport", "Finding", "Release", "audit_noise", "share_bounds"]
-
 Release = Callable[[Layout, Sequence[NDArray[np.int64]]], NDArray[np.int64]]
 """Makes the noisy sum of clients' exact vectors."""
 

@@ -28,8 +28,6 @@ from fedrec.errors import SettingsError
 from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
 
-__all__ = ["IndexLeak", "RoundLeak", "audit_indices", "guessed_items", "leak_of"]
-
 FULL = 0.9
 """Precision and recall above which a history counts as given away."""
 

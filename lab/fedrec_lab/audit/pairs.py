@@ -29,8 +29,6 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec_lab.audit.report import AuditReport, Finding
 
-__all__ = ["Inferred", "audit_pairs", "determined_users", "pair_counts_of"]
-
 _MOST_ITEMS = 16_384
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from fedrec.ids import UserId
 
-__all__ = ["AuditReport", "Finding"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:

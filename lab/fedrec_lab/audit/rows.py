@@ -17,8 +17,6 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec_lab.audit.report import AuditReport, Finding
 
-__all__ = ["audit_rows"]
-
 
 def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     """Return who is the only holder of an item whose row is released.

@@ -30,8 +30,6 @@ from fedrec.errors import SettingsError
 from fedrec_lab.audit.pairs import pair_counts_of
 from fedrec_lab.audit.report import AuditReport, Finding
 
-__all__ = ["audit_sketches", "decoded_rows", "measurements"]
-
 _MOST_ROWS = 128
 _MOST_ENTRIES = 64
 _SMALL = 5

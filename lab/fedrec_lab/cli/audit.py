@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from fedrec_lab.audit.indices import IndexLeak
     from fedrec_lab.audit.wire import EpochRow, Finding, WireReport
 
-__all__ = [
-    "BROKEN",
-    "DP_EPILOG",
-    "app",
-    "audit_dp",
-    "indices",
-    "sums",
-    "wire",
-]
 
 DP_EPILOG = (
     "Examples:\n"

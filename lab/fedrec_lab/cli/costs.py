@@ -15,7 +15,6 @@ from fedrec.cli.terminal import AsJson, print_json, print_table
 if TYPE_CHECKING:
     from fedrec_lab.papers.colr_costs import CostRow, OwnCosts, OwnTimes, TimeRow
 
-__all__ = ["EPILOG", "costs"]
 
 _SPACE = "space"
 EPILOG = (

@@ -11,8 +11,6 @@ import typer
 from fedrec.cli.flags import AcceptExposure
 from fedrec.cli.terminal import new_console, print_json
 
-__all__ = ["demo"]
-
 EPILOG = """
 Examples:
 

@@ -26,29 +26,17 @@ from fedrec.cli.flags import (
     values_of,
 )
 from fedrec.cli.terminal import AsJson, print_json
-from fedrec.config.algorithm import algorithm_of
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
-from fedrec.recommender import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 from fedrec_lab.cli.round_progress import StopRequest, progress_bar
 from fedrec_lab.cli.seed_runs import seeds_of
-from fedrec_lab.reports.table_diagnostics import as_text, diagnose_model
-from fedrec_lab.simulation.result import SimulationResult
 
 if TYPE_CHECKING:
     from fedrec.config.schema import Settings
     from fedrec.evaluation.metrics import Protocol
     from fedrec_lab.comparison.comparing import Comparison, Job, Listener
     from fedrec_lab.reports.run_folder import RunFolder
-
-__all__ = [
-    "EPILOG",
-    "Tables",
-    "evaluate",
-    "print_folder",
-]
-
-_FILE = "diagnostics.json"
+    from fedrec_lab.simulation.result import SimulationResult
 
 
 class Tables:
@@ -59,7 +47,7 @@ class Tables:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / _FILE
+        self._path = folder / "diagnostics.json"
         self.records: list[dict[str, Any]] = []
         if self._path.exists():
             self.records = json.loads(self._path.read_text(encoding="utf-8"))
@@ -67,6 +55,8 @@ class Tables:
 
     def take(self, result: SimulationResult) -> None:
         """Measure the tables of a training's best version."""
+        from fedrec_lab.reports.table_diagnostics import as_text, diagnose_model
+
         plan, best = result.settings.plan, result.best
         found = diagnose_model(plan, len(result.catalogue), best.shared, dict(best.private.tensors))
         under = "+".join(result.protocols)
@@ -85,23 +75,6 @@ class Tables:
     def to_text(self) -> str:
         """Return what was measured in this call, and where all of it is."""
         return "\n".join([*self._lines, f"Spectra: {self._path}"])
-
-
-def print_folder(folder: Path, *, as_json: bool) -> None:
-    """Print the tables of a run folder's model; own ones where the folder has them."""
-    model = ModelFile.load(folder / MODEL_NAME)
-    path = folder / USERS_NAME
-    private = dict(UsersFile.load(path).private.tensors) if path.exists() else {}
-    n_items = next(
-        len(model.shared.tensors[entry.name])
-        for entry in algorithm_of(model.plan, 1).parameters
-        if entry.scope == "rows"
-    )
-    found = diagnose_model(model.plan, n_items, model.shared, private)
-    if as_json:
-        print_json({"run": str(folder), "tables": [each.to_record() for each in found]})
-        return
-    typer.echo(as_text(found))
 
 
 EPILOG = (
@@ -182,9 +155,14 @@ def evaluate(
     check_is_resumed(accept_other_arithmetic, resume)
     chosen = _protocols(protocols)
     if settings_file.is_dir() and diagnostics:
-        from fedrec_lab.cli.evaluate import print_folder
+        from fedrec_lab.reports.table_diagnostics import as_text, diagnose_folder
 
-        print_folder(settings_file, as_json=as_json)
+        found = diagnose_folder(settings_file)
+        if as_json:
+            records = [each.to_record() for each in found]
+            print_json({"run": str(settings_file), "tables": records})
+        else:
+            typer.echo(as_text(found))
         return
     if settings_file.is_dir():
         raise SettingsError(
@@ -212,8 +190,6 @@ def evaluate(
         run.go_on(trains, accepted=accept_other_arithmetic)
     tables = None
     if diagnostics:
-        from fedrec_lab.cli.evaluate import Tables
-
         tables = Tables(run.path)
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     with stop.on_interrupt(), _progress() as listener:

@@ -9,8 +9,6 @@ import typer
 
 from fedrec.cli.terminal import AsJson, print_json
 
-__all__ = ["EPILOG", "report"]
-
 EPILOG = (
     "Examples:\n"
     "  fedrec report runs/movies-20260101-120000\n"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fedrec_lab.papers.comparison import Comparison
     from fedrec_lab.papers.request import Request
 
-__all__ = ["EPILOG", "reproduce"]
 
 EPILOG = (
     "Examples:\n"

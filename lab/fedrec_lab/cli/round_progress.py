@@ -17,14 +17,6 @@ from fedrec.stop_signals import on_stop_signals
 if TYPE_CHECKING:
     from fedrec_lab.reports.round_report import RoundReport
 
-__all__ = [
-    "StopRequest",
-    "Told",
-    "progress_bar",
-    "round_progress",
-    "round_text",
-]
-
 
 class StopRequest:
     """Remembers that the command was asked to stop.

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Rates
     from fedrec_lab.reports.run_summary import RunSummary
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="List the runs in a folder, or show one.",

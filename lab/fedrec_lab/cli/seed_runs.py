@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.simulation.seeds import SeedResult
 
-__all__ = [
-    "resume_command",
-    "run_seeds",
-    "seeds_of",
-]
-
 
 def seeds_of(text: str, first: int) -> tuple[int, ...]:
     """Return a list of seeds as it stands, and for a single number so many from `first` on."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.result import SimulationResult
 
-__all__ = ["EPILOG", "simulate"]
 
 EPILOG = (
     "Examples:\n"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Rates
     from fedrec_lab.comparison.tuning import Trial
 
-__all__ = ["EPILOG", "tune"]
 
 EPILOG = (
     "Examples:\n"

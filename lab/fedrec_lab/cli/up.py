@@ -13,8 +13,6 @@ from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptExposure
 from fedrec.cli.terminal import new_console
 
-__all__ = ["EPILOG", "up"]
-
 EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
 
 

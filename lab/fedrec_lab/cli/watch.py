@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 
     from fedrec.wire.admin_link import AdminLink, PageLink, RunEvent, RunStatus
 
-__all__ = [
-    "EPILOG",
-    "SHOWN_EVENTS",
-    "event_line",
-    "watch",
-    "watch_live",
-]
-
 
 def event_line(event: RunEvent) -> str:
     """Return an event's time, round and kind, and what else there is to say."""

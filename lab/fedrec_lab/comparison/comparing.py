@@ -30,8 +30,6 @@ from fedrec_lab.simulation.checkpoint import simulation_identity
 from fedrec_lab.simulation.result import SimulationResult
 from fedrec_lab.simulation.runner import given_or_read
 
-__all__ = ["Comparison", "Job", "Listener", "compare", "jobs_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

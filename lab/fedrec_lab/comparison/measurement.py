@@ -22,13 +22,6 @@ from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec.formats import check_format, format_number
 from fedrec.planning.cell_rows import Cells, trained_items
 
-__all__ = [
-    "Measurement",
-    "Parts",
-    "Stopped",
-    "Task",
-]
-
 
 class Stopped(Exception):
     """Somebody asked to stop, and what was reached is saved."""

@@ -13,8 +13,6 @@ from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult
 from fedrec_lab.simulation.runner import simulate
 
-__all__ = ["draws_negatives", "further_protocols", "measurements_of", "protocol_groups", "train"]
-
 _MOST_CELLS = 1 << 27
 """Users times items up to which drawing candidates takes seconds."""
 

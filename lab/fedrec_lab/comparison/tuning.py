@@ -16,8 +16,6 @@ from fedrec.planning.cell_rows import Cells
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.runner import never, simulate
 
-__all__ = ["MOST_TRIALS", "Trial", "grid_of", "tried", "try_settings"]
-
 Values = Mapping[str, str]
 """Settings as text by dotted key, as flags give them."""
 

@@ -27,18 +27,6 @@ from fedrec_lab.reports.run_view import RunView
 from fedrec_lab.simulation.result import against_popularity, user_ranks
 from fedrec_lab.simulation.runner import simulate
 
-__all__ = [
-    "Comparison",
-    "Verdict",
-    "Which",
-    "ask_client",
-    "differing_rounds",
-    "differing_tensors",
-    "exported_models",
-    "recommend_to_first_user",
-    "run_comparison",
-]
-
 _SEGMENT = ("participants", "loss", "clipped_values", "clipped_users", "validation", "test")
 """Of a round's report: what its sums decided."""
 _MOST_NAMED = 5

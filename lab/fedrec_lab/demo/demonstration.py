@@ -54,8 +54,6 @@ from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.run_view import RunView
 from fedrec_lab.reports.tables import rich_table
 
-__all__ = ["DemoOptions", "demonstrate"]
-
 FIRST, SECOND = "fedmf", "fedals"
 
 

@@ -13,8 +13,6 @@ from fedrec.config.loading import load_settings
 from fedrec_lab.audit.wire import WireReport, audit_wire
 from fedrec_lab.demo.workspace import Workspace
 
-__all__ = ["AUDIT_NAME", "finish_recording", "look_at_coordinator", "recording_of"]
-
 AUDIT_NAME = "wire-audit.json"
 
 

@@ -30,18 +30,6 @@ from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_view import RunView
 
-__all__ = [
-    "ANY_PAGE",
-    "PAGE_NEEDS",
-    "PARTIES_NEED",
-    "Failure",
-    "Parties",
-    "Processes",
-    "cast_table",
-    "follow_run",
-    "run_parties",
-]
-
 
 def cast_table(plan: Plan, users: Sequence[int]) -> Table:
     """Return for every process who would run it, what it holds, and what it never sees.

@@ -25,16 +25,6 @@ from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.run_view import RunView
 
-__all__ = [
-    "RoundCosts",
-    "SecondAct",
-    "announce",
-    "journal_lines",
-    "measured_costs",
-    "run_federation",
-    "run_second_act",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCosts:

@@ -17,8 +17,6 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
 from fedrec_lab.demo.parties import Parties
 
-__all__ = ["DEVICE", "DemoData", "Workspace", "load_data", "provisioned"]
-
 DEVICE = "cpu"
 """Where everybody trains: there the bits are promised, on CUDA sums agree only within 1e-4."""
 

@@ -9,10 +9,8 @@ touched rows). The figures' values were read off the images, to +-.003; those of
 from __future__ import annotations
 
 from fedrec.algorithms import FedMFSettings
-from fedrec.config.schema import UpdateSettings
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
-
-__all__ = ["ROWS"]
 
 _DIM = 64
 _MINUTES = {"dense": 6.0, "colr": 6.0, "scolr": 6.0, "svd": 35.0, "topk": 25.0}

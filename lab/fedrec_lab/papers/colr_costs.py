@@ -21,22 +21,6 @@ from fedrec.protection.plan import INDEX_BYTES
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
 
-__all__ = [
-    "COSTS",
-    "DIM",
-    "N_CLIENTS",
-    "N_ITEMS",
-    "N_ROUNDS",
-    "TIMES",
-    "CostRow",
-    "OwnCosts",
-    "OwnTimes",
-    "TimeRow",
-    "computation_minutes",
-    "own_costs",
-    "own_times",
-]
-
 N_ITEMS, DIM = 3706, 64
 CKKS_SLOTS = 32_768
 CKKS_BLOCK_BYTES = 3 * 2 * 65_536 * 8 + 1_376

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from fedrec.evaluation.metrics import Rates
-from fedrec.evaluation.protocols import Protocol
+from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec_lab.papers.measured_run import REFERENCES, Measured
 from fedrec_lab.papers.row import PublishedRow
 from fedrec_lab.reports.result_row import ResultRow
-
-__all__ = ["WITHIN", "Comparison"]
 
 WITHIN = 0.01
 """A figure counts as reproduced when HR@10 differs by no more than this."""

@@ -10,10 +10,9 @@ FilmTrust the best on validation of its search range {.5, .1, .05, .01} and {5e-
 from __future__ import annotations
 
 from fedrec.algorithms import FedMFSettings
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import paper_plan, published_row
-
-__all__ = ["ROWS"]
 
 _SCORED = (
     "The papers score FedMF with a user's own copy of the item rows after local training; here "

@@ -6,10 +6,8 @@ Network and rates are those with which GPFedRec measures FedNCF (the defaults of
 from __future__ import annotations
 
 from fedrec.algorithms import FedNCFSettings
-from fedrec.config.schema import UpdateSettings
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import paper_plan, published_row
-
-__all__ = ["ROWS"]
 
 _SPREAD = "Papers print HR@10 from .4252 to .6089 for this data set: no single figure is a target."
 

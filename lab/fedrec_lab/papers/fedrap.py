@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Literal
 
 from fedrec.algorithms import FedRAPSettings
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import paper_plan, published_row
-
-__all__ = ["ROWS"]
 
 
 def _plan(

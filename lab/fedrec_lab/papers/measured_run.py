@@ -9,11 +9,8 @@ from dataclasses import asdict, dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
-from fedrec.evaluation.metrics import Rates, Scorer
-from fedrec.evaluation.protocols import Protocol
+from fedrec.evaluation.metrics import Protocol, Rates, Scorer
 from fedrec_lab.simulation.result import SimulationResult
-
-__all__ = ["REFERENCES", "Measured"]
 
 REFERENCES: Mapping[Scorer, str] = {
     "popularity": "popularity",

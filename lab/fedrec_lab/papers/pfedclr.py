@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Literal
 
 from fedrec.algorithms import PFedCLRSettings
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
-
-__all__ = ["ROWS"]
 
 _LEAK = (
     "The paper does not say where training negatives come from; the code that it descends from "

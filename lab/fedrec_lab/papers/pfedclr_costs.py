@@ -17,8 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SPACE", "SpaceRow"]
-
 DIM, RANK = 16, 2
 _NUMBER_BYTES, _MB = 4, 1 << 20
 

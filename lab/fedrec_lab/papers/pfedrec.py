@@ -8,10 +8,9 @@ takes dim 32 and tunes the rest, with Adam; what it found is not printed.
 from __future__ import annotations
 
 from fedrec.algorithms import PFedRecSettings
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import paper_plan, published_row
-
-__all__ = ["ROWS"]
 
 
 def _plan(dim: int = 32, clip: float = 256.0, every_rounds: int = 1) -> Plan:

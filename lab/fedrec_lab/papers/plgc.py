@@ -19,10 +19,9 @@ from fedrec.algorithms import (
     PLGCSettings,
 )
 from fedrec.algorithms.declarations import AlgorithmSettings
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
-
-__all__ = ["ROWS"]
 
 _VISIT: dict[str, Any] = {"dim": 32, "local_epochs": 10, "batch_size": 2048}
 _BASES: dict[str, AlgorithmSettings] = {

@@ -16,7 +16,7 @@ from fedrec.data.reading import Reading
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.durable import write_whole
 from fedrec.errors import StorageError
-from fedrec.evaluation.protocols import Protocol
+from fedrec.evaluation.metrics import Protocol
 from fedrec.provenance import provenance_of
 from fedrec_lab.comparison.training import draws_negatives, protocol_groups
 from fedrec_lab.papers.measured_run import Measured
@@ -25,8 +25,6 @@ from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.runner import simulate
-
-__all__ = ["PROTOCOLS", "read_row_data", "row_settings", "run_row"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("paper", "sampled", "full")
 _RESULT_NAME = "measured.json"

@@ -12,15 +12,13 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data.public import find, other_counts
 from fedrec.durable import write_whole
 from fedrec.errors import DataError, SettingsError, StorageError
-from fedrec.evaluation.protocols import Protocol
+from fedrec.evaluation.metrics import Protocol
 from fedrec.formats import check_run_folder
 from fedrec.training.device import choose_device
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named
 from fedrec_lab.papers.comparison import Comparison
 from fedrec_lab.papers.reproduction import PROTOCOLS, Watch, read_row_data, row_settings, run_row
 from fedrec_lab.reports.run_folder import RunFolder
-
-__all__ = ["Request", "reproduce_rows"]
 
 _REQUEST_NAME = "request.json"
 _PAGE_NAME = "reproduction.md"

@@ -5,16 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.algorithms import AlgorithmSettings
-from fedrec.config.schema import (
-    EvaluationSettings,
-    FederationSettings,
-    Plan,
-    ProtectionSettings,
-    RoundSettings,
-    UpdateSettings,
-)
-
-__all__ = ["PublishedRow", "paper_plan", "published_row"]
+from fedrec.config.schema import EvaluationSettings, FederationSettings, Plan, RoundSettings
+from fedrec.protection import ProtectionSettings
+from fedrec.updates.settings import UpdateSettings
 
 _FEWEST_INTERACTIONS = {"FedRecGEL": 5, "PFedCLR": 10}
 """By paper: users with fewer distinct items are left out."""

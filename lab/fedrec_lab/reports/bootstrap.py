@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from fedrec.errors import DataError
 from fedrec.evaluation.metrics import ndcg_of_users
 
-__all__ = ["Interval", "PairedBootstrap", "paired_bootstrap"]
-
 _WEIGHTS_AT_ONCE = 1 << 22
 
 

@@ -16,14 +16,6 @@ from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.tables import aligned
 
-__all__ = [
-    "ComparisonRow",
-    "ComparisonTable",
-    "Sample",
-    "metrics_parquet",
-    "parquet_of",
-]
-
 
 def metrics_parquet(rounds: Sequence[RoundReport], references: MetricSums | None = None) -> bytes:
     """Return a Parquet file; every row is one scorer on one split in one round.

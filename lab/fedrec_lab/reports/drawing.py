@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Canvas
 
-__all__ = [
-    "COLOURS",
-    "INK",
-    "as_element",
-    "as_png",
-    "as_svg_file",
-    "drawn",
-    "element_of",
-    "plain_logarithmic",
-    "whole_numbers",
-    "why_no_figures",
-]
 
 _MOST = 7
 _MOST_LONG = 5

@@ -14,8 +14,6 @@ from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.run_view import RunView
 from fedrec_lab.reports.shortfall import shortfall
 
-__all__ = ["record_federation", "result_rows"]
-
 
 def result_rows(
     plan: Plan, view: RunView, compared: Sequence[ResultRow] = ()

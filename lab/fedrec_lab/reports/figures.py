@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from fedrec_lab.audit.indices import RoundLeak
     from fedrec_lab.reports.table_diagnostics import TableDiagnosis
 
-__all__ = [
-    "leak_by_round",
-    "loss_by_round",
-    "quality_by_activity",
-    "quality_by_bytes_sent",
-    "quality_by_round",
-    "share_of_clients",
-    "size_bars",
-    "spectra",
-]
 
 _ACTIVITY_GROUPS = 5
 _FEW = 50

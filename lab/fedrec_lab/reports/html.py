@@ -16,8 +16,6 @@ from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.tables import cells, headings
 
-__all__ = ["Fact", "Figure", "ProtocolTable", "ReportContent", "render_report"]
-
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #3b82f6; }
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto;

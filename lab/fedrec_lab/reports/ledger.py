@@ -22,8 +22,6 @@ from fedrec.privacy import Mechanism
 from fedrec.wire.messages import RoundKind
 from fedrec_lab.reports.round_report import RoundReport
 
-__all__ = ["Guarantee", "Ledger", "Release", "ledger_of"]
-
 _FORMAT = "fedrec privacy ledger 1.1"
 
 _SIMULATED = (

@@ -7,8 +7,6 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-__all__ = ["BarPlot", "GroupPlot", "Level", "LinePlot", "Plot", "Series", "SizeBar"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:

@@ -8,8 +8,6 @@ from typing import Literal
 
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer, Split
 
-__all__ = ["METRICS", "REFERENCE_LABELS", "Metric", "ResultRow", "reference_rows"]
-
 Metric = Literal["hr", "recall", "ndcg", "mrr"]
 
 METRICS: tuple[tuple[Metric, str], ...] = (

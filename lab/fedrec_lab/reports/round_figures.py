@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedrec.config.layout import dense_values, protection_of
-from fedrec.config.schema import Plan, ProtectionSettings, UpdateSettings
+from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Rates
 from fedrec.planning.cautions import marked
+from fedrec.protection import ProtectionSettings
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.reports.figures import (
     loss_by_round,
     quality_by_bytes_sent,
@@ -18,11 +20,6 @@ from fedrec_lab.reports.figures import (
 from fedrec_lab.reports.html import Figure
 from fedrec_lab.reports.plot_data import SizeBar
 from fedrec_lab.reports.round_report import RoundReport
-
-__all__ = [
-    "message_sizes",
-    "round_figures",
-]
 
 
 def message_sizes(plan: Plan, n_items: int) -> tuple[SizeBar, ...]:

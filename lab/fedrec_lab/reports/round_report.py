@@ -14,8 +14,6 @@ from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["ProtocolRates", "RoundReport"]
-
 NOTHING_ELSE: Mapping[Protocol, MetricSums] = MappingProxyType({})
 
 

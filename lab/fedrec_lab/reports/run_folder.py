@@ -30,8 +30,6 @@ from fedrec_lab.reports.html import Figure, ReportContent, render_report
 from fedrec_lab.reports.ledger import Ledger
 from fedrec_lab.reports.round_report import RoundReport
 
-__all__ = ["RunFolder"]
-
 SETTINGS_NAME = "resolved.toml"
 ROUNDS_NAME = "rounds.jsonl"
 METRICS_NAME = "metrics.parquet"

@@ -24,8 +24,6 @@ from fedrec_lab.reports.run_folder import (
     RunFolder,
 )
 
-__all__ = ["RunState", "RunSummary", "all_runs", "summary_of"]
-
 RunState: TypeAlias = Literal["finished", "ended early", "stopped", "under way", "unreadable"]
 
 _STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")

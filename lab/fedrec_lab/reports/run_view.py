@@ -12,8 +12,6 @@ from fedrec.ids import RoundId
 from fedrec.wire.admin_link import RunEvent
 from fedrec_lab.reports.round_report import RoundReport
 
-__all__ = ["RunView"]
-
 NOTHING = [0] * len(METRIC_NAMES)
 
 

@@ -9,8 +9,6 @@ from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer
 from fedrec_lab.reports.round_report import RoundReport
 
-__all__ = ["shortfall"]
-
 _REFERENCES: tuple[tuple[Scorer, str], ...] = (
     ("popularity", "popularity"),
     ("untrained", "the untrained model"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,7 @@ from fedrec.algorithms import Algorithm
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
-
-__all__ = [
-    "TableDiagnosis",
-    "TableQuality",
-    "as_text",
-    "diagnose",
-    "diagnose_model",
-    "information_abundance",
-    "principal_components",
-    "quality_of",
-    "singular_values",
-]
+from fedrec.recommender import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,3 +165,16 @@ def as_text(found: Iterable[TableDiagnosis]) -> str:
             f"N95 {quality.n95}, N99 {quality.n99}"
         )
     return "\n".join(lines)
+
+
+def diagnose_folder(folder: Path) -> list[TableDiagnosis]:
+    """Measure the tables of a run folder's model; users' own ones where the folder has them."""
+    model = ModelFile.load(folder / MODEL_NAME)
+    path = folder / USERS_NAME
+    private = dict(UsersFile.load(path).private.tensors) if path.exists() else {}
+    n_items = next(
+        len(model.shared.tensors[entry.name])
+        for entry in algorithm_of(model.plan, 1).parameters
+        if entry.scope == "rows"
+    )
+    return diagnose_model(model.plan, n_items, model.shared, private)

@@ -10,8 +10,6 @@ from fedrec_lab.reports.result_row import METRICS, ResultRow
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["aligned", "cells", "headings", "plain_table", "rich_table"]
-
 
 def headings(at: int, protocol: str = "") -> list[str]:
     """Return the column headings of a result table.

@@ -30,8 +30,6 @@ from fedrec.provenance import Provenance
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import Version
 
-__all__ = ["Checkpoint", "CheckpointFolder", "simulation_identity"]
-
 _FORMAT = "fedrec simulation"
 _VERSION = 4
 _DAMAGED = "Start a new run, or restore the folder from a backup."

@@ -41,17 +41,6 @@ from fedrec_lab.simulation.parties import (
 )
 from fedrec_lab.simulation.result import SimulationResult, Version
 
-__all__ = [
-    "Adder",
-    "Federation",
-    "PlainAdder",
-    "PrivacyAccount",
-    "ProtectedAdder",
-    "add_segments",
-    "make_adder",
-    "round_kind",
-]
-
 
 class Adder(ABC):
     """Adds the vectors of a round."""

@@ -19,22 +19,15 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.ids import RoundId
+from fedrec.model.blocked_table import BLOCK_BYTES
+from fedrec.model.new_table import NewTable
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.model.tables import BLOCK_BYTES, NewTable, TableRoom
+from fedrec.model.tables import TableRoom
 from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner
 from fedrec.wire.messages import RoundKind
-
-__all__ = [
-    "Party",
-    "counted_holders",
-    "join_private",
-    "make_parties",
-    "select_users",
-    "split_private",
-]
 
 
 def select_users(

@@ -22,12 +22,6 @@ from fedrec_lab.reports.table_diagnostics import diagnose_model
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.result import SimulationResult, UserRanks, against_popularity, user_ranks
 
-__all__ = [
-    "record_simulation",
-    "report_content",
-    "user_figures",
-]
-
 _USERS_WITH_TABLES = 50
 """So many users' own tables are enough for the median of their spectra."""
 

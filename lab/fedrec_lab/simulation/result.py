@@ -28,16 +28,6 @@ from fedrec_lab.reports.result_row import REFERENCE_LABELS, ResultRow, reference
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.shortfall import shortfall
 
-__all__ = [
-    "SimulationResult",
-    "UserRanks",
-    "Version",
-    "against_popularity",
-    "model_ranks",
-    "popularity_ranks",
-    "user_ranks",
-]
-
 _SCORES_AT_ONCE = 1 << 26
 
 

@@ -24,8 +24,6 @@ from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.federation import Federation
 from fedrec_lab.simulation.result import SimulationResult
 
-__all__ = ["given_or_read", "never", "simulate"]
-
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 

@@ -35,15 +35,6 @@ from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.recording import record_simulation
 from fedrec_lab.simulation.runner import never, simulate
 
-__all__ = [
-    "SeedJob",
-    "SeedResult",
-    "available_cores",
-    "run_seed",
-    "settings_of_seeds",
-    "simulate_seeds",
-]
-
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 

@@ -10,8 +10,6 @@ import typer
 from fedrec.cli.terminal import AsJson, count_of, print_json
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
-__all__ = ["backup", "export_recovery", "restore"]
-
 PassphraseFile = Annotated[
     Path | None,
     typer.Option(help="File whose first line is the passphrase; asked for where it is not given."),

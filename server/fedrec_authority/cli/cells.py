@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from fedrec.identity.cells import Partition
     from fedrec.ids import ClientId
 
-__all__ = ["list_members", "resume", "sizes"]
 
 _BITS = (20, 40)
 _ABSENT = {"1 %": 0.01, "10 %": 0.10}

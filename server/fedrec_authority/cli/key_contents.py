@@ -15,8 +15,6 @@ from fedrec.identity.public import PublicIdentity, fingerprint, read_authority_k
 from fedrec.identity.roster import Roster
 from fedrec_authority.membership.members import Membership
 
-__all__ = ["describe_keys", "describe_roster"]
-
 LARGEST_BYTES = 256 * 1024 * 1024
 Content = dict[str, object]
 

@@ -10,8 +10,6 @@ import typer
 from fedrec.cli.terminal import AsJson, print_json, print_table
 from fedrec_authority.cli import backup, cells, roster, running
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="The data owners' keys: who is a member, epochs, and what is in key files.",
     no_args_is_help=True,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fedrec.errors import FedrecError
     from fedrec_authority.provisioning import Kit
 
-__all__ = ["EPILOG", "provision"]
 
 EPILOG = (
     "Examples:\n"

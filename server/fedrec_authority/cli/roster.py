@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fedrec_authority.folder.folder_changes import Renewed
     from fedrec_authority.membership.members import Membership
 
-__all__ = ["AUTHORITY_FOLDER", "KeysFolder", "app", "replace_member", "rotate", "tell"]
 
 AUTHORITY_FOLDER = Path("kits/authority")
 """Where `fedrec provision` makes the authority's folder, seen from where it ran."""

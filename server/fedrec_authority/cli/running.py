@@ -27,7 +27,6 @@ from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 if TYPE_CHECKING:
     from fedrec_authority.delivery import AuthorityEvent
 
-__all__ = ["app"]
 
 _printing = threading.Lock()
 

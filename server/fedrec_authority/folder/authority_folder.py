@@ -55,13 +55,6 @@ from fedrec_authority.membership.members import Membership, find
 from fedrec_authority.membership.operators import Operators
 from fedrec_client.state.private_store import PrivateStore
 
-__all__ = [
-    "AUTHORITY_PUBLIC_FILE",
-    "MEMBERSHIP_FILE",
-    "STATE_FOLDER",
-    "AuthorityFolder",
-]
-
 STATE_FOLDER = "state"
 """Of the revealer, in its folder."""
 AUTHORITY_PUBLIC_FILE = "authority.pub.json"

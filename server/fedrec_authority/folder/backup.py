@@ -31,8 +31,6 @@ from fedrec_authority.membership.invitations import INVITATIONS_FILE
 from fedrec_client.state.database import OLDER_FILE, STATE_FILE, check_older, image_of
 from fedrec_client.state.stored_state import StoredState
 
-__all__ = ["FEWEST_PASSPHRASE_CHARS", "back_up", "restore"]
-
 KIND = "fedrec authority backup"
 _CONTENT = "fedrec authority folder"
 FEWEST_PASSPHRASE_CHARS = 12

@@ -35,16 +35,6 @@ from fedrec_authority.membership.invitations import InvitationChanges
 from fedrec_authority.membership.members import Membership
 from fedrec_authority.membership.operators import OperatorChanges
 
-__all__ = [
-    "WAIT_SECONDS",
-    "FolderChanges",
-    "Renewed",
-    "changing",
-    "make_epoch",
-    "renew_issuer",
-    "running",
-]
-
 FEWEST_SINGLE_USERS = 32
 """Members of a cell at least where exact sums are of one user each."""
 

@@ -19,8 +19,6 @@ from fedrec_authority.folder.authority_folder import MAX_BYTES, AuthorityFolder
 from fedrec_authority.folder.folder_changes import changing
 from fedrec_client.state.private_store import PrivateStore
 
-__all__ = ["STATE_FOLDER", "former_rosters", "read_state", "recovery_point", "write_recovery"]
-
 STATE_FOLDER = "state"
 _TRIES = 20
 """A running revealer replaces the files that its state names."""

@@ -13,16 +13,6 @@ from fedrec.errors import KeysError
 from fedrec.identity.cells import FEWEST_IN_CELL, Cell, Partition, Standing
 from fedrec.ids import ClientId
 
-__all__ = [
-    "HONEST",
-    "cell_size_of",
-    "counted_share",
-    "place",
-    "resumed",
-    "size_needed",
-    "too_few_honest",
-]
-
 HONEST = 3
 """So many honest clients every cell should have, among whom each one hides."""
 

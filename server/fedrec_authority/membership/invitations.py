@@ -18,8 +18,6 @@ from fedrec.identity.document import Document, JsonValue, write_document
 from fedrec.identity.key_files import read_public, replace_secret
 from fedrec.ids import ClientId
 
-__all__ = ["INVITATIONS_FILE", "Invitation", "InvitationChanges", "Invitations"]
-
 INVITATIONS_FILE = "invitations.json"
 KIND = "fedrec invitations"
 MAX_BYTES = 16 << 20

@@ -13,8 +13,6 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
 from fedrec.protection.tolerance import FEWEST_SUMMANDS
 
-__all__ = ["FEWEST_CHARS", "Member", "Membership", "find"]
-
 KIND = "fedrec authority membership"
 FEWEST_CHARS = 16
 """Hexadecimal characters of a fingerprint that people compare: 64 bits, found by nobody."""

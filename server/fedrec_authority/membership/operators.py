@@ -8,8 +8,6 @@ from fedrec.errors import KeysError
 from fedrec.identity.certificates import Issuer, name_of, split_certificates
 from fedrec.identity.key_files import read_public, replace_secret, write_public
 
-__all__ = ["OperatorChanges", "Operators"]
-
 OWN = "operator"
 MAX_BYTES = 1 << 20
 

@@ -30,8 +30,6 @@ from fedrec_authority.opening.cell_counts import CellCounts, Contributions, open
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 
-__all__ = ["Attribution", "CellFindings"]
-
 MOST_CELLS = 64
 """A sum of more cells is not taken apart."""
 

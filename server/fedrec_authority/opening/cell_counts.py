@@ -31,8 +31,6 @@ from fedrec_client.membership.membership import Membership
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 
-__all__ = ["CellCounts", "Contributions", "fetch", "open_cell"]
-
 Contributions = tuple[UploadHeader, ...]
 _KEPT_SETS = 8
 """Sets of cells whose rows are kept; each takes a byte an item."""

@@ -13,8 +13,6 @@ from fedrec.wire.messages import RevealStatement
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import OpenedCell, OpenedRound, PausedCell, RevealedRound
 
-__all__ = ["OpenedSums"]
-
 
 class OpenedSums:
     """The sums that this key authority opened, was about to open, or refused in this run."""

@@ -46,12 +46,6 @@ from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.round_journal import AuditLog, RoundJournal
 from fedrec_client.state.stored_state import RunPin, users_digest
 
-__all__ = [
-    "STATE_FOLDER",
-    "Revealer",
-    "continue_chain",
-]
-
 
 def continue_chain(
     link: Link, membership: Membership, store: PrivateStore, folder: AuthorityFolder

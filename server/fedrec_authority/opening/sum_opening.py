@@ -46,8 +46,6 @@ from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 
-__all__ = ["SumOpening"]
-
 MOST_REFUSED = MAX_PAUSED
 """On so many sums the key may be used in vain in an epoch: each answer tells about it."""
 _UNFIT = "the sum is out of bounds; one of these clients sent it"

@@ -33,11 +33,6 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.work import Work
 from fedrec_server.store.store import Applicant, Store
 
-__all__ = [
-    "Admission",
-    "Applications",
-]
-
 DIGEST_BYTES = 32
 
 

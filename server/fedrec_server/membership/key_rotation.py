@@ -26,8 +26,6 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import epoch_name
 from fedrec_server.store.store import Entry, EpochRecord, Store
 
-__all__ = ["MAX_EPOCH_BYTES", "KeyRotation", "keep_epoch", "newest"]
-
 MAX_EPOCH_BYTES = 64 << 20
 """Ten thousand members take about a tenth of it."""
 

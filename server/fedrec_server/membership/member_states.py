@@ -21,18 +21,6 @@ from fedrec_server.run.counted_updates import CountedUpdates
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.presence import LIVE_SECONDS, Presence
 
-__all__ = [
-    "NEVER_HEARD",
-    "STARTING_SECONDS",
-    "MissingClients",
-    "labels_of",
-    "member_states",
-    "missing",
-    "unplaced",
-    "waits_for",
-    "why_ended",
-]
-
 STARTING_SECONDS = 600.0
 """So long a client that joined may read its data and compile before it is taken to be away."""
 

@@ -20,8 +20,6 @@ from fedrec_server.rounds.events import StatementShown
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
 
-__all__ = ["RollbackDetection"]
-
 
 class RollbackDetection:
     """Compares what a client remembers with what is stored here.

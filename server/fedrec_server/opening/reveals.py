@@ -16,11 +16,6 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sealed_name, sum_name
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
-__all__ = [
-    "Reveals",
-    "take_report",
-]
-
 
 async def take_report(run: LiveRun, admission: Admission, report: Report) -> None:
     """Keep a client's word on a published ciphertext sum.

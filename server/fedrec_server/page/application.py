@@ -21,16 +21,6 @@ from fedrec.clock import Clock
 from fedrec.listening import names_server
 from fedrec_server.page.feed import Feed
 
-__all__ = [
-    "COOKIE",
-    "LINK_SECONDS",
-    "MOST_SESSIONS",
-    "MOST_STREAMS",
-    "SESSION_SECONDS",
-    "Access",
-    "application",
-]
-
 LINK_SECONDS = 300.0
 SESSION_SECONDS = 12 * 3600.0
 MOST_LINKS = 16

@@ -23,15 +23,6 @@ from fedrec_server.run.work import Waiters
 from fedrec_server.run_status import status_of
 from fedrec_server.store.store import Entry
 
-__all__ = [
-    "KEPT_EVENTS",
-    "Feed",
-    "Happening",
-    "News",
-    "RoundPoint",
-    "RunHistory",
-]
-
 KEPT_EVENTS = 300
 _UPDATE = "update counted"
 """One for each client and round: the page counts them, and lists none."""

@@ -14,7 +14,7 @@ import structlog
 from cryptography.x509 import ExtensionNotFound
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedrec.config.schema import CoordinatorSettings
+from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.certificates import hosts_of
 from fedrec.listening import is_own_address, split_address, written_address
@@ -22,8 +22,6 @@ from fedrec.web_server import listening_socket, web_server
 from fedrec_server.engine import Engine
 from fedrec_server.page.application import Access, application
 from fedrec_server.page.feed import Feed
-
-__all__ = ["MOST_CONNECTIONS", "Page"]
 
 MOST_CONNECTIONS = 128
 REQUEST_SECONDS = 10.0

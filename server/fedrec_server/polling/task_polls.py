@@ -31,12 +31,6 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.work import Waiters
 from fedrec_server.snapshots.snapshots import Snapshots
 
-__all__ = [
-    "RefusalNotices",
-    "TaskPolls",
-    "log_unfit",
-]
-
 _LEFT_OUT = "this client's update holds what no honest client sends; the round goes on without it"
 
 

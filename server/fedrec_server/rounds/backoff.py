@@ -12,17 +12,6 @@ from dataclasses import replace
 from fedrec.ids import ClientId, RoundId
 from fedrec_server.rounds.state import Round, Rules, Silence, State
 
-__all__ = [
-    "STALLED_AFTER",
-    "after_silence",
-    "after_spoiling",
-    "is_left_out",
-    "is_stalled",
-    "missed_by_none",
-    "pause_seconds",
-    "willing",
-]
-
 STALLED_AFTER = 3
 """Rounds given up in a row, after which the next one is not opened at once."""
 LONGEST_SKIP = 16

@@ -15,8 +15,6 @@ from typing import Generic, Self, TypeVar
 from fedrec.ids import ClientId
 from fedrec.wire.messages import UploadHeader
 
-__all__ = ["Asked", "ByClient", "Counted"]
-
 N_BUCKETS = 512
 """Adding copies as many references and one bucket: of 100,000 clients 200 each."""
 

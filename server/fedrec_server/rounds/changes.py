@@ -10,30 +10,6 @@ from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeade
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Phase
 
-__all__ = [
-    "VOLATILE",
-    "AlreadyCounted",
-    "CellsPaused",
-    "Change",
-    "ClientJoined",
-    "CollectingEnded",
-    "EpochBegan",
-    "ReportKept",
-    "RoundAbandoned",
-    "RoundLearnt",
-    "RoundMeasured",
-    "RoundOpened",
-    "RoundPublished",
-    "RunFinished",
-    "RunResumed",
-    "StepEnded",
-    "StepKept",
-    "StopNoted",
-    "SumKept",
-    "UpdateCounted",
-    "UpdatesRefused",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOpened:

@@ -35,17 +35,6 @@ from fedrec_server.rounds.selection import (
 )
 from fedrec_server.rounds.state import Round, Rules, State
 
-__all__ = [
-    "close",
-    "has_all_but",
-    "is_counted",
-    "is_noisy",
-    "joined_by",
-    "polled",
-    "round_of",
-    "uploaded",
-]
-
 
 def polled(state: State, event: Polled) -> Step:
     """Give a client that asks for something to do a seat, where there is one."""

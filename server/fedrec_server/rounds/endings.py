@@ -23,20 +23,6 @@ from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.state import Ending, Reporting, Round, State
 from fedrec_server.rounds.steps import arrived
 
-__all__ = [
-    "EPOCH_CHANGED",
-    "OUT_OF_BOUNDS",
-    "REFUSED",
-    "Step",
-    "abandon",
-    "finish",
-    "is_opening",
-    "lacks",
-    "publish",
-    "reason_of",
-    "then",
-]
-
 EPOCH_CHANGED = "the key epoch changed"
 """A reason to abandon a round for which nobody is to blame: it does not count against the run."""
 

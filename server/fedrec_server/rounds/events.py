@@ -10,26 +10,6 @@ from fedrec.wire.messages import Report, RevealStatement, StepMessage, UploadHea
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Phase, Rules
 
-__all__ = [
-    "EpochInstalled",
-    "Event",
-    "Failed",
-    "Polled",
-    "ReportReceived",
-    "Restarted",
-    "Resumed",
-    "StatementReceived",
-    "StatementShown",
-    "StepClosed",
-    "StepHeard",
-    "StopRequested",
-    "Summed",
-    "Tick",
-    "Untrainable",
-    "UpdatesUnfit",
-    "Uploaded",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:

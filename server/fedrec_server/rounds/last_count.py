@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 from fedrec.ids import ClientId
 
-__all__ = ["LastCount"]
-
 _PASSED_OVER_ROUNDS = 16
 """Training rounds for which a client goes uncounted that was here and did not answer a count."""
 

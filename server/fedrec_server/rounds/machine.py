@@ -54,8 +54,6 @@ from fedrec_server.rounds.events import (
 from fedrec_server.rounds.starting import open_round
 from fedrec_server.rounds.state import State
 
-__all__ = ["step"]
-
 
 def step(state: State, event: Event) -> Step:
     """Return the next state and what has to be stored for it.

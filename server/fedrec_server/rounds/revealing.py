@@ -31,17 +31,6 @@ from fedrec_server.rounds.endings import REFUSED, Step, abandon, finish, publish
 from fedrec_server.rounds.events import ReportReceived, StatementReceived, StatementShown
 from fedrec_server.rounds.state import Reporting, Round, State
 
-__all__ = [
-    "AWAITED_REPORTS",
-    "DISAGREE",
-    "begun_again",
-    "numbers_used",
-    "report_received",
-    "statement_received",
-    "statement_shown",
-    "waited",
-]
-
 DISAGREE = "clients disagree"
 FEW = "fewer than two clients reported"
 AWAITED_REPORTS = "two clients that say alike what is in the last sum"

@@ -13,17 +13,6 @@ from fedrec.identity.cells import whole_cells
 from fedrec.ids import ClientId, RoundId, digest
 from fedrec_server.rounds.state import Round, Rules
 
-__all__ = [
-    "asked_of",
-    "counted_of",
-    "has_all",
-    "has_more",
-    "has_room",
-    "joining",
-    "lacking",
-    "may_have_all",
-]
-
 
 def asked_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> frozenset[ClientId]:
     """Return to whom a round is offered, of those that are here."""

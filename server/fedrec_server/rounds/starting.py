@@ -15,8 +15,6 @@ from fedrec_server.rounds.events import Tick
 from fedrec_server.rounds.selection import asked_of, has_more
 from fedrec_server.rounds.state import Round, State
 
-__all__ = ["NOT_ENOUGH", "absent", "awaited", "open_round"]
-
 NOT_ENOUGH = "clients"
 """For what a round waits where it has too few clients to open."""
 

@@ -24,8 +24,6 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.last_count import LastCount
 
-__all__ = ["PHASES", "Ending", "Phase", "Reporting", "Round", "Rules", "Silence", "State"]
-
 Phase = str
 """Where a round is: in one of its steps' phases, "summing" or "revealing"."""
 PHASES: tuple[Phase, ...] = tuple(

@@ -12,8 +12,6 @@ from fedrec_server.rounds.endings import Step, lacks
 from fedrec_server.rounds.events import StepClosed, StepHeard
 from fedrec_server.rounds.state import State
 
-__all__ = ["received", "step_closed"]
-
 
 def received(state: State, event: StepHeard) -> Step:
     """Keep a client's message of the present step.

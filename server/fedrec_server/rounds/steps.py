@@ -20,22 +20,6 @@ from fedrec_server.rounds.changes import AlreadyCounted, Change, StepEnded, Step
 from fedrec_server.rounds.events import StepClosed, StepHeard
 from fedrec_server.rounds.state import Phase, Round, Rules
 
-__all__ = [
-    "all_arrived",
-    "arrived",
-    "check_sender",
-    "close",
-    "hear",
-    "invited",
-    "is_enough",
-    "is_invited",
-    "seconds_of",
-    "shortened",
-    "task_of",
-    "without",
-    "without_vectors",
-]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from fedrec.wire.messages import Finished, Reveal, StepTask, Task, Train, Wait
 from fedrec_server.rounds.state import Round, Rules, State
 from fedrec_server.rounds.steps import arrived, task_of
 
-__all__ = ["task_for"]
-
 
 def task_for(state: State, client_id: ClientId, version: RoundId, now: float) -> Task | None:
     """Return what the client can do now; None when it has to wait.

@@ -12,8 +12,6 @@ from fedrec_server.rounds.changes import CellsPaused, Change, RoundPublished
 from fedrec_server.rounds.state import NO_ROUND, State
 from fedrec_server.store.store import Store
 
-__all__ = ["CountedUpdates"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSoFar:

@@ -33,8 +33,6 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.store.store import Entry
 
-__all__ = ["entry_of", "log_entry"]
-
 Fields = dict[str, str | int | float | bool | list[int]]
 
 

@@ -27,8 +27,6 @@ from fedrec_server.store.durable_files import update_name
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Entry, Store
 
-__all__ = ["Listener", "LiveRun"]
-
 FULL_SECONDS = 30.0
 """A disk that refused nothing for so long, while clients tried again, has space."""
 REFUSED_EVERY_SECONDS = 60.0

@@ -14,8 +14,6 @@ from fedrec_server.rounds.changes import Change, RoundLearnt, RoundMeasured, Rou
 from fedrec_server.rounds.state import NO_ROUND
 from fedrec_server.store.store import Store
 
-__all__ = ["LatestQuality", "Quality"]
-
 _PAGE = 500
 
 

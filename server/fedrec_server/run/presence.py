@@ -12,8 +12,6 @@ from fedrec.ids import ClientId, RoundId
 from fedrec_server.rounds.changes import Change, RoundAbandoned
 from fedrec_server.rounds.state import NO_ROUND, State
 
-__all__ = ["BACK_SECONDS", "LIVE_SECONDS", "Goodbye", "Presence"]
-
 LIVE_SECONDS = 30.0
 BACK_SECONDS = 10.0
 """A client that is started anew at once costs nobody the round in progress."""

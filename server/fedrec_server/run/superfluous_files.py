@@ -19,8 +19,6 @@ from fedrec_server.rounds.state import Round, State
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sum_name, update_name
 
-__all__ = ["SuperfluousFiles"]
-
 KEPT_SUMS = 20
 """Ciphertext sums of so many rounds are there for who is behind; before them, copies of the model.
 """

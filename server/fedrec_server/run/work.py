@@ -14,12 +14,6 @@ import structlog
 from fedrec.errors import FedrecError, StorageError
 from fedrec_server.store.durable_files import DurabilityLost
 
-__all__ = [
-    "Waiter",
-    "Waiters",
-    "Work",
-]
-
 K = TypeVar("K", bound=Hashable)
 
 

@@ -21,7 +21,6 @@ from fedrec_server.service.streams import chunks_of, next_part
 if TYPE_CHECKING:
     from fedrec_server.page.serving import Page
 
-__all__ = ["AdminService"]
 
 PAGE = 500
 WATCH_SECONDS = 300.0

@@ -25,11 +25,6 @@ from fedrec_server.service.callers import REFLECTION, Caller, Callers
 from fedrec_server.service.streams import StreamLimits, heard_in_time
 from fedrec_server.store.durable_files import DurabilityLost
 
-__all__ = [
-    "CallGuard",
-    "RefusalLog",
-]
-
 EVERY_SECONDS = 60.0
 MOST_KNOWN = 10_000
 

@@ -18,8 +18,6 @@ from fedrec.identity.key_files import read_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 
-__all__ = ["Caller", "Callers", "certificate_of"]
-
 ADMIN = "/fedrec.wire.v1.Admin/"
 APPLY = "/fedrec.wire.v1.Coordinator/Apply"
 REFLECTION = "/grpc.reflection."

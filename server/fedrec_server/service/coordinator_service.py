@@ -47,8 +47,6 @@ from fedrec_server.service.callers import certificate_of
 from fedrec_server.service.streams import chunks_of, next_part
 from fedrec_server.store.durable_files import OpenFile
 
-__all__ = ["CoordinatorService"]
-
 CACHED_ROUNDS = 2
 
 Message = Any

@@ -15,8 +15,6 @@ from typing import Any
 from fedrec.errors import CorruptUpload, ProtocolError, TooLarge
 from fedrec.wire.chunks import Chunk
 
-__all__ = ["StreamLimits", "chunks_of", "heard_in_time", "next_part"]
-
 Message = Any
 """Generated messages are untyped."""
 

@@ -11,20 +11,12 @@ from typing import Any
 import grpc
 import structlog
 
-from fedrec.config.schema import CoordinatorSettings
+from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.certificates import Credentials, certificate_sha256
 from fedrec.identity.roster import Roster
 from fedrec.listening import reached_from_here, split_address, written_address
 from fedrec.wire.limits import MAX_MESSAGE_BYTES
-
-__all__ = [
-    "allow_connections",
-    "check_protocol",
-    "listen",
-    "options",
-    "own_credentials",
-]
 
 OWN_FILES = 200
 """Descriptors that are no client's: the store, uploads in progress, libraries, operators."""

@@ -20,8 +20,6 @@ import structlog
 from fedrec.wire.recording import SUFFIX, Frame, FrameWriter, Kind
 from fedrec_server.service.call_guard import HEALTH
 
-__all__ = ["WireRecorder"]
-
 Message = Any
 """gRPC's objects are untyped."""
 

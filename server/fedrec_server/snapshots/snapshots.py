@@ -21,13 +21,6 @@ from fedrec_server.store.durable_files import snapshot_name
 from fedrec_server.store.store import PublishedRecord, SnapshotRecord
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
-__all__ = [
-    "ASK_SECONDS",
-    "SnapshotExchange",
-    "SnapshotMakers",
-    "Snapshots",
-]
-
 ASK_SECONDS = 30.0
 """After this others are asked; a late one may send its copy all the same."""
 

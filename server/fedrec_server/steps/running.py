@@ -15,8 +15,6 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.uploads.group_commit import GroupCommit
 from fedrec_server.uploads.round_collection import Collection
 
-__all__ = ["RunningSteps"]
-
 
 class RunningSteps(GroupCommit[StepMessage]):
     """Takes in the messages of a round's steps and closes them.

@@ -33,8 +33,6 @@ from fedrec_server.rounds.steps import (
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.uploads.round_collection import Collection
 
-__all__ = ["StepCollection"]
-
 PATIENCE = 1 / 3
 """Of the last step's time: so long everybody may answer though fewer would do."""
 

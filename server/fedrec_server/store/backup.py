@@ -18,8 +18,6 @@ from fedrec_server.store import reading
 from fedrec_server.store.durable_files import Spool
 from fedrec_server.store.tables import DATABASE, SCHEMA_VERSION, prepare
 
-__all__ = ["BackedUp", "back_up"]
-
 _TRIES = 10
 """Files of a round that ends meanwhile are deleted: then the copy begins anew."""
 

@@ -20,20 +20,6 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import CHUNK_BYTES, Blob, Chunk
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 
-__all__ = [
-    "FREE_SPACE",
-    "Draft",
-    "DurabilityLost",
-    "OpenFile",
-    "Spool",
-    "damaged",
-    "epoch_name",
-    "sealed_name",
-    "snapshot_name",
-    "sum_name",
-    "update_name",
-]
-
 
 class OpenFile:
     """A file that can be read until nobody holds it any more, also where it is deleted meanwhile.

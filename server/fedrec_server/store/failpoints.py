@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Failpoint", "no_failpoint"]
-
 Failpoint = Callable[[str], None]
 
 

@@ -25,18 +25,6 @@ from fedrec_server.store.tables import (
     tables,
 )
 
-__all__ = [
-    "REMEDY",
-    "UNREADABLE",
-    "FormerFolder",
-    "check_whole",
-    "code_of",
-    "damaged_database",
-    "installed_bundle",
-    "lost",
-    "read_former_folder",
-]
-
 
 def installed_bundle(folder: Path) -> bytes | None:
     """Return the public bundle of the epoch that was installed last, or None where none was.

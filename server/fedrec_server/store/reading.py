@@ -19,27 +19,6 @@ from fedrec_server.store.recovered_run import Recovered, read_recovered
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
 from fedrec_server.store.tables import blob_of, from_row
 
-__all__ = [
-    "applicants",
-    "commits",
-    "counted",
-    "counted_by_client",
-    "entries",
-    "files",
-    "installed_epoch",
-    "kept_files",
-    "last_round",
-    "latest",
-    "latest_header",
-    "load_state",
-    "meta_value",
-    "named_files",
-    "next_published",
-    "number",
-    "snapshot",
-    "sums_before",
-]
-
 MOST = 2**63
 """No sum of metrics is beyond it, either way."""
 IN_PROGRESS = "phase NOT IN ('published', 'abandoned')"

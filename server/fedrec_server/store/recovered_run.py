@@ -17,18 +17,6 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec_server.store.tables import Row, insert, row_of
 
-__all__ = [
-    "Recovered",
-    "RecoveredRun",
-    "former_revealers",
-    "keep_latest",
-    "note_former",
-    "note_learnt",
-    "read_recovered",
-    "write_learnt",
-    "write_recovered",
-]
-
 _META = "recovered"
 _FORMER = "former_revealers"
 

@@ -51,8 +51,6 @@ from fedrec_server.store.tables import (
     tables,
 )
 
-__all__ = ["SqliteStore"]
-
 SHARED_BYTES = 64 << 10
 """What SQLite needs beside the log in its first step."""
 BUSY_MILLISECONDS = 5_000

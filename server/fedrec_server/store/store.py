@@ -14,16 +14,6 @@ from fedrec_server.rounds.changes import Change
 from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store.durable_files import Spool
 
-__all__ = [
-    "Applicant",
-    "Entry",
-    "EpochRecord",
-    "PublishedRecord",
-    "RunIdentity",
-    "SnapshotRecord",
-    "Store",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:

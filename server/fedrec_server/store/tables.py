@@ -16,21 +16,6 @@ from zlib import crc32
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, Signed
 
-__all__ = [
-    "DATABASE",
-    "SCHEMA_VERSION",
-    "UNCHECKED_VERSION",
-    "Row",
-    "add_checksums",
-    "blob_of",
-    "from_row",
-    "insert",
-    "prepare",
-    "row_of",
-    "table_names",
-    "tables",
-]
-
 DATABASE = "coordinator.sqlite"
 SCHEMA_VERSION = 11
 UNCHECKED_VERSION = 10

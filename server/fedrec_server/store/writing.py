@@ -33,8 +33,6 @@ from fedrec_server.store.recovered_run import Recovered, note_learnt, write_lear
 from fedrec_server.store.store import Entry
 from fedrec_server.store.tables import Row, insert, row_of
 
-__all__ = ["write_change", "write_entry"]
-
 
 def write_change(rows: sqlite3.Connection, change: Change) -> None:
     """Write one change inside the caller's transaction."""

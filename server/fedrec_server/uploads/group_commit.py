@@ -19,8 +19,6 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.uploads.round_collection import Collection
 
-__all__ = ["GroupCommit"]
-
 What = TypeVar("What")
 
 

@@ -19,8 +19,6 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.work import Work
 from fedrec_server.store.durable_files import Draft, DurabilityLost
 
-__all__ = ["Incoming", "StreamTurns"]
-
 BYTES_IN_FLIGHT = 256 << 20
 STREAM_BYTES = 4 << 20
 """What gRPC and the coordinator buffer for one stream, whatever its length: the rest is on disk."""

@@ -13,8 +13,6 @@ from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.state import Round
 
-__all__ = ["Collection", "RunningSum"]
-
 
 class Collection(ABC):
     """The sum of the round in progress, which follows what the store holds of it.

@@ -18,12 +18,6 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sum_name
 from fedrec_server.uploads.round_collection import Collection
 
-__all__ = [
-    "ItemHolders",
-    "RoundSum",
-    "accumulator_of",
-]
-
 
 class ItemHolders:
     """Reads published count rounds, each once; to be used in the store's thread."""

@@ -22,9 +22,6 @@ from fedrec_server.uploads.group_commit import GroupCommit
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
 from fedrec_server.uploads.round_collection import Collection
 
-__all__ = ["IncomingUpdate", "Updates"]
-
-
 Update = tuple[UploadHeader, Callable[[], BinaryIO]]
 """An admitted header, and what opens its bytes; called in the store's thread."""
 

@@ -10,8 +10,6 @@ from urllib.parse import urlencode
 
 from fedrec_client.serve.application import Application
 
-__all__ = ["Answer", "ask"]
-
 OWN = ((b"host", b"127.0.0.1:7480"),)
 
 

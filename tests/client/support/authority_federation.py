@@ -23,8 +23,6 @@ from fedrec_authority.opening.revealer import STATE_FOLDER, Revealer
 from fedrec_client.link.stopping import Stopped
 from fedrec_client.state.round_journal import AUDIT_FILE
 
-__all__ = ["AuthorityWorld", "refused"]
-
 
 class AuthorityWorld(World):
     """The authority's revealer is under test, or the client that believes it."""

@@ -30,8 +30,6 @@ from fedrec.wire.messages import (
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.round_terms import RoundVector
 
-__all__ = ["FakeRound", "World"]
-
 
 @dataclass
 class FakeRound:

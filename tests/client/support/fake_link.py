@@ -27,8 +27,6 @@ from fedrec.wire.messages import (
 if TYPE_CHECKING:
     from client.support.fake_federation import World
 
-__all__ = ["FakeLink", "Killed", "down"]
-
 
 class Killed(BaseException):
     """What kill -9 looks like from inside a test."""

@@ -16,9 +16,11 @@ from fake_clock import FakeClock
 from made_keys import encryption_key_of, keys_of
 
 from fedrec.config.layout import Layout, protection_of
+from fedrec.config.local_sections import ClientSettings
 from fedrec.config.plan import plan_fingerprint, plan_to_json
-from fedrec.config.schema import ClientSettings, DataSettings, Plan, Settings
+from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue
+from fedrec.data.settings import DataSettings
 from fedrec.identity.authority import Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.epoch_secrets import open_epoch
@@ -34,8 +36,6 @@ from fedrec.wire.messages import (
 from fedrec_client.app import ClientApp
 from fedrec_client.membership.membership import Membership, tag_key_of
 from fedrec_client.state.round_journal import AUDIT_FILE
-
-__all__ = ["N_ITEMS", "USERS", "Parties"]
 
 USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")
 N_ITEMS = 12

@@ -17,8 +17,6 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import BestModel, RunPin, users_digest
 
-__all__ = ["Silo"]
-
 
 class Silo:
     """A client's folder that one can publish into.

@@ -14,10 +14,11 @@ from plan_check import check_plan
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
 from fedrec.algorithms.fedrap import accounted_epsilon
 from fedrec.algorithms.whole_decay import coordinates, shrinking
-from fedrec.config.schema import Plan, TrainingSettings, UpdateSettings
+from fedrec.config.schema import Plan, TrainingSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.training.learner import Learner
+from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 61
 

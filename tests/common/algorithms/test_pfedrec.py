@@ -13,10 +13,11 @@ from reference.plain_pfedrec import minibatch, train_user
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
 from fedrec.config.algorithm import accelerator_of
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
+from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 61
 

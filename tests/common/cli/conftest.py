@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-from command import Fedrec, Outcome, fedrec, interactions_file, settings_file
-
-__all__ = ["Fedrec", "Outcome", "ease_file", "fedrec", "interactions_file", "settings_file"]
+from command import Fedrec
 
 
 @pytest.fixture

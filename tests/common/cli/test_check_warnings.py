@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedrec.cli.pricing import warnings_for
-from fedrec.config.schema import Plan, ProtectionSettings
+from fedrec.config.schema import Plan
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
+from fedrec.protection import ProtectionSettings
 
 from .conftest import Fedrec
 

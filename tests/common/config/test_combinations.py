@@ -10,15 +10,10 @@ from plan_check import check_plan
 from fedrec.algorithms import ALGORITHMS, FedMFSettings
 from fedrec.config.combinations import COMBINATIONS, Combination, find_conflicts
 from fedrec.config.layout import vector_spec
-from fedrec.config.schema import (
-    EvaluationSettings,
-    Plan,
-    ProtectionSettings,
-    RoundSettings,
-    UpdateSettings,
-)
-from fedrec.protection import PROTECTIONS
+from fedrec.config.schema import EvaluationSettings, Plan, RoundSettings
+from fedrec.protection import PROTECTIONS, ProtectionSettings
 from fedrec.updates import UPDATES
+from fedrec.updates.settings import UpdateSettings
 
 
 def test_the_default_plan_works() -> None:

@@ -17,7 +17,8 @@ from fedrec.config.explain import (
     section_sentences,
     wrong_sentence,
 )
-from fedrec.config.schema import CoordinatorSettings, PartiesSettings, Settings
+from fedrec.config.local_sections import CoordinatorSettings, PartiesSettings
+from fedrec.config.schema import Settings
 from fedrec.errors import SettingsError
 from fedrec.section import UsedIf
 

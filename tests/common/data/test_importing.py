@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedrec.config.loading import load_settings
-from fedrec.config.schema import DataSettings
 from fedrec.data import PUBLIC, READERS, Reading, import_public, read_interactions
 from fedrec.data.public import Counts, KnownCopy, PublicDataset, cached_path, find
+from fedrec.data.settings import DataSettings
 from fedrec.data.source import read_source
 from fedrec.errors import DataError
 

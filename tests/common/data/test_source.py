@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.config.schema import DataSettings
 from fedrec.data import Catalogue
+from fedrec.data.settings import DataSettings
 from fedrec.data.source import read_source, read_users
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError
 

@@ -15,8 +15,9 @@ from safetensors.numpy import load, save
 from fedrec.algorithms import ALGORITHMS
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import StorageError, TrainingError
+from fedrec.model.blocked_table import BLOCK_BYTES
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import BLOCK_BYTES, copy_rows, is_in_files, room_in, rows_of
+from fedrec.model.tables import copy_rows, is_in_files, room_in, rows_of
 from fedrec.model.tensor_file import file_parts
 from fedrec.training.learner import Learner
 

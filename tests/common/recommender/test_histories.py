@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.cli.recommend import find_history
-from fedrec.config.schema import DataSettings
+from fedrec.data.settings import DataSettings
 from fedrec.errors import DataError
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from reference.plain_updates import largest_values, nearest_of_rank
 
-from fedrec.config.schema import UpdateSettings
 from fedrec.errors import SettingsError
 from fedrec.updates import SVD, TopK
+from fedrec.updates.settings import UpdateSettings
 
 
 def svd(rank, dim):

@@ -7,8 +7,8 @@ from typing import get_args
 from conformance.update_suite import UpdateSuite
 
 from fedrec.config.combinations import COMBINATIONS
-from fedrec.config.schema import UpdateSettings
 from fedrec.updates import UPDATES
+from fedrec.updates.settings import UpdateSettings
 
 
 class TestUpdates(UpdateSuite):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedrec.config.schema import UpdateSettings
 from fedrec.updates import UPDATES
+from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS, DIM, N_ROUNDS = 3706, 64, 1000
 MINUTES = {1: 1.26, 2: 2.51, 4: 5.03, 8: 10.05, 16: 20.11, 32: 40.21, 64: 80.43}

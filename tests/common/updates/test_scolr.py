@@ -9,10 +9,11 @@ import pytest
 import torch
 from reference.plain_updates import subset_of
 
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
 from fedrec.training.learner import Learner
 from fedrec.updates import UPDATES, SCoLR
+from fedrec.updates.settings import UpdateSettings
 
 
 def scolr(rank, dim=8, **settings):

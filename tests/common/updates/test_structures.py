@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrec.config.schema import UpdateSettings
 from fedrec.errors import SettingsError
 from fedrec.updates import UPDATES
+from fedrec.updates.settings import UpdateSettings
 
 
 def test_colr_draws_anew_in_every_round_and_from_the_seed_alone():

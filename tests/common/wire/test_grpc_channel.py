@@ -14,8 +14,9 @@ from tls import credentials
 
 from fedrec.errors import Unreachable
 from fedrec.ids import ClientId
+from fedrec.listening import proxy_words
 from fedrec.wire.admin_link import AdminLink
-from fedrec.wire.grpc_calls import close_channel, open_channel, proxy_words
+from fedrec.wire.grpc_calls import close_channel, open_channel
 from fedrec.wire.grpc_link import GrpcLink
 
 NAMES = [

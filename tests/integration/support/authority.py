@@ -12,8 +12,6 @@ from typing import Any
 from integration.support.bench import Bench
 from integration.support.links import DEADLINE_SECONDS
 
-__all__ = ["AuthorityProcess"]
-
 _SLOW = 3 * DEADLINE_SECONDS
 """Starting it imports what a client imports, beside everything else that runs."""
 

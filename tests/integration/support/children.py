@@ -32,8 +32,6 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.rounds.state import State
 
-__all__ = ["ClientProcess", "CoordinatorProcess", "DidNotStart", "KillClient", "KillCoordinator"]
-
 PRELOADED = [
     "fedrec.algorithms.accelerators.fedmf",
     "fedrec.training.learner",

@@ -25,8 +25,6 @@ from fedrec.wire.messages import (
 )
 from fedrec_client.state.private_store import PrivateStore
 
-__all__ = ["TRICKS", "Falsifier", "Misreporting", "Trick"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:

@@ -12,8 +12,6 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import NOTHING, Remembered, Report, RevealStatement, Task, UploadHeader
 
-__all__ = ["DEADLINE_SECONDS", "Acknowledged", "Gate", "InTurn", "Passing", "Wrap", "poll"]
-
 DEADLINE_SECONDS = 150.0
 """How long a test waits for what must happen; nothing that goes well takes as long."""
 

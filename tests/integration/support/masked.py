@@ -16,18 +16,6 @@ from fedrec.protection import PROTECTIONS
 from fedrec.wire.link import Link
 from fedrec.wire.messages import StepMessage, UploadHeader
 
-__all__ = [
-    "N_CLIENTS",
-    "Gate",
-    "everybody",
-    "keys_of",
-    "let_it_drop_out",
-    "phase_in",
-    "phase_of",
-    "until_others_are_done",
-    "without_cell_of",
-]
-
 Found = Callable[..., Federation]
 
 N_CLIENTS = 9

@@ -14,8 +14,6 @@ from fedrec.identity.identity import Identity
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 
-__all__ = ["POISONED_ROUND", "Poison", "Poisoner"]
-
 POISONED_ROUND = 3
 Poison = Callable[[bytes], bytes]
 

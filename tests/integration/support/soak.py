@@ -15,8 +15,6 @@ from integration.support.bench import Bench, plan_of
 from integration.support.children import ClientProcess, CoordinatorProcess
 from integration.support.parties import operators_link
 
-__all__ = ["Growth", "Held", "Parties", "growth", "held_by", "soak"]
-
 WARM_UP = 0.4
 """Share of the samples in which caches may fill and allocators settle."""
 

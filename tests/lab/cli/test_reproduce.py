@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedrec.algorithms import FedMFSettings
-from fedrec.config.schema import UpdateSettings
 from fedrec.data import PUBLIC, generate
 from fedrec.data.public import Counts, KnownCopy, PublicDataset
 from fedrec.data.writing import write_interactions
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.cli.round_progress import StopRequest
 from fedrec_lab.papers import ROWS, PublishedRow, paper_plan
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fedrec.algorithms import FedRAPSettings
-from fedrec.config.schema import Plan, Settings, UpdateSettings
+from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.errors import SettingsError, TrainingError
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.comparison import comparing
 from fedrec_lab.comparison.comparing import compare, jobs_of
 from fedrec_lab.comparison.training import further_protocols, protocol_groups

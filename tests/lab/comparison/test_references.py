@@ -20,7 +20,6 @@ from fedrec_lab.comparison.references import (
     Ease,
     Fitted,
     ScoredReference,
-    centralised,
     ease,
 )
 from fedrec_lab.comparison.references import centralised as centralised_module

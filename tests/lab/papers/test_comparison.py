@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedrec.errors import StorageError
-from fedrec.evaluation.metrics import Rates
-from fedrec.evaluation.protocols import Protocol
+from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec_lab.papers import ROWS
 from fedrec_lab.papers.comparison import Comparison
 from fedrec_lab.papers.measured_run import Measured

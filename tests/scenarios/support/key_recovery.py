@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from fedrec.protection.residues import Residues
 
-__all__ = ["coefficients", "recover_key", "transform"]
-
 Numbers = NDArray[np.object_]
 Floats = NDArray[np.float64]
 

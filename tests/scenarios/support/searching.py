@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["found_in", "without_empty_pages"]
-
 PAGE_BYTES = 4096
 PAIRS_AT_ONCE = 1 << 24
 

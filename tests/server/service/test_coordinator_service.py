@@ -189,7 +189,7 @@ class TestAdmin:
 def test_context_with_a_secret_key_stops_the_start(kind: type[Protection]) -> None:
     from server.support.federations import authority, spec_of
 
-    from fedrec.config.schema import ProtectionSettings
+    from fedrec.protection import ProtectionSettings
     from fedrec_server.federation import Federation
 
     spec = spec_of()

@@ -13,9 +13,7 @@ from urllib.parse import urlsplit
 from fake_clock import FakeClock
 from server.support.serving import Serving
 
-from fedrec.config.schema import CoordinatorSettings
-
-__all__ = ["Told", "ask", "give_up_rounds", "publish_round", "told", "with_page"]
+from fedrec.config.local_sections import CoordinatorSettings
 
 Told = tuple[str, str, Any]
 """The id, the kind and the content of a message."""

@@ -12,19 +12,13 @@ from blake3 import blake3
 from cells import partition_of
 
 from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import (
-    FederationSettings,
-    Plan,
-    PrivacySettings,
-    ProtectionSettings,
-    RoundSettings,
-)
+from fedrec.config.schema import FederationSettings, Plan, PrivacySettings, RoundSettings
 from fedrec.identity.authority import Authority
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.protection import NoProtection, Protection, SegmentSpec, VectorSpec
+from fedrec.protection import NoProtection, Protection, ProtectionSettings, SegmentSpec, VectorSpec
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,

@@ -52,8 +52,6 @@ from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import RunIdentity
 from fedrec_server.uploads.round_collection import RunningSum
 
-__all__ = ["REPLAY", "History", "play"]
-
 IDENTITY = RunIdentity(
     federation="movies", plan_fingerprint="p", catalogue_fingerprint="c", epoch=1
 )

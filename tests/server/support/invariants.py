@@ -28,8 +28,6 @@ from fedrec_server.rounds.revealing import DISAGREE
 from fedrec_server.rounds.steps import seconds_of
 from fedrec_server.store.store import Store
 
-__all__ = ["Invariants", "payload_of", "whole"]
-
 
 def payload_of(header: UploadHeader) -> bytes:
     """Return the update that a made-up header announces."""

@@ -14,8 +14,6 @@ from server.support.masked import federation_of, masked
 from fedrec.identity.roster import Roster
 from fedrec.protection.masks import KeyList, MaskTerms
 
-__all__ = ["play_round"]
-
 STEP_SECONDS = 3600.0
 
 

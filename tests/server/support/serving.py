@@ -14,7 +14,7 @@ from server.support.driving import told_of
 from server.support.federations import Bench, authority, credentials, identity, operator
 
 from fedrec.clock import Clock
-from fedrec.config.schema import CoordinatorSettings
+from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.key_files import write_secret
 from fedrec.ids import RoundId

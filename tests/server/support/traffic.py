@@ -37,8 +37,6 @@ from fedrec_server.rounds.events import (
 from fedrec_server.rounds.state import Round, Rules, State
 from fedrec_server.rounds.steps import arrived, invited
 
-__all__ = ["Traffic", "random_epoch", "random_history", "sealed"]
-
 DEADLINE_SECONDS = 30.0
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.trained import TrainedAlgorithm
 
-__all__ = ["Accelerator"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:

@@ -34,22 +34,6 @@ if TYPE_CHECKING:
 
     from fedrec.algorithms.cohort import Chunk
 
-__all__ = [
-    "Sampled",
-    "Space",
-    "Trained",
-    "add_row",
-    "begin_user",
-    "dots",
-    "error_of",
-    "fused",
-    "hand_over",
-    "in_steps",
-    "open_space",
-    "row_at",
-    "shuffled",
-    "train_in_parts",
-]
 
 _GOLDEN = -7046029254386353131
 _FIRST = -4658895280553007687

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.fedmf import FedMF
     from fedrec.algorithms.grid import GridSum, RoundSums
 
-__all__ = ["fit", "open_step", "round_of", "take_minibatch"]
-
 
 class CpuUsers(NamedTuple):
     """Users of a chunk, and what they own.

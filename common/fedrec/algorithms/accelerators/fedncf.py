@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.fedncf import FedNCF
     from fedrec.algorithms.grid import RoundSums
 
-__all__ = ["fit"]
 
 _BLOCK = 64
 _FIRST, _SECOND, _THIRD = 32, 16, 8

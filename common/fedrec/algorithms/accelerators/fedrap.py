@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.fedrap import FedRAP
     from fedrec.algorithms.grid import RoundSums
 
-__all__ = ["fit"]
 
 _ITEMS, _OWN = "item_embedding", "own_embedding"
 _ZERO = np.float32(0.0)

@@ -9,8 +9,6 @@ from numba import njit
 
 from fedrec.compiling import COMPILED
 
-__all__ = ["count_pairs"]
-
 
 @njit(**COMPILED)
 def count_pairs(pointers, items, first, counts):

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.pfedrec import PFedRec
 
-__all__ = ["fit"]
-
 
 class CpuUsers(NamedTuple):
     """Users of a chunk, and what they own."""

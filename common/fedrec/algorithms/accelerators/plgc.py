@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.plgc import PLGC
 
-__all__ = ["fit"]
 
 _ITEMS = "item_embedding"
 

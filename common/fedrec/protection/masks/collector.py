@@ -38,8 +38,6 @@ from fedrec.protection.masks.unmasking import Left, Stayed, recover, unmask
 from fedrec.protection.masks.words import MaskWords
 from fedrec.protection.vector import Integers
 
-__all__ = ["Collector", "Step"]
-
 Step = Literal["keys", "shares", "vectors", "signatures", "answers"]
 Content = TypeVar("Content")
 Name = TypeVar("Name", int, ClientId)

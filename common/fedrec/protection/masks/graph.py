@@ -14,15 +14,6 @@ from fedrec.errors import SettingsError
 from fedrec.ids import ClientId, digest
 from fedrec.protection.tolerance import Tolerance
 
-__all__ = [
-    "FEWEST_CLIENTS",
-    "MAX_CLIENTS",
-    "GraphParameters",
-    "draw_holders",
-    "parameters_for",
-    "ring_neighbours",
-]
-
 FEWEST_CLIENTS = 3
 MAX_CLIENTS = 10_000
 COMPLETE_BELOW = 32

@@ -26,27 +26,6 @@ from fedrec.ids import ClientId, canonical, digest
 from fedrec.protection.masks.shamir import SHARE_BYTES
 from fedrec.protection.masks.terms import MaskTerms
 
-__all__ = [
-    "SEALED_BYTES",
-    "WIDE",
-    "WORD",
-    "WORD_BYTES",
-    "KeyAdvertisement",
-    "KeyList",
-    "RoundKeys",
-    "Words",
-    "add_mask",
-    "add_words",
-    "exchange",
-    "open_shares",
-    "pair_mask_key",
-    "private_key",
-    "public_key",
-    "seal_shares",
-    "self_commitment",
-    "self_mask_key",
-]
-
 KEY_BYTES = 32
 
 

@@ -16,28 +16,6 @@ from fedrec.protection.masks.shamir import SHARE_BYTES
 from fedrec.wire.limits import check_client_id, check_count, check_exact
 from fedrec.wire.v1 import masks_pb2
 
-__all__ = [
-    "GivenShares",
-    "Inbox",
-    "ShareBundle",
-    "answer_from_bytes",
-    "answer_to_bytes",
-    "base_state_from_bytes",
-    "inbox_from_bytes",
-    "inbox_to_bytes",
-    "key_list_from_bytes",
-    "key_list_to_bytes",
-    "keys_from_bytes",
-    "keys_to_bytes",
-    "pack",
-    "shares_from_bytes",
-    "shares_to_bytes",
-    "signatures_from_bytes",
-    "signatures_to_bytes",
-    "survivors_statement",
-    "unpack",
-]
-
 
 def pack(positions: Iterable[int], count: int) -> bytes:
     """Return ceil(count / 8) bytes; bit i of the little-endian number stands for position i."""

@@ -42,12 +42,6 @@ from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, su
 from fedrec.protection.masks.shamir import SECRET_BYTES, SHARE_BYTES, split
 from fedrec.protection.masks.terms import MaskTerms
 
-__all__ = [
-    "Participant",
-    "ParticipantState",
-    "Phase",
-]
-
 KIND = "fedrec mask participant"
 Phase = Literal["advertised", "shared", "masked", "signed"]
 _KEY_LIST_BYTES = 32 + 32 + 32 + 64

@@ -19,8 +19,6 @@ from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.stepped import SteppedProtection
 from fedrec.protection.vector import VectorSpec
 
-__all__ = ["Masks"]
-
 _EVERY_SIZE_TO = 128
 """Above, what a graph withstands no longer depends on how shares of its size are rounded."""
 

@@ -38,8 +38,6 @@ from fedrec.protection.round_protocol import (
 from fedrec.protection.tolerance import Tolerance
 from fedrec.protection.vector import Integers, VectorSpec
 
-__all__ = ["MaskRounds"]
-
 UNMASK_THREADS = 2
 
 

@@ -17,8 +17,6 @@ from itertools import accumulate
 
 from fedrec.errors import KeysError
 
-__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "combine", "random_element", "share_at", "split"]
-
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33

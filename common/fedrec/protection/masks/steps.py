@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fedrec.protection.round_protocol import COLLECTING, Step, Steps
 
-__all__ = ["ANSWER", "KEYS", "SHARES", "SIGNATURE", "STEPS", "VECTOR"]
-
 KEYS, SHARES, VECTOR, SIGNATURE, ANSWER = "keys", "shares", "vector", "signature", "answer"
 
 STEPS = Steps(

@@ -14,8 +14,6 @@ from fedrec.protection.masks.graph import (
 from fedrec.protection.round_protocol import RoundTerms
 from fedrec.protection.tolerance import Tolerance
 
-__all__ = ["MaskTerms", "ring_seed"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskTerms:

@@ -21,8 +21,6 @@ from fedrec.protection.masks.keys import (
 )
 from fedrec.protection.masks.shamir import combine
 
-__all__ = ["Left", "Stayed", "recover", "unmask"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Stayed:

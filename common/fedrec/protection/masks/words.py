@@ -18,14 +18,6 @@ from fedrec.protection.masks.keys import WIDE, WORD, WORD_BYTES, Words
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
-__all__ = [
-    "MaskPrice",
-    "MaskWords",
-    "mask_price",
-    "mask_warnings",
-    "plan_masks",
-]
-
 WORD_BITS = 32
 LARGEST_NARROW = 2**31 - 1
 SECURITY_BITS = 128

@@ -12,8 +12,6 @@ from fedrec.training.engines.processes import ProcessEngine, fits_processes
 from fedrec.training.engines.serial import SerialEngine
 from fedrec.training.engines.tasks import estimated_seconds
 
-__all__ = ["Workers", "engine_of"]
-
 Workers = int | Literal["auto"]
 """Processes that train; "auto" takes several where a round is long, one trains in this process."""
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS
 
-__all__ = ["MAXIMUM_CLIPPED", "training_sums"]
-
 MAXIMUM_CLIPPED = 1 << 20
 """More clipped values of one user are not told apart."""
 

@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from fedrec.training.blocks import Room
     from fedrec.training.user_tables import DeviceTables
 
-__all__ = [
-    "Engine",
-    "Job",
-    "Trained",
-    "algorithm_from",
-    "can_be_made_again",
-    "recipe_of",
-]
-
 
 def can_be_made_again(algorithm: Algorithm) -> bool:
     """Return whether another process can import the class: not what a notebook's cell says."""

@@ -25,13 +25,6 @@ from fedrec.training.engines.tasks import Task, tasks_of
 from fedrec.training.engines.worker_process import WorkerProcess
 from fedrec.training.fitting import is_trained_by_steps
 
-__all__ = [
-    "Crew",
-    "ProcessEngine",
-    "ProcessRound",
-    "fits_processes",
-]
-
 
 class Crew:
     """Running workers and the files that they share.

@@ -12,20 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
-from fedrec.model.blocked_table import BlockWriter, NewBlocks
+from fedrec.model.blocked_table import BlockedTable, Table
+from fedrec.model.new_table import BlockWriter, NewBlocks, NewTable
 from fedrec.model.own_folder import OwnFolder
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import BlockedTable, NewTable, Table, TableRoom, copy_rows, reserve
-
-__all__ = [
-    "Place",
-    "PrivateRound",
-    "Scratch",
-    "new_tables",
-    "old_tables",
-    "opened",
-    "write_rows",
-]
+from fedrec.model.tables import TableRoom, copy_rows, reserve
 
 Form = tuple[str, Sequence[int]]
 _ALIGNED = 64

@@ -13,8 +13,6 @@ from fedrec.training.engines.engine import Engine, Job, Trained
 from fedrec.training.fitting import fit_of
 from fedrec.training.user_tables import open_tables
 
-__all__ = ["SerialEngine"]
-
 _COMPILED_BYTES = 128 << 20
 """Memory of users whom compiled code trains at once: more makes nobody faster, and as little as
 this is used again by the next ones, in place of new memory."""

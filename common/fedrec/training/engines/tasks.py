@@ -12,8 +12,6 @@ from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.training.blocks import BLOCK_USERS
 from fedrec.training.engines.engine import Job
 
-__all__ = ["Task", "estimated_seconds", "tasks_of"]
-
 _TASKS_A_WORKER = 2
 _MOST_BYTES = 32 << 20
 """Memory of one task's users; more of them at once make nobody faster."""

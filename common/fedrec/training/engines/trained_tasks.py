@@ -13,14 +13,13 @@ from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.cohort import CohortTables
 from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.algorithms.grid import RoundSums, SumsShape
-from fedrec.model.blocked_table import BlockWriter
-from fedrec.model.tables import Table, give_back, rows_of
+from fedrec.model.blocked_table import Table
+from fedrec.model.new_table import BlockWriter
+from fedrec.model.tables import give_back, rows_of
 from fedrec.training.engines.chunk_metrics import training_sums
 from fedrec.training.engines.engine import algorithm_from
 from fedrec.training.engines.scratch import new_tables, old_tables, opened, write_rows
 from fedrec.training.fitting import Fit, fit_of
-
-__all__ = ["TrainedTasks"]
 
 _CPU = torch.device("cpu")
 

@@ -19,8 +19,6 @@ from fedrec.child_process import end_with_parent
 from fedrec.stop_signals import ignore_stop_signals
 from fedrec.training.engines.worker_process import read_frame, write_frame
 
-__all__ = ["main"]
-
 Frame = tuple[dict[str, Any], bytes]
 
 

@@ -17,13 +17,6 @@ from typing import IO, Any
 
 from fedrec.child_process import module_search_path
 
-__all__ = [
-    "WorkerProcess",
-    "clean_environment",
-    "read_frame",
-    "write_frame",
-]
-
 _LENGTHS = struct.Struct("<IQ")
 
 

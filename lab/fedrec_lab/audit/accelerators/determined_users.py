@@ -9,8 +9,6 @@ from numba import njit
 
 from fedrec.compiling import COMPILED
 
-__all__ = ["look_for_users"]
-
 
 @njit(**COMPILED)
 def _decides(gram, one, other):

@@ -23,8 +23,6 @@ from fedrec_lab.audit.wire.storage import UPDATES, Storage
 from fedrec_lab.audit.wire.traffic import BlobKey, Traffic
 from fedrec_lab.audit.wire.truth import MODEL, Search, Truth
 
-__all__ = ["audit_wire"]
-
 _UPLOADS = BlobKey("SubmitUpdate", "request")
 
 

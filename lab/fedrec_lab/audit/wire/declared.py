@@ -11,18 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "BLOBS",
-    "COLUMNS",
-    "EVENT_KEYS",
-    "FIELDS",
-    "FILES",
-    "KINDS",
-    "Kind",
-    "file_kind",
-    "undeclared_event_keys",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:

@@ -23,8 +23,6 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec_lab.audit.wire.declared import file_kind
 
-__all__ = ["EpochTally", "KnownEpochs", "RosterSource"]
-
 RosterSource = Literal["coordinator", "given", "recorded", "not given"]
 """Where an epoch's roster is from; a recorded one counts because the authority signed it."""
 

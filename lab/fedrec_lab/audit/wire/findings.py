@@ -12,16 +12,6 @@ from fedrec_lab.audit.wire.reading import ENTROPY_BITS, BlobTally
 from fedrec_lab.audit.wire.storage import Storage
 from fedrec_lab.audit.wire.traffic import FieldTally, Traffic
 
-__all__ = [
-    "UNDECLARED",
-    "ClientRow",
-    "EpochRow",
-    "Finding",
-    "WireReport",
-    "storage_findings",
-    "traffic_findings",
-]
-
 UNDECLARED = "undeclared"
 _FEWEST_EQUAL = 0.01
 """Two random blobs of thousands of words share none."""

@@ -18,8 +18,6 @@ from fedrec.errors import FedrecError
 from fedrec.protection import PROTECTIONS, Member, VectorSpec
 from fedrec.protection.envelope import HEADER_BYTES, Envelope
 
-__all__ = ["BlobTally", "PlainReader", "Reading", "byte_entropy", "longest_zero_run"]
-
 ENTROPY_BITS = 7.8
 """Bits of a byte below which bytes are no random ones; 4 KiB of random bytes have above 7.9."""
 ENTROPY_BYTES = 4096

@@ -17,8 +17,6 @@ from fedrec_lab.audit.wire.reading import BlobTally
 from fedrec_lab.audit.wire.traffic import FieldTally
 from fedrec_lab.audit.wire.truth import Search
 
-__all__ = ["UPDATES", "Storage"]
-
 UPDATES = ("update", "unfinished update")
 """Kinds of files that are about one client."""
 

@@ -18,14 +18,6 @@ from fedrec_lab.audit.wire.messages import Leaf, Value, leaves, parse
 from fedrec_lab.audit.wire.reading import BlobTally, Reading
 from fedrec_lab.audit.wire.truth import Search
 
-__all__ = [
-    "BlobKey",
-    "FieldKey",
-    "FieldTally",
-    "Lengths",
-    "Traffic",
-]
-
 Lengths = Literal["number", "one", "several", "by client"]
 """What the lengths of a field's values are like; those of numbers are not looked at."""
 

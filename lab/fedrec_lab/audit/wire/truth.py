@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from fedrec.errors import DataError, FedrecError
 
 if TYPE_CHECKING:
-    from fedrec.model.tables import Table
+    from fedrec.model.blocked_table import Table
 
-__all__ = ["MODEL", "Search", "Truth"]
 
 WINDOW_BYTES = 16
 """Two float64 values: chance finds such a window once in 2^128 places."""

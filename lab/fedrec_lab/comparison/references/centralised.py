@@ -20,26 +20,19 @@ from fedrec.algorithms import (
     Values,
 )
 from fedrec.algorithms.trained import MOST_SAMPLES
-from fedrec.config.schema import ProtectionSettings, Settings, UpdateSettings
+from fedrec.config.schema import Settings
 from fedrec.config.starter import TUNED
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Protocol, Rates, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
+from fedrec.protection import ProtectionSettings
 from fedrec.tensor_products import one_thread
 from fedrec.training.learner import Learner
 from fedrec.training.samplers import draw_samples
+from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
 from fedrec_lab.comparison.references.reference import Reference
 from fedrec_lab.comparison.training import measurements_of, train
-
-__all__ = [
-    "CentRAP",
-    "CentralisedMF",
-    "CentralisedNCF",
-    "Pool",
-    "PooledModel",
-    "centralised",
-]
 
 ROUNDS_BESIDE = TUNED["fedmf"].rounds.total
 """Rounds beside a run with another algorithm."""

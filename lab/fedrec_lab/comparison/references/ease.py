@@ -18,8 +18,6 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec_lab.comparison.references.reference import Fitted, ScoredReference
 
-__all__ = ["Ease", "item_weights"]
-
 GRID = (100.0, 300.0, 1000.0)
 MOST_ITEMS = 20_000
 _CELLS_AT_ONCE = 1 << 23

@@ -17,8 +17,6 @@ from fedrec.errors import SettingsError
 from fedrec.extras import how_to_install
 from fedrec_lab.comparison.references.reference import Fitted, ScoredReference
 
-__all__ = ["IALS"]
-
 GRID = ((1.0, 10.0), (5.0, 20.0), (10.0, 50.0))
 """alpha and lambda."""
 DIM = 64

@@ -16,8 +16,6 @@ from fedrec.evaluation.metrics import Protocol, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
 
-__all__ = ["Fitted", "Reference", "ScoredReference", "training_only"]
-
 Scores = Callable[[NDArray[np.int64]], NDArray[np.floating]]
 """From positions of users to their scores of all items given to `fit`, (n_rows, n_items)."""
 

@@ -1,0 +1,63 @@
+"""What a user has already, looked up in the data that a run folder's settings name.
+
+A deployed federation's folder has no user vectors. Where the user's own data is on this machine,
+the history is enough: `Recommender.fold_in` makes a vector of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrec.config.loading import load_settings
+from fedrec.data.settings import DataSettings
+from fedrec.data.source import read_source
+from fedrec.errors import DataError
+
+_SETTINGS = ("resolved.toml", "clients/*/client.toml", "kits/clients/*/client.toml")
+"""The run's own settings, and in a demo's folder those of its clients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A user's items, each once, and the file that has them."""
+
+    item_ids: tuple[str, ...]
+    source: Path
+
+
+def find_history(run_folder: Path, user: str, data: DataSettings | None = None) -> History:
+    """Return what a user has in the data on this machine.
+
+    Args:
+        run_folder: its settings name the data.
+        user: the user, as the data names it.
+        data: a file to look into in place of those, and how it is read.
+
+    Raises:
+        DataError: nobody has the user, or the given file cannot be used.
+    """
+    sources = list(_sources(run_folder)) if data is None else [data]
+    for source in sources:
+        found = read_source(source, reader="a history")
+        items = dict.fromkeys(found.item_ids[found.user_ids == user].tolist())
+        if items:
+            return History(item_ids=tuple(items), source=Path(str(source.path)))
+    looked = ", ".join(str(source.path) for source in sources) or "no file of this machine"
+    raise DataError(
+        f"User {user!r} has no history here: the vectors stay with the clients, and the settings "
+        f"in {run_folder} name {looked}.",
+        remedy="Ask the user's own client with `fedrec client recommend SETTINGS --user ID`, or "
+        "give the user's data with --data FILE or items with --history ITEM.",
+    )
+
+
+def _sources(run_folder: Path) -> Iterator[DataSettings]:
+    """Yield the data of a run's settings, as far as it is on this machine."""
+    for pattern in _SETTINGS:
+        for path in sorted(run_folder.glob(pattern)):
+            # The environment is about the command at hand, not about the run of that time.
+            data = load_settings(path, environ={}).data
+            if data.path is not None and Path(data.path).is_file():
+                yield data
