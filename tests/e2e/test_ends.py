@@ -145,4 +145,4 @@ def test_whatever_starts_a_process_has_it_end_with_its_parent() -> None:
                 starting.add(path.name)
                 names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
                 assert names & WATCHED or path.name == "worker_process.py", path
-    assert {"seeds.py", "processes.py", "worker_process.py", "fetching.py"} <= starting
+    assert {"seeds.py", "parties.py", "worker_process.py", "fetching.py"} <= starting

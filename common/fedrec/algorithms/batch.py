@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -72,46 +70,6 @@ def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         return vectors @ rows[0].T
     # A matrix product would choose its order of summation by the shape.
     return (rows * vectors[:, None]).sum(-1)
-
-
-def square_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the squares of each row, (...,), of rows (..., dim)."""
-    found: torch.Tensor = _SquareSums.apply(rows)  # type: ignore[no-untyped-call]
-    return found
-
-
-def absolute_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the absolute values of each row, (...,), of rows (..., dim)."""
-    found: torch.Tensor = _AbsoluteSums.apply(rows)  # type: ignore[no-untyped-call]
-    return found
-
-
-class _SquareSums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows)
-        total: torch.Tensor = rows.square().sum(-1)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, outer: torch.Tensor) -> torch.Tensor:
-        (rows,) = ctx.saved_tensors
-        along: torch.Tensor = rows * (2.0 * outer).unsqueeze(-1)
-        return along
-
-
-class _AbsoluteSums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows)
-        total: torch.Tensor = rows.abs().sum(-1)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, outer: torch.Tensor) -> torch.Tensor:
-        (rows,) = ctx.saved_tensors
-        along: torch.Tensor = rows.sgn()
-        return along.mul_(outer.unsqueeze(-1))
 
 
 def layer_shapes(inputs: int, outputs: Sequence[int]) -> tuple[tuple[int, int], ...]:

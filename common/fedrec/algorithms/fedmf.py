@@ -81,7 +81,7 @@ class FedMF(TrainedAlgorithm):
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return gamma (|p|^2 + |q_i|^2), the mean over the samples."""
-        from fedrec.algorithms.batch import square_sums
+        from fedrec.tensor_products import square_sums
 
         gamma = self.settings.regularisation
         if not gamma:

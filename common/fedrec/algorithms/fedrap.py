@@ -286,7 +286,7 @@ class FedRAP(TrainedAlgorithm):
 
     def _regularisers(self, v: Values) -> Iterator[torch.Tensor]:
         """Yield v2 R and -v1 (D_i - C_i)^2 of every row, means over its entries."""
-        from fedrec.algorithms.batch import absolute_sums, square_sums
+        from fedrec.tensor_products import absolute_sums, square_sums
 
         settings, dim = self.settings, self.settings.dim
         if settings.tables == "private":

@@ -14,6 +14,26 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "METRIC_NAMES",
+    "N_CANDIDATES",
+    "PROTOCOLS",
+    "RANK_FIELDS",
+    "RANK_METRICS",
+    "RATES",
+    "SCORERS",
+    "MetricSums",
+    "Protocol",
+    "Rates",
+    "Scorer",
+    "Split",
+    "largest_sums",
+    "ndcg_of_users",
+    "rank_values",
+    "rates_of",
+    "rates_of_ranks",
+]
+
 Scorer = Literal["model", "popularity", "know_nothing", "untrained", "local"]
 Split = Literal["validation", "test"]
 Protocol = Literal["full", "sampled", "paper"]

@@ -16,6 +16,8 @@ from fedrec.data.splits import UserSplit
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Split
 from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
 
+__all__ = ["N_CANDIDATES", "Protocol", "Ranking", "draw_candidates", "held_out_ranks"]
+
 _WORDS_AT_ONCE = 1 << 18
 """Random words in memory while candidates are drawn; so few stay in a processor's cache."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client.state.test_private_store import PIN, header, publish, stage
+from client.state.test_private_store import PIN, header, publish, stage, store
 
 from fedrec.errors import StateWentBack, StorageError
 from fedrec.highwater import FILE
@@ -18,6 +18,8 @@ from fedrec.model.tables import room_in
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.database import STATE_FILE, image_of
 from fedrec_client.state.private_store import PrivateStore
+
+__all__ = ["store"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedrec.algorithms.batch import absolute_sums, square_sums
+from fedrec.tensor_products import absolute_sums, square_sums
 
 PLAIN: list[tuple[Callable[[torch.Tensor], torch.Tensor], Callable[..., torch.Tensor]]] = [
     (square_sums, lambda rows: rows.square().sum(-1)),

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
-from command import Fedrec
+from command import Fedrec, Outcome, fedrec, interactions_file, settings_file
+
+__all__ = ["Fedrec", "Outcome", "ease_file", "fedrec", "interactions_file", "settings_file"]
 
 
 @pytest.fixture

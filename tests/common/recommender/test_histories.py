@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.cli.recommend import find_history
 from fedrec.data.settings import DataSettings
 from fedrec.errors import DataError
+from fedrec.recommender.histories import find_history
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from fedrec_lab.comparison.references.reference import training_only
 @pytest.fixture(params=sorted(REFERENCES))
 def reference(request, monkeypatch):
     monkeypatch.setattr(centralised_module, "ROUNDS_BESIDE", 2)
-    monkeypatch.setattr(centralised, "ROUNDS_BESIDE", 2)
     return REFERENCES[request.param]()
 
 
