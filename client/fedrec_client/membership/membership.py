@@ -26,7 +26,7 @@ from fedrec.identity.sealing import KEY_BYTES, derive, keyed_tag
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.protection import Member, Protection
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,

@@ -14,7 +14,7 @@ from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.section import Section
 from fedrec.updates import UPDATES
 

@@ -6,7 +6,7 @@ import math
 
 from fedrec.config.schema import Plan
 from fedrec.privacy import Mechanism, cheapest_rho, gaussian
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS
 
 
 def mechanism_of(plan: Plan) -> Mechanism | None:

@@ -13,17 +13,11 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 
 from fedrec.errors import KeysError, MalformedUpdate
+from fedrec.identity.secret import SecretKey
 from fedrec.protection.asked_round import AskedRound
 from fedrec.protection.envelope import HEADER_BYTES, Envelope
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.protection import (
-    Accumulator,
-    EnvelopedSum,
-    Member,
-    Protection,
-    check_count,
-)
-from fedrec.protection.secret import SecretKey
+from fedrec.protection.protection import Accumulator, EnvelopedSum, Member, Protection, check_count
 from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
 
 _PIECE_BYTES = 1 << 20

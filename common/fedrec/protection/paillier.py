@@ -26,10 +26,10 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 from fedrec.errors import KeysError, SettingsError
+from fedrec.identity.secret import SecretKey
 from fedrec.protection.envelope import CONTEXT_BYTES, HEADER_BYTES, MARK_BYTES, Envelope
 from fedrec.protection.plan import INDEX_BYTES, ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
-from fedrec.protection.secret import SecretKey
 from fedrec.protection.slot_widths import (
     N_TAGS,
     TAG_MODULUS,
@@ -197,7 +197,7 @@ class Paillier(Protection):
         public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
         kind = PaillierSecretKey
         if self.chosen.preset == _PAPER:
-            from fedrec.protection.phe_key import PheSecretKey
+            from fedrec.protection.paillier_key import PheSecretKey
 
             kind = PheSecretKey
         return self._half(envelope, kind.from_bytes(content[len(context) :], public), tag_key)
@@ -219,7 +219,7 @@ class Paillier(Protection):
             )
         kind = PaillierEncryptor
         if self.chosen.preset == _PAPER:
-            from fedrec.protection.phe_key import PheEncryptor
+            from fedrec.protection.paillier_key import PheEncryptor
 
             kind = PheEncryptor
         public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)

@@ -12,7 +12,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
 from fedrec.protection.asked_round import opening_seconds
 from fedrec.protection.round_protocol import ONE_STEP, SUMMING
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     Report,

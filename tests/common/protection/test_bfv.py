@@ -10,9 +10,8 @@ from conformance.protection_suite import extreme, make_party
 
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
-from fedrec.protection.bfv import BFVMember
-from fedrec.protection.blocks import unpack_blocks
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.lattice import BFVMember, unpack_blocks
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import MAX_BOUND
 

@@ -8,9 +8,8 @@ from conformance.protection_suite import extreme, make_party, random_vectors
 
 from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import unpack_blocks
-from fedrec.protection.ckks import CKKSMember
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.lattice import CKKSMember, unpack_blocks
 
 
 @pytest.mark.slow

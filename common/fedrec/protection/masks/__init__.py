@@ -23,7 +23,7 @@ from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle
 from fedrec.protection.masks.participant import Participant
 from fedrec.protection.masks.terms import MaskTerms
 from fedrec.protection.masks.words import MaskWords, plan_masks
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import Tolerance
 
 __all__ = [
     "MAX_CLIENTS",

@@ -11,7 +11,9 @@ What it does not give: it cannot tell whether a client masked the vector that it
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from typing import Literal, TypeVar
 
@@ -28,17 +30,24 @@ from fedrec.protection.masks.keys import (
     WORD,
     KeyAdvertisement,
     KeyList,
+    Words,
+    add_mask,
     add_words,
+    pair_mask_key,
+    private_key,
     public_key,
     self_commitment,
+    self_mask_key,
 )
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
+from fedrec.protection.masks.shamir import recover
 from fedrec.protection.masks.terms import MaskTerms
-from fedrec.protection.masks.unmasking import Left, Stayed, recover, unmask
 from fedrec.protection.masks.words import MaskWords
 from fedrec.protection.vector import Integers
 
 Step = Literal["keys", "shares", "vectors", "signatures", "answers"]
+Mask = tuple[Callable[[], bytes], int]
+"""The key of a mask, made when it is needed, and the sign that takes it off."""
 Content = TypeVar("Content")
 Name = TypeVar("Name", int, ClientId)
 
@@ -312,21 +321,24 @@ class Collector:
             RevealRefused: when no honest vectors add up to the sum.
         """
         self._expect("answers")
-        stayed, left = [], []
-        for owner, shares in self._shares().items():
-            if owner in self._vectors:
-                stayed.append(self._stayed(owner, shares))
-            else:
-                left.append(self._left(owner, shares))
-        words = unmask(
-            self._total,
-            self._round_digest,
-            stayed,
-            left,
-            n_wide=self._words.n_wide,
-            threads=threads,
-        )
-        return self._words.decode(words, len(self._vectors))
+        masks = [
+            mask
+            for owner, shares in self._shares().items()
+            for mask in (self._own if owner in self._vectors else self._common)(owner, shares)
+        ]
+        n_wide, total = self._words.n_wide, self._total.copy()
+
+        def added_up(part: Sequence[Mask]) -> Words:
+            words = np.zeros(len(total), dtype=WORD)
+            for make_key, sign in part:
+                add_mask(words, make_key(), sign, n_wide=n_wide)
+            return words
+
+        # Ciphers and sums run outside the interpreter's lock.
+        with ThreadPoolExecutor(threads) as pool:
+            for words in pool.map(added_up, [masks[start::threads] for start in range(threads)]):
+                add_words(total, words, 1, n_wide=n_wide)
+        return self._words.decode(total, len(self._vectors))
 
     def _shares(self) -> dict[int, dict[int, bytes]]:
         """Return by owner, and place, what was given: of a seed or of a mask key."""
@@ -338,24 +350,32 @@ class Collector:
                 shares[owner][holder + 1] = share
         return shares
 
-    def _stayed(self, owner: int, shares: dict[int, bytes]) -> Stayed:
+    def _own(self, owner: int, shares: dict[int, bytes]) -> Iterator[Mask]:
+        """Yield a survivor's own mask, which is still in the sum."""
         commitment = self._bundles[owner].self_commitment
 
         def is_right(seed: bytes) -> bool:
             return self_commitment(self._round_digest, seed, own=owner) == commitment
 
-        return Stayed(own=owner, seed=recover(shares, self.graph.threshold, is_right))
+        seed = recover(shares, self.graph.threshold, is_right)
+        yield partial(self_mask_key, self._round_digest, seed, own=owner), -1
 
-    def _left(self, owner: int, shares: dict[int, bytes]) -> Left:
+    def _common(self, owner: int, shares: dict[int, bytes]) -> Iterator[Mask]:
+        """Yield the masks that survivors had in common with a client that dropped out."""
         keys = self._key_list.keys
 
-        def is_right(private: bytes) -> bool:
-            return public_key(private) == keys[owner].mask_key
+        def is_right(raw: bytes) -> bool:
+            return public_key(raw) == keys[owner].mask_key
 
-        private = recover(shares, self.graph.threshold, is_right)
+        private = private_key(recover(shares, self.graph.threshold, is_right))
         near = set(self._bundles[owner].holders) | self._inboxes[owner].keys()
-        partners = tuple((other, keys[other].mask_key) for other in near & self._vectors.keys())
-        return Left(own=owner, private=private, partners=partners)
+        for other in near & self._vectors.keys():
+            make_key = partial(
+                pair_mask_key, self._round_digest, private, keys[other].mask_key,
+                own=owner, other=other,
+            )  # fmt: skip
+            # The partner added its half if its position is the lower one.
+            yield make_key, -1 if other < owner else 1
 
     def _sharer(self, client_id: ClientId) -> int:
         own = self._key_list.position(client_id)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedrec.errors import SettingsError
 from fedrec.ids import ClientId, digest
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import Tolerance
 
 FEWEST_CLIENTS = 3
 MAX_CLIENTS = 10_000

@@ -1,4 +1,4 @@
-"""What all participants of a round must have been told alike."""
+"""A round under masks: its five steps, and what all participants must have been told alike."""
 
 from __future__ import annotations
 
@@ -11,8 +11,21 @@ from fedrec.protection.masks.graph import (
     GraphParameters,
     parameters_for,
 )
-from fedrec.protection.round_protocol import RoundTerms
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.round_protocol import COLLECTING, RoundTerms, Step, Steps
+from fedrec.protection.settings import Tolerance
+
+KEYS, SHARES, VECTOR, SIGNATURE, ANSWER = "keys", "shares", "vector", "signature", "answer"
+
+STEPS = Steps(
+    (
+        Step(name=KEYS, phase=COLLECTING),
+        Step(name=SHARES, phase="sharing", refusal="mask_keys_refused"),
+        Step(name=VECTOR, phase="masking", brings_vector=True, refusal="mask_inbox_refused"),
+        Step(name=SIGNATURE, phase="signing", refusal="survivors_refused"),
+        # With enough shares the coordinator can read the sum, also where the round is given up.
+        Step(name=ANSWER, phase="unmasking", opens_sum=True, refusal="shares_refused"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
