@@ -31,9 +31,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
-from fedrec.training.blocks import blocks_of, buckets_of
+from fedrec.training.blocks import blocks_of, buckets_of, draw_samples
 from fedrec.training.learner import Learner
-from fedrec.training.samplers import draw_samples
 from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 61
