@@ -9,7 +9,7 @@ from fedrec.config.algorithm import about_algorithm, algorithm_of
 from fedrec.config.noise import mechanism_of
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
-from fedrec.privacy.gaussian import FEWEST_STEPS
+from fedrec.privacy.noise import FEWEST_STEPS
 from fedrec.protection import PROTECTIONS
 
 Problem = tuple[tuple[str, ...], str]

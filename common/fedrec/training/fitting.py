@@ -16,7 +16,7 @@ from fedrec.algorithms.declarations import UploadNoise
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS
-from fedrec.privacy.random_bits import RandomBits, gaussian_noise, laplace_noise
+from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
 from fedrec.tensor_products import one_thread
 from fedrec.training.trainer import Trainer
 

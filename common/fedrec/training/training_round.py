@@ -22,7 +22,7 @@ from fedrec.algorithms.optimisers import (
     own_moments,
 )
 from fedrec.algorithms.whole_decay import decaying, shrinking
-from fedrec.privacy.random_bits import RandomBits, gaussian_noise
+from fedrec.privacy.noise import RandomBits, gaussian_noise
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm

@@ -14,7 +14,7 @@ from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks, trainer
 from fedrec.training.fitting import fit_of
-from fedrec.updates.topk import TopK
+from fedrec.updates.compressed import TopK
 
 WITHOUT_A_LOOP = {"ease"}
 """It counts pairs in one pass, on the processor on every device."""

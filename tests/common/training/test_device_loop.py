@@ -25,7 +25,7 @@ from fedrec.training.blocks import Block
 from fedrec.training.trained_block import TrainedBlock
 from fedrec.training.trainer import Trainer
 from fedrec.training.training_round import TrainingRound
-from fedrec.updates.topk import TopK
+from fedrec.updates.compressed import TopK
 
 pytestmark = pytest.mark.slow
 
