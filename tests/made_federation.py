@@ -19,8 +19,8 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data import partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.identity.certificates import CERTIFICATE_FILE
+from fedrec.identity.document import write_public
 from fedrec.identity.identity import Identity
-from fedrec.identity.key_files import write_public
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
 from fedrec_authority.folder.authority_folder import AuthorityFolder

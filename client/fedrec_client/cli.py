@@ -98,11 +98,11 @@ def run(
     """
     from fedrec.config.layout import protection_modules, training_modules
     from fedrec.config.loading import load_settings
+    from fedrec.environment import ACCEPT_FLAG
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.privacy import BUDGET_SPENT
-    from fedrec.provenance import ACCEPT_FLAG
     from fedrec_client.app import ClientApp
     from fedrec_client.events import log_event
     from fedrec_client.link.stopping import Stopped, StopSwitch
@@ -310,8 +310,7 @@ def identity(
 ) -> None:
     """Make this client's keys in an empty or new folder, and show what the key authority needs."""
     from fedrec.config.loading import load_settings
-    from fedrec.identity.client_folder import new_or_known_identity
-    from fedrec.identity.identity import PUBLIC_FILE
+    from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
 
     settings = load_settings(settings_file, {"client.state": state})
     folder = Path(settings.client.state)

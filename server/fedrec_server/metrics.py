@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import ERRORS, InternalError
-from fedrec.monitoring import Numbers
-from fedrec.monitoring.endpoint import BYTES, SECONDS
+from fedrec.monitoring import BYTES, SECONDS, Numbers
 from fedrec_server.engine import Engine
 from fedrec_server.membership.member_states import missing
 from fedrec_server.rounds.backoff import is_stalled

@@ -16,8 +16,8 @@ from fedrec.config.schema import Settings
 from fedrec.durable import make_private, sync
 from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
 from fedrec.folder_lock import FolderLock
+from fedrec.identity.document import read_public
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.identity.key_files import read_public
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.training.round_vectors import RoundVectors

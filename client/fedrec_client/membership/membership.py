@@ -28,6 +28,7 @@ from fedrec.model.state import SharedState
 from fedrec.protection import Member, Protection
 from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     Report,
@@ -35,7 +36,6 @@ from fedrec.wire.messages import (
     RoundKind,
     UploadHeader,
 )
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.round_terms import RoundSeal, RoundTerms, RoundVector
 from fedrec_client.membership.statements import About, check_follows, check_reports, check_statement
 

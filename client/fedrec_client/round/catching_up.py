@@ -28,7 +28,7 @@ from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.training.server_half import shape_problem
 from fedrec.wire.chunks import Blob
-from fedrec.wire.limits import MAX_REFUSED
+from fedrec.wire.fields import MAX_REFUSED
 from fedrec.wire.messages import PublishedRound, Snapshot, manifest_digest
 from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel

@@ -18,8 +18,8 @@ from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.bounds import most_users
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.membership import Membership
 from fedrec_client.membership.round_terms import RoundTerms, RoundVector
 from fedrec_client.state.counted_data import CountedData

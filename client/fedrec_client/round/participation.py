@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.ids import RoundId, UserId, canonical
-from fedrec.wire.limits import NONCE_BYTES
+from fedrec.wire.fields import NONCE_BYTES
 from fedrec.wire.messages import StepTask, Train, UploadHeader
 from fedrec_client.membership.round_terms import RoundTerms
 from fedrec_client.round.context import RoundContext

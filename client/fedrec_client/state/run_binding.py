@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedrec.environment import Provenance
 from fedrec.errors import CoordinatorWentBack, PlanMismatch
 from fedrec.ids import RoundId
-from fedrec.provenance import Provenance
 from fedrec_client.state.stored_state import PausedCell, RunPin, StoredState
 
 

@@ -234,8 +234,8 @@ def _refusals(
     from fedrec.config.algorithm import algorithm_of
     from fedrec.config.exposure import check_exposure, check_own_floor
     from fedrec.data.source import check_one_party
+    from fedrec.formats import check_runs_folder
     from fedrec.model.tables import room_in
-    from fedrec.runs_folder import check_runs_folder
     from fedrec.training.starting import check_start
 
     plan, client = settings.plan, settings.client

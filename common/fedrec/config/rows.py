@@ -19,7 +19,7 @@ from fedrec.errors import SettingsError
 from fedrec.identity.cells import Partition
 from fedrec.ids import canonical, digest
 from fedrec.model.state import SharedState
-from fedrec.wire.stated_rows import StatedRows
+from fedrec.wire.fields import StatedRows
 
 Number = TypeVar("Number", np.int64, np.float64)
 

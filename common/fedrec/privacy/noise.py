@@ -4,8 +4,8 @@ Discrete Gaussian noise: integers k with probability proportional to exp(-k^2 / 
 over Skellam because shares of it add up to it: for independent discrete Gaussians the law of
 x_1 + b x_2 is that of standard deviation sqrt(s_1^2 + b^2 s_2^2), every probability within a factor
 1 +- 4 exp(-2 pi^2 s^2), 1/s^2 = 1/s_2^2 + b^2/s_1^2 (Poisson summation of the inner sum; Peikert
-2010, theorem 3.1). The same lemma makes a wide one of narrow ones, which come from small tables, and
-the sum over clients. With s >= 2, as everywhere here, the factor is 1 +- 3e-34.
+2010, theorem 3.1). The same lemma makes a wide one of narrow ones, which come from small tables,
+and the sum over clients. With s >= 2, as everywhere here, the factor is 1 +- 3e-34.
 
 It also makes the noise a function of continuous Gaussian noise of variance s^2 - 4: adding
 discrete noise of standard deviation 2 around a continuous one gives the discrete one of s. So

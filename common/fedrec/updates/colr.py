@@ -8,8 +8,8 @@ At rank = dim the basis is orthonormal and CoLR equals FedMF exactly.
 SCoLR is CoLR whose users train only some rows of B, as many as each of them can afford (section 4.4
 and Algorithm 2; no code was released). r = `update.rank` is the global rank. In each round a user
 draws r_u, uniform on 1..r, and a set S_u of r_u rows of B, uniform over all such sets:
-q_i = Q_i + A_i B[S_u], everything else as in CoLR. B keeps its scale sqrt(d / r) and the gradient of
-A its factor sqrt(r / d) whatever r_u is, so that r_u = r for everybody is CoLR.
+q_i = Q_i + A_i B[S_u], everything else as in CoLR. B keeps its scale sqrt(d / r) and the gradient
+of A its factor sqrt(r / d) whatever r_u is, so that r_u = r for everybody is CoLR.
 
 The vector that travels is n_items x r for everybody, zero outside S_u: protected sums need equal
 lengths, and a length would tell r_u.

@@ -1,8 +1,8 @@
 """Compression after training: full rows are trained, and what is sent is made smaller.
 
-As the CoLR paper's baselines do it (section 5.2), both ways: a user's change is compressed before it
-is clipped, rounded and summed; the mean change is compressed again by every party that applies it,
-so that everybody goes on from the same Q. Nothing is carried over to the next round.
+As the CoLR paper's baselines do it (section 5.2), both ways: a user's change is compressed before
+it is clipped, rounded and summed; the mean change is compressed again by every party that applies
+it, so that everybody goes on from the same Q. Nothing is carried over to the next round.
 
 `update.compress` = "user" is the papers' (where a client is a user); sums do not depend on how
 users are grouped. With "client" a silo compresses the sum of its users' changes: what is lost

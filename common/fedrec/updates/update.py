@@ -1,9 +1,9 @@
 """The update structure: what is trained and sent in place of a full item table, or all of it.
 
 What the CoLR paper counts as the size of a message, and how long its link takes for it: Table 2 of
-the paper multiplies numbers of 4 bytes with rounds and divides by the speeds of one link. Nothing of
-it is what this package sends: that is the whole vector of an update, counts and metrics included,
-under its protection (`fedrec check` prints both).
+the paper multiplies numbers of 4 bytes with rounds and divides by the speeds of one link. Nothing
+of it is what this package sends: that is the whole vector of an update, counts and metrics
+included, under its protection (`fedrec check` prints both).
 """
 
 from __future__ import annotations

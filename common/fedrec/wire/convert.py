@@ -16,8 +16,7 @@ from google.protobuf.message import Message
 
 from fedrec.errors import ProtocolError
 from fedrec.wire.chunks import Blob
-from fedrec.wire.fields import behind_it
-from fedrec.wire.limits import check_exact, check_round
+from fedrec.wire.fields import behind_it, check_exact, check_round
 from fedrec.wire.messages import (
     Application,
     FederationInfo,

@@ -16,7 +16,7 @@ from fedrec.listening import is_own_address, split_address
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
 from fedrec.wire.error_status import calling
-from fedrec.wire.limits import MAX_MESSAGE_BYTES
+from fedrec.wire.fields import MAX_MESSAGE_BYTES
 
 CLOSING_SECONDS = 2.0
 

@@ -148,8 +148,8 @@ def evaluate(
     from fedrec.config.layout import training_modules
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.environment import provenance_of
     from fedrec.extras import require
-    from fedrec.provenance import provenance_of
     from fedrec_lab.comparison.comparing import compare
 
     check_is_resumed(accept_other_arithmetic, resume)

@@ -19,12 +19,12 @@ from fedrec.config.layout import protection_modules, protection_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.data import partition_users
+from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.extras import require
 from fedrec.planning.cell_rows import cells_in_use, cells_of_roster
 from fedrec.planning.statements import trust_statement
-from fedrec.provenance import provenance_of
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.wire import WireReport
 from fedrec_lab.demo.comparison import (

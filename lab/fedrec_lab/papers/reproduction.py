@@ -15,9 +15,9 @@ from fedrec.data.readers import read_interactions
 from fedrec.data.reading import Reading
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.durable import write_whole
+from fedrec.environment import provenance_of
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Protocol
-from fedrec.provenance import provenance_of
 from fedrec_lab.comparison.training import draws_negatives, protocol_groups
 from fedrec_lab.papers.measured_run import Measured
 from fedrec_lab.papers.row import PublishedRow

@@ -18,6 +18,7 @@ from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Settings
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
+from fedrec.environment import Provenance
 from fedrec.errors import SettingsError, StorageError
 from fedrec.folder_lock import FolderLock
 from fedrec.formats import CHECKPOINT_FILE, check_format, format_number
@@ -26,7 +27,6 @@ from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
 from fedrec.planning.cell_rows import Cells
-from fedrec.provenance import Provenance
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import Version
 

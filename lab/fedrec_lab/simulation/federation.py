@@ -18,6 +18,7 @@ from fedrec.config.noise import fewest_clients, mechanism_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
+from fedrec.environment import provenance_of
 from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
@@ -25,7 +26,6 @@ from fedrec.model.tables import room_in
 from fedrec.planning.cell_rows import Cells, cells_in_use, held_in_cells
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.protection.rehearsal import Rehearsal, check_summands, rehearse
-from fedrec.provenance import provenance_of
 from fedrec.training.evaluator import Segments
 from fedrec.training.learner import Contribution
 from fedrec.training.starting import check_start

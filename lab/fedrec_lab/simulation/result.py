@@ -13,13 +13,13 @@ from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
+from fedrec.environment import Provenance
 from fedrec.evaluation.chance import no_learning_rates
 from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split
 from fedrec.evaluation.protocols import held_out_ranks
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.planning.cautions import protocol_cautions
-from fedrec.provenance import Provenance
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.training.learner import Learner
 from fedrec_lab.reports.bootstrap import PairedBootstrap, paired_bootstrap

@@ -15,8 +15,8 @@ from fedrec.errors import (
 )
 from fedrec.ids import ClientId
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.backoff import after_silence, pause_seconds
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
 from fedrec_server.rounds.last_count import LastCount

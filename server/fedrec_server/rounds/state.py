@@ -14,13 +14,13 @@ from fedrec.protection.asked_round import opening_seconds
 from fedrec.protection.round_protocol import ONE_STEP, SUMMING
 from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
     Report,
     RoundKind,
     UploadHeader,
     manifest_digest,
 )
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.last_count import LastCount
 

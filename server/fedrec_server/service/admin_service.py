@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedrec.errors import SettingsError
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
-from fedrec.wire.limits import check_number
+from fedrec.wire.fields import check_number
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
 from fedrec_server.engine import Engine

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fedrec.errors import KeysError, NotInRoster, RefusedError, WrongIdentity
 from fedrec.identity.certificates import is_invitation, key_of, name_of, split_certificates
-from fedrec.identity.key_files import read_public
+from fedrec.identity.document import read_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 

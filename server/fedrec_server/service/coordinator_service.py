@@ -27,7 +27,7 @@ from fedrec.wire.convert import (
     UPLOAD_STATUS,
     remembered_from_proto,
 )
-from fedrec.wire.limits import (
+from fedrec.wire.fields import (
     check_client_id,
     check_code,
     check_exact,

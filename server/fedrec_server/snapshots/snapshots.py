@@ -11,7 +11,7 @@ from fedrec.config.layout import shared_values
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, Chunk
-from fedrec.wire.limits import MAX_REPORTS
+from fedrec.wire.fields import MAX_REPORTS
 from fedrec.wire.messages import MakeSnapshot, Report, Snapshot, Task
 from fedrec_server.membership.admission import Admission
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import Report, RevealStatement, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.last_count import LastCount

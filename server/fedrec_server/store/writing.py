@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.stated_rows import StatedRows
+from fedrec.wire.fields import StatedRows
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     CellsPaused,

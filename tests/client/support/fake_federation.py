@@ -17,6 +17,7 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     PublishedRound,
@@ -27,7 +28,6 @@ from fedrec.wire.messages import (
     UploadHeader,
     Wait,
 )
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.round_terms import RoundVector
 
 

@@ -17,7 +17,7 @@ from fedrec.wire.convert import (
     remembered_from_proto,
     remembered_to_proto,
 )
-from fedrec.wire.limits import MAX_CONTRIBUTIONS, MAX_REPORTS
+from fedrec.wire.fields import MAX_CONTRIBUTIONS, MAX_REPORTS
 from fedrec.wire.messages import (
     NOTHING,
     Application,

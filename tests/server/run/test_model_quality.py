@@ -16,7 +16,7 @@ from fedrec.evaluation.metrics import METRIC_NAMES, Protocol
 from fedrec.ids import RoundId
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.chunks import Blob
-from fedrec.wire.stated_rows import StatedRows
+from fedrec.wire.fields import StatedRows
 from fedrec_server.rounds.changes import RoundPublished
 from fedrec_server.run.model_quality import LatestQuality
 from fedrec_server.service.admin_service import AdminService

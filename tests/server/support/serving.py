@@ -16,7 +16,7 @@ from server.support.federations import Bench, authority, credentials, identity, 
 from fedrec.clock import Clock
 from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.identity.certificates import Credentials
-from fedrec.identity.key_files import write_secret
+from fedrec.identity.document import write_secret
 from fedrec.ids import RoundId
 from fedrec.wire.convert import UPLOAD_HEADER
 from fedrec.wire.grpc_calls import open_channel
