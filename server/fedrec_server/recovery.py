@@ -28,9 +28,9 @@ from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.membership.key_rotation import keep_epoch
 from fedrec_server.rounds.revealing import numbers_used
 from fedrec_server.store.durable_files import sealed_name, snapshot_name
-from fedrec_server.store.intact import FormerFolder, installed_bundle, read_former_folder
-from fedrec_server.store.recovered_run import Recovered, RecoveredRun
 from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.store.state_folder import FormerFolder, installed_bundle, read_former_folder
+from fedrec_server.store.writing import Recovered, RecoveredRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

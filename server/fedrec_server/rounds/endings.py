@@ -19,8 +19,7 @@ from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement
 from fedrec_server.rounds.backoff import after_silence, pause_seconds
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
-from fedrec_server.rounds.last_count import LastCount
-from fedrec_server.rounds.state import Ending, Reporting, Round, State
+from fedrec_server.rounds.state import Ending, LastCount, Reporting, Round, State
 from fedrec_server.rounds.steps import arrived
 
 EPOCH_CHANGED = "the key epoch changed"

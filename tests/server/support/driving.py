@@ -16,9 +16,9 @@ from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob, Chunk, split
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
-from fedrec_server.opening.reveals import take_report
+from fedrec_server.opening import take_report
 from fedrec_server.rounds.state import Round, State
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
 
 

@@ -24,7 +24,7 @@ from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import UploadHeader
 from fedrec.wire.v1 import update_pb2
 from fedrec_server.app import Coordinator
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint
 
 HOSTS = ("127.0.0.1", "localhost")
 T = TypeVar("T")
