@@ -36,10 +36,10 @@ from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions, generate
 from fedrec.data.settings import DataSettings
 from fedrec.data.source import read_source
+from fedrec.follower.events import ClientEvent
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
-from fedrec_client.events import ClientEvent
 from fedrec_lab.demo.workspace import DemoData
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue

@@ -16,8 +16,8 @@ from client.support.fake_parties import USERS
 from fedrec.cli.main import main
 from fedrec.config.schema import Settings
 from fedrec.data.settings import DataSettings
+from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.wire.messages import Finished
-from fedrec_client.link.stopping import Stopped, StopSwitch
 
 pytestmark = pytest.mark.slow
 

@@ -18,10 +18,10 @@ from fedrec.data.settings import DataSettings
 from fedrec.data.source import check_one_party, read_users
 from fedrec.data.splits import leave_one_out, undivided
 from fedrec.errors import StorageError
+from fedrec.follower.stored_state import users_digest
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec_client.state.held_model import HeldModel, Which, read_held_model
-from fedrec_client.state.stored_state import users_digest
 
 
 def own_recommender(settings: Settings, which: Which = "best") -> Recommender:

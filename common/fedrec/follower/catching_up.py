@@ -24,14 +24,14 @@ from fedrec.errors import (
     SplitView,
     StorageError,
 )
+from fedrec.follower.context import RoundContext
+from fedrec.follower.shared_model import SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.training.server_half import shape_problem
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.messages import PublishedRound, Snapshot, manifest_digest
-from fedrec_client.round.context import RoundContext
-from fedrec_client.round.local_model import SharedModel
 
 
 class CatchingUp:
