@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import ERRORS, InternalError
 from fedrec.monitoring import BYTES, SECONDS, Numbers
+from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.engine import Engine
 from fedrec_server.membership.member_states import missing
 from fedrec_server.rounds.backoff import is_stalled

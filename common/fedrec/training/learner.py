@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.config.rows import OwnRows
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.rows import OwnRows
+from fedrec.plan.schema import Plan
 from fedrec.training.evaluator import Evaluator, Segments
 from fedrec.training.user_half import UserHalf, train_locally
 from fedrec.wire.messages import RoundKind
