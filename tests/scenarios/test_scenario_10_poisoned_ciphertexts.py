@@ -161,7 +161,7 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
     code = (
         "import sys\n"
         "import fedrec_server.app\n"
-        "from fedrec.protection import blocks, envelope, lattice\n"
+        "from fedrec.protection import blocks, lattice, plan\n"
         "assert not {'tenseal', '_tenseal_cpp', 'fedrec_client'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

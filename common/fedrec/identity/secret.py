@@ -66,3 +66,8 @@ class SecretKey(Secret):
         trace: TracebackType | None,
     ) -> None:
         self.destroy()
+
+
+def exported(secret: bytes | SecretKey) -> bytes:
+    """Return a secret's bytes; see `SecretKey.export_for_wrapping`."""
+    return secret if isinstance(secret, bytes) else secret.export_for_wrapping()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedrec.errors import SettingsError
 from fedrec.protection.blocks import ResidueLayout, batching_prime, coefficient_primes
-from fedrec.protection.envelope import HEADER_BYTES
-from fedrec.protection.plan import LimbLayout, ProtectionPlan
+from fedrec.protection.plan import HEADER_BYTES, LimbLayout, ProtectionPlan
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import VectorSpec
 

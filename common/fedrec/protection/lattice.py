@@ -18,14 +18,13 @@ give it either, at more than twice its bytes.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import BinaryIO, ClassVar
 
 import numpy as np
 
 from fedrec.errors import KeysError, MalformedUpdate, RevealRefused
-from fedrec.identity.secret import SecretKey
+from fedrec.identity.secret import SecretKey, exported
 from fedrec.protection.blocks import BlockCipher, ResidueLayout, Residues, new_keys, without_secret
 from fedrec.protection.encryption_parameters import (
     BFV_PRESETS,
@@ -34,8 +33,7 @@ from fedrec.protection.encryption_parameters import (
     plan_ckks,
     resized,
 )
-from fedrec.protection.envelope import CONTEXT_BYTES, Envelope
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.plan import CONTEXT_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.protection import (
     Accumulator,
     EnvelopedSum,
@@ -85,6 +83,10 @@ def unpack_blocks(layout: ResidueLayout, body: memoryview) -> list[Residues]:
     return [layout.unpack(body[start : start + step]) for start in range(0, len(body), step)]
 
 
+MAX_RESIDUE = 0.25
+MAX_VALUE = 2.0**53
+
+
 class BlockMember(Member):
     """Encrypts vectors and reveals sums, block by block."""
 
@@ -131,7 +133,7 @@ class BlockMember(Member):
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._plan.max_summands)
         blocks = unpack_blocks(self._layout, body)
-        rows = self.whole([cipher.decrypt(block) for block in blocks])
+        rows = self._whole([cipher.decrypt(block) for block in blocks])
         counter = cipher.n_slots - self._plan.n_tags - 1
         if names is not None:
             slots, tags = rows[:, : counter + 1], rows[:, counter + 1 :]
@@ -147,7 +149,7 @@ class BlockMember(Member):
     def over(self, protection: Protection) -> Member:
         """Return this half for another vector; see `Member.over`."""
         plan = protection.chosen
-        return type(self)(
+        return BlockMember(
             protection.spec,
             plan,
             self._envelope.over(plan),
@@ -160,13 +162,25 @@ class BlockMember(Member):
         """Forget the key."""
         self._cipher = self._tagging = None
 
-    @abstractmethod
-    def whole(self, values: list[list[float]]) -> Integers:
-        """Return the integers that the blocks' decrypted slots stand for, or refuse them.
+    def _whole(self, values: list[list[float]]) -> Integers:
+        """Return the integers that decrypted slots stand for, int64 (n_blocks, n_slots).
 
-        Returns:
-            int64 (n_blocks, n_slots).
+        BFV decrypts to integers.
+
+        Raises:
+            RevealRefused: for a slot that is further from an integer than noise can carry it.
         """
+        if self._plan.scale_bits is None:
+            return np.array(values, dtype=np.int64)
+        real = np.array(values, dtype=np.float64)
+        rounded = np.rint(real)
+        near = np.abs(real - rounded) <= MAX_RESIDUE
+        if not (near & (np.abs(rounded) < MAX_VALUE)).all():
+            raise RevealRefused(
+                "The sum does not decrypt to whole numbers.",
+                remedy="A contribution is damaged, or made with another key: abandon the round.",
+            )
+        return rounded.astype(np.int64)
 
     def _open_cipher(self) -> BlockCipher:
         if self._cipher is None:
@@ -177,8 +191,8 @@ class BlockMember(Member):
 class BlockProtection(Protection):
     """What BFV and CKKS share: keys, contexts, and sums of residues."""
 
+    needs_reveal: ClassVar[bool] = True
     has_encryptor: ClassVar[bool] = True
-    member_kind: type[BlockMember]
 
     @classmethod
     def modules(cls, preset: str) -> tuple[str, ...]:
@@ -199,14 +213,12 @@ class BlockProtection(Protection):
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
         """Return the context with the public key; see `Protection.encryption_key`."""
-        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
-        context = content[:CONTEXT_BYTES]
-        return context + without_secret(content[CONTEXT_BYTES:])
+        content = exported(secret)
+        return content[:CONTEXT_BYTES] + without_secret(content[CONTEXT_BYTES:])
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half; see `Protection.member`."""
-        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
-        return self._half(context, content, tag_key, opens=True)
+        return self._half(context, exported(secret), tag_key, opens=True)
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
         """Return the half without a secret key; see `Protection.encryptor`."""
@@ -220,20 +232,12 @@ class BlockProtection(Protection):
                 "names.",
                 remedy="Unwrap the key of the present epoch.",
             )
-        plan, kind = self.chosen, self.member_kind
+        plan = self.chosen
         cipher = BlockCipher(plan, content[len(context) :], opens=opens)
         tagging = None
         if plan.n_tags and plan.plain_modulus is not None:
             tagging = Tagging(tag_key, plan.plain_modulus, cipher.n_slots - plan.n_tags)
-        return kind(self.spec, plan, envelope, cipher, tagging, opens=opens)
-
-
-class BFVMember(BlockMember):
-    """Takes the centred integers as they are decrypted."""
-
-    def whole(self, values: list[list[float]]) -> Integers:
-        """Return the slots of all blocks; BFV decrypts to integers."""
-        return np.array(values, dtype=np.int64)
+        return BlockMember(self.spec, plan, envelope, cipher, tagging, opens=opens)
 
 
 class BFV(BlockProtection):
@@ -241,38 +245,12 @@ class BFV(BlockProtection):
 
     name: ClassVar[str] = "bfv"
     summary: ClassVar[str] = "exact integers"
-    needs_reveal: ClassVar[bool] = True
     can_tag: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(BFV_PRESETS)
-    member_kind = BFVMember
 
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
         return plan_bfv(spec, preset)
-
-
-MAX_RESIDUE = 0.25
-MAX_VALUE = 2.0**53
-
-
-class CKKSMember(BlockMember):
-    """Rounds every decrypted slot to the integer that it must be."""
-
-    def whole(self, values: list[list[float]]) -> Integers:
-        """Return the slots of all blocks as integers.
-
-        Raises:
-            RevealRefused: for a slot that is further from an integer than noise can carry it.
-        """
-        real = np.array(values, dtype=np.float64)
-        rounded = np.rint(real)
-        near = np.abs(real - rounded) <= MAX_RESIDUE
-        if not (near & (np.abs(rounded) < MAX_VALUE)).all():
-            raise RevealRefused(
-                "The sum does not decrypt to whole numbers.",
-                remedy="A contribution is damaged, or made with another key: abandon the round.",
-            )
-        return rounded.astype(np.int64)
 
 
 class CKKS(BlockProtection):
@@ -280,9 +258,7 @@ class CKKS(BlockProtection):
 
     name: ClassVar[str] = "ckks"
     summary: ClassVar[str] = "the papers' scheme"
-    needs_reveal: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(CKKS_PRESETS)
-    member_kind = CKKSMember
     retired: ClassVar[Mapping[str, str]] = {
         "approximate": "is gone: its sums kept noise from which the secret key can be computed, "
         "and no rounding that it did takes that away"

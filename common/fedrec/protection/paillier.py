@@ -26,9 +26,15 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 from fedrec.errors import KeysError, SettingsError
-from fedrec.identity.secret import SecretKey
-from fedrec.protection.envelope import CONTEXT_BYTES, HEADER_BYTES, MARK_BYTES, Envelope
-from fedrec.protection.plan import INDEX_BYTES, ProtectionPlan
+from fedrec.identity.secret import SecretKey, exported
+from fedrec.protection.plan import (
+    CONTEXT_BYTES,
+    HEADER_BYTES,
+    INDEX_BYTES,
+    MARK_BYTES,
+    Envelope,
+    ProtectionPlan,
+)
 from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.slot_widths import (
     N_TAGS,
@@ -188,7 +194,7 @@ class Paillier(Protection):
         from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
 
         envelope, modulus = self._open_context(context)
-        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
+        content = exported(secret)
         if content[: len(context)] != context:
             raise KeysError(
                 "The secret key is not the one that the context names.",
@@ -204,8 +210,7 @@ class Paillier(Protection):
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
         """Return the context, which has the public modulus; see `Protection.encryption_key`."""
-        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
-        return content[: CONTEXT_BYTES + self.chosen.key_bits // 8]
+        return exported(secret)[: CONTEXT_BYTES + self.chosen.key_bits // 8]
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
         """Return the half without a secret key; see `Protection.encryptor`."""

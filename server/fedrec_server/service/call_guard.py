@@ -33,7 +33,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.wire.chunk_parts import part_reader
 from fedrec.wire.chunks import Chunk
-from fedrec.wire.error_status import new_incident, to_details
+from fedrec.wire.grpc_calls import new_incident, to_details
 from fedrec_server.service.streams import StreamLimits, heard_in_time
 from fedrec_server.store.durable_files import DurabilityLost
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedrec.protection.asked_round import AskedRound, StepsPrice
-from fedrec.protection.masks.graph import MAX_CLIENTS, parameters_for
-from fedrec.protection.masks.terms import STEPS
+from fedrec.protection.masks.terms import MAX_CLIENTS, STEPS, parameters_for
 from fedrec.protection.masks.words import mask_price, mask_warnings, plan_masks
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import SteppedProtection
