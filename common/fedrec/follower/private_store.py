@@ -13,7 +13,6 @@ from typing import Any
 
 from fedrec.environment import Provenance
 from fedrec.errors import RefusedError, StorageError
-from fedrec.folder_lock import FolderLock
 from fedrec.follower.database import STATE_FILE, StateDatabase, damaged
 from fedrec.follower.files import (
     Content,
@@ -36,6 +35,7 @@ from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
+from fedrec.state_folder import FolderLock
 from fedrec.wire.messages import RevealStatement, UploadHeader
 
 _CATALOGUE = "catalogue.csv"
