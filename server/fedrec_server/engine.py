@@ -15,7 +15,7 @@ from fedrec_server.federation import Federation
 from fedrec_server.membership.admission import Admission, Applications
 from fedrec_server.membership.key_rotation import KeyRotation, newest
 from fedrec_server.membership.member_states import MissingClients
-from fedrec_server.membership.rollback_detection import RollbackDetection
+from fedrec_server.membership.rollback_detection import RememberedUpdates
 from fedrec_server.opening.reveals import Reveals
 from fedrec_server.polling.task_polls import TaskPolls, log_unfit
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundAbandoned, RoundPublished
@@ -73,7 +73,7 @@ class Engine:
         run = self.run = LiveRun(federation, store, clock=clock, failpoint=failpoint)
         turns = StreamTurns(run.work)
         self.admission = Admission(run, maximum_upload_bytes)
-        self.rollbacks = RollbackDetection(run, self.admission)
+        self.rollbacks = RememberedUpdates(run, self.admission)
         self.rotation = KeyRotation(run, self.rollbacks)
         self.applications = Applications(store, run.work)
         self.collection = self._collection()

@@ -21,7 +21,7 @@ from fedrec.training.bounds import most_users
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.membership import Membership
-from fedrec_client.membership.round_terms import RoundTerms, RoundVector
+from fedrec_client.membership.round_terms import AnnouncedRound, RoundVector
 from fedrec_client.state.counted_data import CountedData
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_client.state.stored_state import BestModel
@@ -82,9 +82,9 @@ class SharedModel:
     def _parts(self, shared: SharedState) -> Iterator[bytes]:
         return shared.parts(self._half.initial_shared())
 
-    def terms(self, round_id: RoundId, kind: RoundKind) -> RoundTerms:
+    def terms(self, round_id: RoundId, kind: RoundKind) -> AnnouncedRound:
         """Return the terms of a round that follows from the present model."""
-        return RoundTerms(
+        return AnnouncedRound(
             round=round_id,
             kind=kind,
             base_round=self.version,

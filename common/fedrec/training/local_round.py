@@ -66,7 +66,7 @@ def train_locally(
         half.algorithm.start(shared, cohort.active, number, half.device),
         party_key=cohort.party_key,
     )
-    found = half.engine.train(
+    found = half.executor.train(
         Job(
             algorithm=half.algorithm,
             accelerator=half.accelerator,

@@ -101,7 +101,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class UnencryptedRun:
     """What the federation reaches in one process and without encryption.
 
     Attributes:
@@ -153,7 +153,7 @@ def run_comparison(
     *,
     n_clients: int = 1,
     cells: Cells = (),
-) -> Comparison:
+) -> UnencryptedRun:
     """Run a plan's federation in this process, without encryption.
 
     Args:
@@ -176,7 +176,7 @@ def run_comparison(
     report = result.best_report
     if report is None or report.test is None:
         raise TrainingError("The comparison measured nothing: no user has a held-out item.")
-    return Comparison(
+    return UnencryptedRun(
         test=report.test,
         rounds=result.rounds,
         best=result.best.shared,

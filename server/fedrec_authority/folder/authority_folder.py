@@ -51,7 +51,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec_authority.membership.cell_placement import cell_size_of
 from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations
-from fedrec_authority.membership.members import Membership, find
+from fedrec_authority.membership.members import MemberRegister, find
 from fedrec_authority.membership.operators import Operators
 from fedrec_client.state.private_store import PrivateStore
 
@@ -104,7 +104,7 @@ class AuthorityFolder:
         return found
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> MemberRegister:
         """Members, plan and the last epoch's number.
 
         Raises:
@@ -118,7 +118,7 @@ class AuthorityFolder:
             if self._roster_numbers
             else "Check --into; `fedrec provision` makes a federation's keys.",
         )
-        return Membership.from_json(raw, str(path))
+        return MemberRegister.from_json(raw, str(path))
 
     @property
     def reveals(self) -> bool:
@@ -174,7 +174,7 @@ class AuthorityFolder:
         rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
         return [int(path.stem) for path in rosters if path.stem.isdecimal()]
 
-    def begin(self, plan: Plan, n_items: int) -> Membership:
+    def begin(self, plan: Plan, n_items: int) -> MemberRegister:
         """Return the membership for a plan, with the members that are known already.
 
         Raises:
@@ -192,7 +192,7 @@ class AuthorityFolder:
             )
         size = cell_size_of(plan)
         if not known:
-            return Membership(plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
+            return MemberRegister(plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
         found, roster = self.membership, self.last_roster
         if roster is not None and roster.partition.cells:
             if not 0 < size <= found.cell_size:

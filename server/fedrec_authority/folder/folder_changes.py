@@ -32,7 +32,7 @@ from fedrec_authority.folder.authority_folder import (
 )
 from fedrec_authority.membership.cell_placement import place, resumed
 from fedrec_authority.membership.invitations import InvitationChanges
-from fedrec_authority.membership.members import Membership
+from fedrec_authority.membership.members import MemberRegister
 from fedrec_authority.membership.operators import OperatorChanges
 
 FEWEST_SINGLE_USERS = 32
@@ -225,7 +225,7 @@ class FolderChanges(AuthorityFolder):
         made.save(self.private)
         return made, True
 
-    def keep(self, membership: Membership) -> None:
+    def keep(self, membership: MemberRegister) -> None:
         """Replace the record of members in one step; only its owner may read it."""
         replace_secret(self.private / MEMBERSHIP_FILE, membership.to_json())
 

@@ -21,7 +21,7 @@ from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
 
 
-class RollbackDetection:
+class RememberedUpdates:
     """Compares what a client remembers with what is stored here.
 
     Attributes:

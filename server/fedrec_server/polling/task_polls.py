@@ -13,7 +13,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import NOTHING, Remembered, Task, Wait
 from fedrec_server.membership.admission import Admission
-from fedrec_server.membership.rollback_detection import RollbackDetection
+from fedrec_server.membership.rollback_detection import RememberedUpdates
 from fedrec_server.rounds.changes import (
     Change,
     ClientJoined,
@@ -89,7 +89,7 @@ class TaskPolls:
         run: LiveRun,
         admission: Admission,
         snapshots: Snapshots,
-        rollbacks: RollbackDetection,
+        rollbacks: RememberedUpdates,
     ) -> None:
         self._run = run
         self._admission = admission

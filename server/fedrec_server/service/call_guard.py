@@ -19,7 +19,7 @@ from fedrec.errors import (
     Unreachable,
 )
 from fedrec.wire.chunk_parts import part_reader
-from fedrec.wire.chunks import Chunk
+from fedrec.wire.chunks import ByteChunk
 from fedrec.wire.error_status import new_incident, to_details
 from fedrec_server.service.callers import REFLECTION, Caller, Callers
 from fedrec_server.service.streams import StreamLimits, heard_in_time
@@ -211,7 +211,7 @@ def _read(raw: bytes, read: Read, caller: Caller) -> Message:
         message = read(raw)
     except Exception:
         raise ProtocolError("The message cannot be read.") from None
-    if not isinstance(message, Chunk):
+    if not isinstance(message, ByteChunk):
         caller.check_named(message)
     return message
 

@@ -74,7 +74,7 @@ class Job:
         participating: which users train, bool (n_users,); None for all.
         private: the users' private tables (refreshed).
         sums: what users' changes are added up to.
-        memory_bytes: memory that users may take while they train, under every engine.
+        memory_bytes: memory that users may take while they train, under every executor.
         room: where private tables lie.
         on_device: what of them lies on the device, which also says what device that is.
         block_room: how many users train there at once, by what they start from and the sums.
@@ -99,7 +99,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class JobResult:
     """What came of a job.
 
     Attributes:
@@ -115,16 +115,16 @@ class Trained:
     finite: bool
 
 
-class Engine(ABC):
+class Executor(ABC):
     """Carries out jobs, one after the other."""
 
     @abstractmethod
-    def train(self, job: Job) -> Trained:
+    def train(self, job: Job) -> JobResult:
         """Train a job's users.
 
         Raises:
             FedrecError: they could not be trained; whether values diverged is the caller's to see.
         """
 
-    def close(self) -> None:  # noqa: B027 (an engine may have nothing to end)
-        """End what the engine has started; the next job starts it again."""
+    def close(self) -> None:  # noqa: B027 (an executor may have nothing to end)
+        """End what the executor has started; the next job starts it again."""

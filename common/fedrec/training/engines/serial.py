@@ -9,7 +9,7 @@ import numpy as np
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.tensor_products import one_thread
 from fedrec.training.engines import chunk_metrics
-from fedrec.training.engines.engine import Engine, Job, Trained
+from fedrec.training.engines.engine import Executor, Job, JobResult
 from fedrec.training.fitting import fit_of
 from fedrec.training.user_tables import open_tables
 
@@ -18,11 +18,11 @@ _COMPILED_BYTES = 128 << 20
 this is used again by the next ones, in place of new memory."""
 
 
-class SerialEngine(Engine):
+class SerialExecutor(Executor):
     """The plain loop over chunks of users."""
 
-    def train(self, job: Job) -> Trained:
-        """Train a job's users; see `Engine.train`."""
+    def train(self, job: Job) -> JobResult:
+        """Train a job's users; see `Executor.train`."""
         algorithm, device = job.algorithm, job.device
         sums = job.sums.empty(device)
         fit = fit_of(algorithm, job.start, sums, job.accelerator, job.block_room(job.start, sums))
@@ -45,4 +45,4 @@ class SerialEngine(Engine):
                 tables.put(chunk.user_index, result.private)
                 metrics += chunk_metrics.training_sums(result.loss, result.clipped)
         private = tables.finish()
-        return Trained(sums=sums, metrics=metrics, private=private, finite=tables.finite)
+        return JobResult(sums=sums, metrics=metrics, private=private, finite=tables.finite)

@@ -22,7 +22,7 @@ _SECONDS_A_WEIGHT = 0.4e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class WorkerTask:
     """Users whom one worker trains at once.
 
     Attributes:
@@ -36,7 +36,7 @@ class Task:
     cost: int
 
 
-def tasks_of(job: Job, n_workers: int) -> list[Task]:
+def tasks_of(job: Job, n_workers: int) -> list[WorkerTask]:
     """Return a job's users in about two tasks a worker, at least one a level, the largest first.
 
     Users of one task are alike, so that blocks of them are full: a level's users are ordered by
@@ -59,7 +59,7 @@ def tasks_of(job: Job, n_workers: int) -> list[Task]:
         for part in np.split(ordered, np.unique(ends)):
             for begin in range(0, len(part), at_once):
                 own = np.sort(part[begin : begin + at_once])
-                tasks.append(Task(members=own, n_steps=n_steps, cost=_cost(steps[own])))
+                tasks.append(WorkerTask(members=own, n_steps=n_steps, cost=_cost(steps[own])))
     return sorted(tasks, key=lambda task: -task.cost)
 
 
