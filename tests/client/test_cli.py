@@ -14,8 +14,8 @@ from client.support.fake_link import down
 from client.support.fake_parties import USERS
 
 from fedrec.cli.main import main
-from fedrec.config.schema import Settings
 from fedrec.data.settings import DataSettings
+from fedrec.settings.schema import Settings
 from fedrec.wire.messages import Finished
 from fedrec_client.link.stopping import Stopped, StopSwitch
 

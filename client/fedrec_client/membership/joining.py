@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedrec.config.schema import Settings
 from fedrec.errors import RosterBreaksCells, SettingsError, StorageError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cell_rules import check
@@ -17,6 +16,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import destroy_secret, write_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
+from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
 from fedrec_client.link.connecting import (
     certificate_path,

@@ -10,13 +10,13 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import divides_by_count
-from fedrec.config.rows import ActiveRows, OwnRows, own_rows_of
 from fedrec.data import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import divides_by_count
+from fedrec.plan.rows import ActiveRows, OwnRows, own_rows_of
 from fedrec.training.bounds import most_users
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows

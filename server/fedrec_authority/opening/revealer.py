@@ -11,7 +11,6 @@ from contextlib import suppress
 import numpy as np
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
 from fedrec.durable import DiskFull
 from fedrec.errors import (
@@ -25,6 +24,7 @@ from fedrec.errors import (
 )
 from fedrec.identity.public import read_authority_key, verify
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, Reveal
