@@ -8,7 +8,7 @@ from typing import TypeVar
 from fedrec.identity.epoch import KeyEpoch
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
-from fedrec_authority.membership.members import MemberRegister
+from fedrec_authority.members.register import MemberRegister
 
 T = TypeVar("T")
 

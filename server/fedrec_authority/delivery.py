@@ -31,7 +31,7 @@ from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.folder.recovery import read_state
-from fedrec_authority.membership.members import MemberRecord, MemberRegister
+from fedrec_authority.members.register import MemberRecord, MemberRegister
 
 EventName = Literal[
     "coordinator found",

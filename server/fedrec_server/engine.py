@@ -12,11 +12,11 @@ import structlog
 from fedrec.clock import Clock
 from fedrec.errors import DamagedFile, FedrecError, StorageError, SumOutOfBounds
 from fedrec_server.federation import Federation
-from fedrec_server.membership.admission import Admission, Applications
-from fedrec_server.membership.key_rotation import KeyRotation, newest
-from fedrec_server.membership.member_states import MissingClients
-from fedrec_server.membership.rollback_detection import RememberedUpdates
 from fedrec_server.opening.reveals import Reveals
+from fedrec_server.peers.admission import Admission, Applications
+from fedrec_server.peers.key_rotation import KeyRotation, newest
+from fedrec_server.peers.member_states import MissingClients
+from fedrec_server.peers.remembered_updates import RememberedUpdates
 from fedrec_server.polling.task_polls import TaskPolls, log_unfit
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundAbandoned, RoundPublished
 from fedrec_server.rounds.endings import reason_of

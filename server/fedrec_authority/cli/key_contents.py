@@ -13,7 +13,7 @@ from fedrec.identity.epoch_secrets import REVEALER_FOLDER
 from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.public import PublicIdentity, fingerprint, read_authority_key
 from fedrec.identity.roster import Roster
-from fedrec_authority.membership.members import MemberRegister
+from fedrec_authority.members.register import MemberRegister
 
 LARGEST_BYTES = 256 * 1024 * 1024
 Content = dict[str, object]

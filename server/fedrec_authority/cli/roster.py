@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedrec.identity.epoch import KeyEpoch
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.folder_changes import Renewed
-    from fedrec_authority.membership.members import MemberRegister
+    from fedrec_authority.members.register import MemberRegister
 
 
 AUTHORITY_FOLDER = Path("kits/authority")
@@ -63,7 +63,7 @@ def admit(
 ) -> None:
     """Make an applicant a member of the next epoch, after its id was compared by telephone."""
     from fedrec.identity.public import PublicIdentity
-    from fedrec_authority.membership.members import find
+    from fedrec_authority.members.register import find
 
     def admitted(folder: AuthorityFolder, now: int) -> tuple[MemberRegister, str]:
         consent = b""

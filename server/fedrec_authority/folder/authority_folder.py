@@ -49,10 +49,10 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.plan.schema import Plan
-from fedrec_authority.membership.cell_placement import cell_size_of
-from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations
-from fedrec_authority.membership.members import MemberRegister, find
-from fedrec_authority.membership.operators import Operators
+from fedrec_authority.members.cell_placement import cell_size_of
+from fedrec_authority.members.invitations import INVITATIONS_FILE, Invitations
+from fedrec_authority.members.operators import Operators
+from fedrec_authority.members.register import MemberRegister, find
 from fedrec_client.state.private_store import PrivateStore
 
 STATE_FOLDER = "state"

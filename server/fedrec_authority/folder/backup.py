@@ -27,7 +27,7 @@ from fedrec_authority.folder.authority_folder import (
 )
 from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
-from fedrec_authority.membership.invitations import INVITATIONS_FILE
+from fedrec_authority.members.invitations import INVITATIONS_FILE
 from fedrec_client.state.database import OLDER_FILE, STATE_FILE, check_older, image_of
 from fedrec_client.state.stored_state import StoredState
 

@@ -8,7 +8,7 @@ from fedrec.errors import AuthorityIsOld, RefusedError, RoundClosed, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, ByteChunk
 from fedrec.wire.messages import Report, RevealStatement
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.events import ReportReceived, StatementReceived
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round

@@ -12,8 +12,8 @@ from fedrec.errors import FedrecError, StorageError, SumOutOfBounds
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import NOTHING, Remembered, Task, Wait
-from fedrec_server.membership.admission import Admission
-from fedrec_server.membership.rollback_detection import RememberedUpdates
+from fedrec_server.peers.admission import Admission
+from fedrec_server.peers.remembered_updates import RememberedUpdates
 from fedrec_server.rounds.changes import (
     Change,
     ClientJoined,

@@ -13,7 +13,7 @@ from fedrec.plan.layout import shared_values
 from fedrec.wire.chunks import Blob, ByteChunk
 from fedrec.wire.limits import MAX_REPORTS
 from fedrec.wire.messages import MakeSnapshot, Report, Snapshot, Task
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedrec.errors import DamagedFile, FedrecError, RoundClosed, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import StepMessage
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.endings import reason_of
 from fedrec_server.rounds.events import StepClosed, StepHeard

@@ -9,7 +9,7 @@ from fedrec.errors import ConflictingUpload, DamagedFile, RoundClosed
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import ByteChunk
 from fedrec.wire.messages import UploadHeader, UploadStatus
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.collecting import is_counted

@@ -17,7 +17,7 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.federation import Federation
-from fedrec_server.membership.rollback_detection import RememberedUpdates
+from fedrec_server.peers.remembered_updates import RememberedUpdates
 from fedrec_server.rounds.changes import EpochBegan
 from fedrec_server.rounds.events import EpochInstalled
 from fedrec_server.rounds.machine import step

@@ -31,8 +31,8 @@ from fedrec.ids import ClientId
 from fedrec.plan.schema import Plan
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_authority.membership.cell_placement import place
-from fedrec_authority.membership.members import MemberRegister
+from fedrec_authority.members.cell_placement import place
+from fedrec_authority.members.register import MemberRegister
 
 pytestmark = pytest.mark.slow
 
