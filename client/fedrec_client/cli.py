@@ -29,8 +29,8 @@ from fedrec_client.serve.command import EPILOG as SERVE_EPILOG
 from fedrec_client.serve.command import serve
 
 if TYPE_CHECKING:
+    from fedrec.follower.events import ClientEvent
     from fedrec_client.app import ClientOutcome
-    from fedrec_client.events import ClientEvent
     from fedrec_client.state.held_model import Which
 
 
@@ -98,14 +98,14 @@ def run(
     """
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
+    from fedrec.follower.events import log_event
+    from fedrec.follower.stopping import Stopped, StopSwitch
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.plan.layout import protection_modules, training_modules
     from fedrec.privacy import BUDGET_SPENT
     from fedrec.provenance import ACCEPT_FLAG
     from fedrec.settings.loading import load_settings
     from fedrec_client.app import ClientApp
-    from fedrec_client.events import log_event
-    from fedrec_client.link.stopping import Stopped, StopSwitch
     from fedrec_client.metrics import ClientMetrics
 
     log_to_stderr(logging.WARNING)
@@ -335,7 +335,7 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
     contribute nothing more.
     """
     from fedrec.settings.loading import load_settings
-    from fedrec_client.membership.joining import leave as hand_in
+    from fedrec_client.joining import leave as hand_in
 
     log_to_stderr(logging.WARNING)
     found = hand_in(load_settings(settings_file, {"client.state": state}))

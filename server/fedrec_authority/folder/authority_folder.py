@@ -32,6 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.errors import KeysError
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import (
     AUTHORITY_FILE,
     AUTHORITY_FOLDER,
@@ -53,7 +54,6 @@ from fedrec_authority.members.cell_placement import cell_size_of
 from fedrec_authority.members.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members.operators import Operators
 from fedrec_authority.members.register import MemberRegister, find
-from fedrec_client.state.private_store import PrivateStore
 
 STATE_FOLDER = "state"
 """Of the revealer, in its folder."""

@@ -190,11 +190,11 @@ def _die_with_the_tests() -> None:
 def _run_client(
     settings: Settings, kill: KillClient | None, in_files: bool, parent: Connection
 ) -> None:
+    from fedrec.follower.events import ClientEvent
+    from fedrec.follower.stopping import Stopped, StopSwitch
     from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp
-    from fedrec_client.events import ClientEvent
-    from fedrec_client.link.connecting import open_link
-    from fedrec_client.link.stopping import Stopped, StopSwitch
+    from fedrec_client.connecting import open_link
 
     _die_with_the_tests()
     log_to_stderr(logging.ERROR)

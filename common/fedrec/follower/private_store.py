@@ -13,14 +13,8 @@ from typing import Any
 
 from fedrec.errors import RefusedError, StorageError
 from fedrec.folder_lock import FolderLock
-from fedrec.ids import RoundId
-from fedrec.model.block_folder import BlockFolder
-from fedrec.model.state import PrivateState
-from fedrec.model.tables import BLOCKS, names_in, read_manifest
-from fedrec.provenance import Provenance
-from fedrec.wire.messages import RevealStatement, UploadHeader
-from fedrec_client.state.database import STATE_FILE, StateDatabase, damaged
-from fedrec_client.state.files import (
+from fedrec.follower.database import STATE_FILE, StateDatabase, damaged
+from fedrec.follower.files import (
     Content,
     FileRef,
     checked_path,
@@ -28,8 +22,8 @@ from fedrec_client.state.files import (
     read_checked,
     write_blob,
 )
-from fedrec_client.state.run_binding import bound
-from fedrec_client.state.stored_state import (
+from fedrec.follower.run_binding import bound
+from fedrec.follower.stored_state import (
     BestModel,
     RunPin,
     SentUpdate,
@@ -37,6 +31,12 @@ from fedrec_client.state.stored_state import (
     SteppedRound,
     StoredState,
 )
+from fedrec.ids import RoundId
+from fedrec.model.block_folder import BlockFolder
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import BLOCKS, names_in, read_manifest
+from fedrec.provenance import Provenance
+from fedrec.wire.messages import RevealStatement, UploadHeader
 
 _CATALOGUE = "catalogue.csv"
 OWN_RECORDS = {"roster", "selection_secret"}

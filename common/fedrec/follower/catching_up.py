@@ -23,6 +23,8 @@ from fedrec.errors import (
     SplitView,
     StorageError,
 )
+from fedrec.follower.context import RoundContext
+from fedrec.follower.shared_model import SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.layout import METRICS_SLICE
@@ -30,8 +32,6 @@ from fedrec.training.server_half import shape_problem
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.messages import PublishedRound, Snapshot, manifest_digest
-from fedrec_client.round.context import RoundContext
-from fedrec_client.round.local_model import SharedModel
 
 
 class CatchingUp:

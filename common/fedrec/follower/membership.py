@@ -14,6 +14,8 @@ from fedrec.errors import (
     RefusedError,
     VersionMismatch,
 )
+from fedrec.follower.round_terms import AnnouncedRound, RoundSeal, RoundVector
+from fedrec.follower.statements import About, check_follows, check_reports, check_statement
 from fedrec.identity.cells import check_whole
 from fedrec.identity.epoch_secrets import EpochSecrets
 from fedrec.identity.identity import Identity
@@ -36,8 +38,6 @@ from fedrec.wire.messages import (
     UploadHeader,
 )
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_client.membership.round_terms import AnnouncedRound, RoundSeal, RoundVector
-from fedrec_client.membership.statements import About, check_follows, check_reports, check_statement
 
 DIGEST_BYTES = 32
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedrec.errors import CoordinatorWentBack, PlanMismatch
+from fedrec.follower.stored_state import PausedCell, RunPin, StoredState
 from fedrec.ids import RoundId
 from fedrec.provenance import Provenance
-from fedrec_client.state.stored_state import PausedCell, RunPin, StoredState
 
 
 def bound(

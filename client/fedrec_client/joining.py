@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrec.errors import RosterBreaksCells, SettingsError, StorageError
+from fedrec.follower.patient_link import Backoff
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cell_rules import check
 from fedrec.identity.cells import Cell, Partition, guest_consent
@@ -18,15 +21,12 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
-from fedrec_client.link.connecting import (
+from fedrec_client.connecting import (
     certificate_path,
     invitation_of,
     open_link,
     own_credentials,
 )
-from fedrec_client.link.patient_link import Backoff
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import AuditLog, RoundJournal
 
 _RECORD = "roster"
 

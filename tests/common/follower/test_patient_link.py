@@ -12,9 +12,9 @@ from server.support.federations import Bench, identity
 from server.support.serving import serving
 
 from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
+from fedrec.follower.patient_link import Backoff, Meter, patient_link
+from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.wire.link import Link
-from fedrec_client.link.patient_link import Backoff, Meter, patient_link
-from fedrec_client.link.stopping import Stopped, StopSwitch
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from fedrec.errors import (
     TooLarge,
     Unreachable,
 )
+from fedrec.follower.stopping import StopSwitch
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     FederationInfo,
@@ -29,7 +30,6 @@ from fedrec.wire.messages import (
     Task,
     UploadHeader,
 )
-from fedrec_client.link.stopping import StopSwitch
 
 
 class Backoff:

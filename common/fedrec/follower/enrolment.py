@@ -13,6 +13,7 @@ from pathlib import Path
 from fedrec.data import Catalogue
 from fedrec.durable import write_whole
 from fedrec.errors import CatalogueMismatch, DataError, KeysError, PlanMismatch
+from fedrec.follower.membership import Membership, check_protocol, tag_key_of
 from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
@@ -23,7 +24,6 @@ from fedrec.plan.schema import Plan
 from fedrec.protection import Member, Protection
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
-from fedrec_client.membership.membership import Membership, check_protocol, tag_key_of
 
 _REMEDY = "Ask the operator which federation this coordinator serves."
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedrec.errors import FedrecError, KeysError
+from fedrec.follower.stopping import Stopped
 from fedrec.identity.certificates import (
     CERTIFICATE_FILE,
     Credentials,
@@ -20,7 +21,6 @@ from fedrec.identity.public import read_issuer
 from fedrec.ids import ClientId
 from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
-from fedrec_client.link.stopping import Stopped
 
 MAX_CERTIFICATE_BYTES = 16 << 10
 

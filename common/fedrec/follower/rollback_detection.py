@@ -16,12 +16,12 @@ from fedrec.errors import (
     RefusedError,
     SecondCopy,
 )
+from fedrec.follower.context import RoundContext
+from fedrec.follower.shared_model import SharedModel
+from fedrec.follower.stored_state import SentUpdate
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.wire.messages import NOTHING, Remembered, Task, UploadHeader
-from fedrec_client.round.context import RoundContext
-from fedrec_client.round.local_model import SharedModel
-from fedrec_client.state.stored_state import SentUpdate
 
 
 class RollbackDetection:

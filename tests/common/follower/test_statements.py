@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from fedrec.errors import RefusedError
+from fedrec.follower.statements import check_follows
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import RevealStatement
-from fedrec_client.membership.statements import check_follows
 
 KNOWN = RevealStatement(
     federation="films",

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fedrec.errors import FedrecError, SplitView
+from fedrec.follower.membership import Membership
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.round_journal import AuditLog, RoundJournal
+from fedrec.follower.shared_model import SharedModel
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
-from fedrec_client.membership.membership import Membership
-from fedrec_client.round.local_model import SharedModel
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import AuditLog, RoundJournal
 
 ModelT = TypeVar("ModelT", bound=SharedModel, covariant=True)
 

@@ -14,9 +14,9 @@ import structlog
 from fedrec.clock import Clock
 from fedrec.durable import append_line
 from fedrec.errors import FedrecError
+from fedrec.follower.events import ClientEvent, EventName, OnEvent
+from fedrec.follower.patient_link import Meter
 from fedrec.ids import RoundId
-from fedrec_client.events import ClientEvent, EventName, OnEvent
-from fedrec_client.link.patient_link import Meter
 
 AUDIT_FILE = "audit.jsonl"
 

@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedrec.data import UserSplit
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Rates
+from fedrec.follower.database import Records
+from fedrec.follower.files import FileRef
 from fedrec.ids import RoundId, digest
 from fedrec.provenance import Provenance
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
-from fedrec_client.state.database import Records
-from fedrec_client.state.files import FileRef
 
 
 def users_digest(users: UserSplit) -> str:
