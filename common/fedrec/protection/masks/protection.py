@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedrec.protection.asked_round import AskedRound, StepsPrice
+from fedrec.protection.asked_round import AskedRound, Price
 from fedrec.protection.masks.graph import MAX_CLIENTS, parameters_for
 from fedrec.protection.masks.steps import STEPS
 from fedrec.protection.masks.words import mask_price, mask_warnings, plan_masks
@@ -66,7 +66,7 @@ class Masks(SteppedProtection):
             parameters_for(count, settings.tolerance)
 
     @classmethod
-    def steps_price(cls, asked: AskedRound) -> StepsPrice:
+    def steps_price(cls, asked: AskedRound) -> Price:
         """Return what keys, shares, signatures and answers cost."""
         return mask_price(asked)
 
