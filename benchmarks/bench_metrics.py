@@ -21,16 +21,16 @@ from measuring import describe_machine, summary
 from prometheus_client.exposition import generate_latest
 
 from fedrec.errors import TooLarge
+from fedrec.follower.events import ClientEvent
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.round_protocol import ONE_STEP
 from fedrec.settings.schema import CoordinatorSettings
 from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.metrics import AuthorityMetrics
-from fedrec_client.events import ClientEvent
 from fedrec_client.metrics import ClientMetrics
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.rounds.changes import UpdateCounted
-from fedrec_server.run.model_quality import LatestQuality
+from fedrec_server.run.figures import LatestQuality
 
 EVENTS = 20_000
 REPEATS = 9

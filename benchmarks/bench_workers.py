@@ -25,9 +25,8 @@ from per_client_loop import ml_100k, plan_of
 
 from fedrec.data.splits import UserSplit
 from fedrec.plan.schema import Plan
-from fedrec.training.engines.engine import Engine
+from fedrec.training.engines.engine import Engine, SerialEngine
 from fedrec.training.engines.processes import ProcessEngine
-from fedrec.training.engines.serial import SerialEngine
 from fedrec.training.learner import Contribution, Learner
 
 ALGORITHMS: dict[str, tuple[dict[str, object], dict[str, object]]] = {

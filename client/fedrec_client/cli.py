@@ -29,8 +29,8 @@ from fedrec_client.serve.command import EPILOG as SERVE_EPILOG
 from fedrec_client.serve.command import serve
 
 if TYPE_CHECKING:
+    from fedrec.follower.events import ClientEvent
     from fedrec_client.app import ClientOutcome
-    from fedrec_client.events import ClientEvent
     from fedrec_client.state.held_model import Which
 
 
@@ -96,16 +96,16 @@ def run(
     that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
     concerns no other party, but not the bits that it would have been before.
     """
+    from fedrec.environment import ACCEPT_FLAG
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
+    from fedrec.follower.events import log_event
+    from fedrec.follower.stopping import Stopped, StopSwitch
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.plan.layout import protection_modules, training_modules
     from fedrec.privacy import BUDGET_SPENT
-    from fedrec.provenance import ACCEPT_FLAG
     from fedrec.settings.loading import load_settings
     from fedrec_client.app import ClientApp
-    from fedrec_client.events import log_event
-    from fedrec_client.link.stopping import Stopped, StopSwitch
     from fedrec_client.metrics import ClientMetrics
 
     log_to_stderr(logging.WARNING)
@@ -309,8 +309,7 @@ def identity(
     settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
 ) -> None:
     """Make this client's keys in an empty or new folder, and show what the key authority needs."""
-    from fedrec.identity.client_folder import new_or_known_identity
-    from fedrec.identity.identity import PUBLIC_FILE
+    from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
     from fedrec.settings.loading import load_settings
 
     settings = load_settings(settings_file, {"client.state": state})
@@ -335,7 +334,7 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
     contribute nothing more.
     """
     from fedrec.settings.loading import load_settings
-    from fedrec_client.membership.joining import leave as hand_in
+    from fedrec_client.joining import leave as hand_in
 
     log_to_stderr(logging.WARNING)
     found = hand_in(load_settings(settings_file, {"client.state": state}))

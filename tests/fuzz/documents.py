@@ -14,6 +14,8 @@ from integration.support.bench import N_ITEMS, Bench, invite, plan_of
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.readers import read_interactions
+from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
+from fedrec.follower.stored_state import RunPin, StoredState
 from fedrec.highwater import Highwater, record
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, Issuer, check_certificate, key_of
@@ -31,9 +33,7 @@ from fedrec.settings.loading import load_settings
 from fedrec.training.learner import Learner
 from fedrec_authority.folder import backup
 from fedrec_client.state.counted_data import CountedData
-from fedrec_client.state.database import STATE_FILE, StateDatabase, image_of
 from fedrec_client.state.privacy_ledger import PrivacyLedger, UserAccount
-from fedrec_client.state.stored_state import RunPin, StoredState
 
 GROUP_KEY, PURPOSE = b"g" * 32, "aggregate"
 PASSPHRASE = "four random words here"

@@ -20,6 +20,7 @@ from fedrec.child_process import child_command
 from fedrec.data.settings import DataSettings
 from fedrec.errors import FedrecError, InternalError, SettingsError, StorageError
 from fedrec.extras import how_to_install
+from fedrec.follower.database import change_counter
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender, UsersFile
@@ -32,7 +33,6 @@ from fedrec_client.recommending.own_recommender import (
     users_of,
 )
 from fedrec_client.serve.served_model import ServedModel
-from fedrec_client.state.database import change_counter
 from fedrec_client.state.held_model import (
     HeldModel,
     ModelName,

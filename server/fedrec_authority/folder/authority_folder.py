@@ -32,6 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.errors import KeysError
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import (
     AUTHORITY_FILE,
     AUTHORITY_FOLDER,
@@ -40,10 +41,9 @@ from fedrec.identity.authority import (
     Authority,
 )
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
-from fedrec.identity.document import Document
+from fedrec.identity.document import Document, read_public
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import REVEALER_FOLDER, RevealerKeys
-from fedrec.identity.key_files import read_public
 from fedrec.identity.public import PublicIdentity, read_authority_key, read_issuer
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
@@ -53,7 +53,6 @@ from fedrec_authority.membership.cell_placement import cell_size_of
 from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.membership.members import Membership, find
 from fedrec_authority.membership.operators import Operators
-from fedrec_client.state.private_store import PrivateStore
 
 STATE_FOLDER = "state"
 """Of the revealer, in its folder."""

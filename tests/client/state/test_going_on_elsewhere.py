@@ -11,11 +11,11 @@ from client.support.fake_parties import USERS
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec_client.recommending.model_export import export_model
 from fedrec_client.recommending.recommendation import Wanted, recommend
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import StoredState
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def test_another_release_is_refused_even_if_accepted(
     before = contents(world)
     world.whole_round(3)
     with monkeypatch.context() as patched:
-        patched.setattr("fedrec.provenance.training_path", lambda plan: "fedmf accelerator 2")
+        patched.setattr("fedrec.environment.training_path", lambda plan: "fedmf accelerator 2")
         with pytest.raises(RefusedError, match="began under fedmf accelerator 1") as caught:
             world.app(accept_other_arithmetic=True).run()
     assert "with the release that began it" in caught.value.remedy

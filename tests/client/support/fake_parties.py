@@ -17,6 +17,8 @@ from made_keys import encryption_key_of, keys_of
 
 from fedrec.data import Catalogue
 from fedrec.data.settings import DataSettings
+from fedrec.follower.membership import Membership, tag_key_of
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.authority import Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.epoch_secrets import open_epoch
@@ -34,8 +36,6 @@ from fedrec.wire.messages import (
     FederationInfo,
 )
 from fedrec_client.app import ClientApp
-from fedrec_client.membership.membership import Membership, tag_key_of
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")
 N_ITEMS = 12

@@ -190,11 +190,11 @@ def _die_with_the_tests() -> None:
 def _run_client(
     settings: Settings, kill: KillClient | None, in_files: bool, parent: Connection
 ) -> None:
+    from fedrec.follower.events import ClientEvent
+    from fedrec.follower.stopping import Stopped, StopSwitch
     from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp
-    from fedrec_client.events import ClientEvent
-    from fedrec_client.link.connecting import open_link
-    from fedrec_client.link.stopping import Stopped, StopSwitch
+    from fedrec_client.connecting import open_link
 
     _die_with_the_tests()
     log_to_stderr(logging.ERROR)
@@ -247,16 +247,16 @@ def _chunks(
 
 def _die_in_training(kill: KillClient, training: list[int]) -> None:
     """Die where a chunk of users has been trained but nothing of it is kept."""
-    from fedrec.training.engines import chunk_metrics
+    from fedrec.training import fitting
 
-    summed = chunk_metrics.training_sums
+    summed = fitting.training_sums
 
     def dying(*values: Any) -> Any:
         if training == [kill.round]:
             kill.strike()
         return summed(*values)
 
-    chunk_metrics.training_sums = dying
+    fitting.training_sums = dying
 
 
 class _DyingLink(Passing):

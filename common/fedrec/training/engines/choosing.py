@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from fedrec.training.engines.engine import Engine, Job, Trained
-from fedrec.training.engines.processes import ProcessEngine, fits_processes
-from fedrec.training.engines.serial import SerialEngine
-from fedrec.training.engines.tasks import estimated_seconds
+from fedrec.training.engines.engine import Engine, Job, SerialEngine, Trained
+from fedrec.training.engines.processes import ProcessEngine, estimated_seconds, fits_processes
 
 Workers = int | Literal["auto"]
 """Processes that train; "auto" takes several where a round is long, one trains in this process."""

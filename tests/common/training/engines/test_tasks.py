@@ -12,10 +12,15 @@ from fedrec.algorithms import FedMF
 from fedrec.settings.schema import ClientSettings
 from fedrec.training.engines import choosing
 from fedrec.training.engines.choosing import engine_of
-from fedrec.training.engines.engine import Engine, Job, algorithm_from, can_be_made_again, recipe_of
-from fedrec.training.engines.processes import ProcessEngine
-from fedrec.training.engines.serial import SerialEngine
-from fedrec.training.engines.tasks import estimated_seconds, tasks_of
+from fedrec.training.engines.engine import (
+    Engine,
+    Job,
+    SerialEngine,
+    algorithm_from,
+    can_be_made_again,
+    recipe_of,
+)
+from fedrec.training.engines.processes import ProcessEngine, estimated_seconds, tasks_of
 from fedrec.training.engines.worker_process import read_frame, write_frame
 from fedrec.training.learner import Learner
 
