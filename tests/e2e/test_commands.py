@@ -159,11 +159,12 @@ def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_p
     assert "coordinator.state" in second.told
 
 
-def test_the_coordinator_imports_no_torch() -> None:
-    code = WITHOUT.format(missing=("torch", "fedrec_client")) + (
+def test_the_coordinator_imports_no_torch_and_without_a_page_no_web_server() -> None:
+    missing = ("torch", "fedrec_client", "starlette", "uvicorn")
+    code = WITHOUT.format(missing=missing) + (
         "import fedrec_server.app, fedrec_server.cli, fedrec.plan.layout\n"
         "import fedrec.protection.lattice, fedrec.protection.paillier_sums\n"
-        "assert not [n for n in sys.modules if n.partition('.')[0] in ('torch', 'fedrec_client')]"
+        f"assert not [n for n in sys.modules if n.partition('.')[0] in {missing}]"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
