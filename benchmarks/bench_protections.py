@@ -24,9 +24,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from made_federation import prepare
 
 from fedrec.config.layout import protection_of
-from fedrec.follower.private_store import PrivateStore
 from fedrec.protection import PROTECTIONS
 from fedrec.training.learner import Learner
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.demo.demonstration import DemoOptions
 from fedrec_lab.demo.second_act import measured_costs, run_federation
 from fedrec_lab.demo.workspace import DemoData, load_data

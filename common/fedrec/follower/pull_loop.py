@@ -9,12 +9,11 @@ from fedrec.clock import Clock
 from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError
 from fedrec.follower.catching_up import CatchingUp
 from fedrec.follower.context import RoundContext
+from fedrec.follower.follower_store import FollowerStore
 from fedrec.follower.patient_link import Backoff
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.rollback_detection import RollbackDetection
-from fedrec.follower.run_binding import epoch_went_back
-from fedrec.follower.shared_model import SharedModel
 from fedrec.follower.stopping import StopSwitch
+from fedrec.follower.stored_state import StoredState, epoch_went_back
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Task, Train, Wait
 
@@ -38,14 +37,19 @@ class PullLoop(ABC):
         stop: the request to stop.
         backoff: how long to pause when there is nothing to do.
         clock: the time.
+        catching_up: takes what was published.
+        rollbacks: recognises who was set back.
     """
 
     def __init__(
         self,
-        context: RoundContext[SharedModel],
+        context: RoundContext,
         stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
+        *,
+        catching_up: CatchingUp,
+        rollbacks: RollbackDetection,
     ) -> None:
         self._membership = context.membership
         self._link = context.link
@@ -55,8 +59,8 @@ class PullLoop(ABC):
         self._stop = stop
         self._backoff = backoff
         self._clock = clock
-        self._rollbacks = RollbackDetection(context)
-        self._catching_up = CatchingUp(context)
+        self._rollbacks = rollbacks
+        self._catching_up = catching_up
         self._pause_is_told = False
 
     def run(self) -> Finished | EpochChanged:
@@ -144,15 +148,11 @@ class PullLoop(ABC):
         )
 
     def _finish(self, finished: Finished) -> Finished:
-        number = self._store.in_progress
-        if number is not None:
-            self._store.roll_back()
-            self._journal.settle(number, "abandoned")
         self._journal.tell("finished", detail=finished.reason)
         return finished
 
 
-def why_behind(error: NotInRoster | CoordinatorWentBack, store: PrivateStore) -> str:
+def why_behind(error: NotInRoster | CoordinatorWentBack, store: FollowerStore[StoredState]) -> str:
     """Return why a party waits for a coordinator whose key epoch is older than its own.
 
     Raises:

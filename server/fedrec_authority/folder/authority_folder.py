@@ -34,7 +34,6 @@ from pathlib import Path
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import (
     AUTHORITY_FILE,
     AUTHORITY_FOLDER,
@@ -50,6 +49,7 @@ from fedrec.identity.key_files import read_public
 from fedrec.identity.public import PublicIdentity, read_authority_key, read_issuer
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.membership.cell_placement import cell_size_of
 from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.membership.members import Membership, find
@@ -152,7 +152,7 @@ class AuthorityFolder:
         """The cells that the revealer paused since the last roster was made."""
         if not (self.revealer.folder / STATE_FOLDER).exists() or self.last_roster is None:
             return ()
-        store = PrivateStore(self.revealer.folder / STATE_FOLDER, read_only=True)
+        store = OpenedSums(self.revealer.folder / STATE_FOLDER, read_only=True)
         if not store.is_bound:
             return ()
         last, state = self.last_roster.epoch, store.state

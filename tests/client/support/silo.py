@@ -12,10 +12,11 @@ from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import Rates
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.stored_state import BestModel, RunPin, users_digest
+from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec_client.state.client_state import BestModel
+from fedrec_client.state.private_store import PrivateStore
 
 
 class Silo:
