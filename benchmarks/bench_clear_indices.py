@@ -30,13 +30,13 @@ from integration.support.links import Passing
 from integration.support.parties import Client, Loop
 from made_federation import prepare
 
-from fedrec.cli.pricing import price
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions, generate
 from fedrec.data.settings import DataSettings
 from fedrec.data.source import read_source
 from fedrec.follower.events import ClientEvent
+from fedrec.plan.price import price
+from fedrec.plan.schema import Plan
+from fedrec.settings.loading import load_settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from made_federation import prepare
 
-from fedrec.config.layout import protection_of
+from fedrec.plan.layout import protection_of
 from fedrec.protection import PROTECTIONS
 from fedrec.training.learner import Learner
 from fedrec_client.state.private_store import PrivateStore

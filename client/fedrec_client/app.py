@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.exposure import check_member_exposure, check_own_floor, check_users
-from fedrec.config.plan import plan_from_json, plan_to_json
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import check_one_party, read_source, read_users
 from fedrec.durable import DiskFull, require_writable
@@ -39,6 +36,10 @@ from fedrec.identity.client_folder import known_identity, new_or_known_identity
 from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_from_json, plan_to_json
+from fedrec.plan.exposure import check_member_exposure, check_own_floor, check_users
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.connecting import certificate_path, invited_link, open_link, saying_goodbye

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedrec.config.schema import Settings
 from fedrec.errors import FedrecError, KeysError
 from fedrec.follower.stopping import Stopped
 from fedrec.identity.certificates import (
@@ -20,6 +19,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import read_public
 from fedrec.identity.public import read_issuer
 from fedrec.ids import ClientId
+from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
 
 MAX_CERTIFICATE_BYTES = 16 << 10

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedrec.config.schema import Settings
 from fedrec.errors import RosterBreaksCells, SettingsError, StorageError
 from fedrec.follower.patient_link import Backoff
 from fedrec.follower.round_journal import AuditLog, RoundJournal
@@ -19,6 +18,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import destroy_secret, write_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
+from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
 from fedrec_client.connecting import (
     certificate_path,

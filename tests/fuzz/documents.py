@@ -12,8 +12,6 @@ import numpy as np
 from fuzz.target import Target, from_file
 from integration.support.bench import N_ITEMS, Bench, invite, plan_of
 
-from fedrec.config.loading import load_settings
-from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.readers import read_interactions
 from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
@@ -29,7 +27,9 @@ from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import seal, unseal, unwrap, wrap
 from fedrec.ids import ItemId, UserId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.privacy import Spent
+from fedrec.settings.loading import load_settings
 from fedrec.training.learner import Learner
 from fedrec_authority.folder import backup
 from fedrec_client.state.client_state import ClientState

@@ -28,12 +28,12 @@ from integration.test_changing_members import Authorities
 from integration.test_spoilers import cells, together
 from numpy.typing import NDArray
 
-from fedrec.config.schema import Plan
 from fedrec.data import Interactions
 from fedrec.data.writing import write_interactions
 from fedrec.follower.shared_model import SharedModel
 from fedrec.identity.cells import guest_consent
 from fedrec.identity.identity import Identity
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Contribution
 from fedrec.wire.messages import RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder

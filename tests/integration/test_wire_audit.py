@@ -19,11 +19,11 @@ from integration.support.links import DEADLINE_SECONDS, Passing
 from integration.support.parties import Federation, operators_link
 
 import fedrec.wire.grpc_link as grpc_link
-from fedrec.config.layout import Layout
-from fedrec.config.rows import ROW_STEP
 from fedrec.follower.events import ClientEvent
 from fedrec.identity.identity import Identity
 from fedrec.model.state import PrivateState
+from fedrec.plan.layout import Layout
+from fedrec.plan.rows import ROW_STEP
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader

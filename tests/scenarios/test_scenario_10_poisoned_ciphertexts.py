@@ -25,11 +25,11 @@ from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import Forgetful
 from integration.support.parties import Federation
 
-from fedrec.config.layout import Layout
-from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RevealRefused
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
+from fedrec.plan.layout import Layout
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.blocks import pack_blocks
 from fedrec.protection.residues import ResidueLayout

@@ -9,8 +9,6 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import divides_by_count
-from fedrec.config.rows import OwnRows, own_rows_of
 from fedrec.data import UserSplit
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.follower.context import RoundContext
@@ -18,6 +16,8 @@ from fedrec.follower.membership import Membership
 from fedrec.follower.shared_model import SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import divides_by_count
+from fedrec.plan.rows import OwnRows, own_rows_of
 from fedrec.wire.messages import RevealStatement, RoundKind
 from fedrec_client.state.client_state import BestModel
 from fedrec_client.state.counted_data import CountedData

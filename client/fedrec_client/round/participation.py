@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.follower.round_terms import RoundTerms
 from fedrec.ids import RoundId, UserId, canonical
+from fedrec.plan.algorithm import divides_by_count
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import StepTask, Train, UploadHeader
 from fedrec_client.round.local_model import ClientContext

@@ -14,7 +14,6 @@ import hmac
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.layout import METRICS_SLICE
 from fedrec.errors import (
     BadSignature,
     PartialCell,
@@ -26,6 +25,7 @@ from fedrec.errors import (
 from fedrec.follower.context import RoundContext
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
+from fedrec.plan.layout import METRICS_SLICE
 from fedrec.training.server_half import shape_problem
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_REFUSED

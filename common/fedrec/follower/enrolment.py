@@ -10,11 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fedrec.config.agreement import Difference, plan_differences
-from fedrec.config.exposure import check_exposure, check_sampling
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.plan import plan_fingerprint, plan_from_json
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
 from fedrec.durable import write_whole
 from fedrec.errors import CatalogueMismatch, DataError, KeysError, PlanMismatch
@@ -22,6 +17,10 @@ from fedrec.follower.membership import Membership, check_protocol, tag_key_of
 from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
+from fedrec.plan.agreement import Difference, plan_differences, plan_fingerprint, plan_from_json
+from fedrec.plan.exposure import check_exposure, check_sampling
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.schema import Plan
 from fedrec.protection import Member, Protection
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo

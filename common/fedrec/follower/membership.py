@@ -6,9 +6,6 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field, replace
 
-from fedrec.config.layout import Layout
-from fedrec.config.rows import ActiveRows, fewest_cells
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
 from fedrec.errors import (
     CatalogueMismatch,
@@ -27,6 +24,9 @@ from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, derive, keyed_tag
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.model.state import SharedState
+from fedrec.plan.layout import Layout
+from fedrec.plan.rows import ActiveRows, fewest_cells
+from fedrec.plan.schema import Plan
 from fedrec.protection import Member, Protection
 from fedrec.protection.tolerance import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob

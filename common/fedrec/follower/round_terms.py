@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.layout import Layout
 from fedrec.errors import RefusedError, SplitView
 from fedrec.identity.sealing import keyed_tag, seal_same, unseal
 from fedrec.identity.secret import Secret
 from fedrec.ids import RoundId, canonical
+from fedrec.plan.layout import Layout
 from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
 from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows

@@ -9,7 +9,6 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from fedrec.config.rows import ActiveRows
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.follower.follower_store import FollowerStore
@@ -18,6 +17,7 @@ from fedrec.follower.round_terms import RoundTerms, RoundVector
 from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
+from fedrec.plan.rows import ActiveRows
 from fedrec.training.bounds import most_users
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows

@@ -31,8 +31,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedrec.config.plan import plan_from_json, plan_to_json
-from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
 from fedrec.identity.authority import (
     AUTHORITY_FILE,
@@ -49,6 +47,8 @@ from fedrec.identity.key_files import read_public
 from fedrec.identity.public import PublicIdentity, read_authority_key, read_issuer
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.plan.agreement import plan_from_json, plan_to_json
+from fedrec.plan.schema import Plan
 from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.membership.cell_placement import cell_size_of
 from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations

@@ -20,10 +20,10 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.rows import fewest_cells
 from fedrec.errors import FedrecError, ProtocolError, RefusedError
 from fedrec.identity.cells import core_among, whole_cells
 from fedrec.ids import ClientId
+from fedrec.plan.rows import fewest_cells
 from fedrec.wire.limits import MAX_PAUSED
 from fedrec.wire.messages import Reveal, UploadHeader
 from fedrec_authority.opening.cell_counts import (

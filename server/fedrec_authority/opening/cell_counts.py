@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fedrec.config.rows import held_widely
 from fedrec.errors import RefusedError
 from fedrec.follower.context import RoundContext
 from fedrec.follower.membership import Membership
 from fedrec.identity.cells import Cell, whole_cells
 from fedrec.ids import digest
+from fedrec.plan.rows import held_widely
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RoundKind, UploadHeader

@@ -11,7 +11,6 @@ from contextlib import suppress
 import numpy as np
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
 from fedrec.durable import DiskFull
 from fedrec.errors import (
@@ -37,6 +36,7 @@ from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.identity.public import read_authority_key, verify
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, PublishedRound, Reveal

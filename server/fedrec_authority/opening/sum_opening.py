@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import divides_by_count
-from fedrec.config.layout import METRICS_SLICE
 from fedrec.errors import (
     FedrecError,
     PartialCell,
@@ -34,6 +32,8 @@ from fedrec.errors import (
     SumOutOfBounds,
     WrongTags,
 )
+from fedrec.plan.algorithm import divides_by_count
+from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest

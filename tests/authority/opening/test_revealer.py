@@ -11,12 +11,12 @@ from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch
 
-from fedrec.config.plan import plan_to_json
 from fedrec.durable import DiskFull
 from fedrec.errors import NotInRoster, PlanMismatch
 from fedrec.follower.database import Records, StateDatabase, Table
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_to_json
 from fedrec.wire.messages import MakeSnapshot, Wait
 from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER

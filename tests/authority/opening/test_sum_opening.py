@@ -11,8 +11,8 @@ from client.support.fake_federation import World
 from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch
 
-from fedrec.config.layout import METRICS_SLICE
 from fedrec.identity.public import verify
+from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Wait, manifest_digest
 from fedrec_authority.folder.opened_sums import OpenedSums

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from client.support.fake_federation import World
 
-from fedrec.config.noise import mechanism_of
-from fedrec.config.schema import Plan
 from fedrec.errors import StorageError
 from fedrec.ids import RoundId, UserId
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism, Spent
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.state.privacy_ledger import PrivacyLedger

@@ -23,8 +23,8 @@ from typing import Any
 from integration.support.bench import N_ITEMS, Bench
 from integration.support.links import DEADLINE_SECONDS, Passing
 
-from fedrec.config.schema import Settings
 from fedrec.errors import FolderInUse, SettingsError
+from fedrec.settings.schema import Settings
 from fedrec.telemetry import log_to_stderr
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.chunks import Chunk
@@ -225,9 +225,9 @@ def _run_client(
 
 
 def _put_tables_into_files(settings: Settings) -> None:
-    from fedrec.config.algorithm import algorithm_of
     from fedrec.model import blocked_table
     from fedrec.model.tables import TableRoom, table_bytes
+    from fedrec.plan.algorithm import algorithm_of
 
     widths = algorithm_of(settings.plan, N_ITEMS).private_widths
     blocked_table.BLOCK_BYTES = table_bytes(2, widths)
