@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError, FolderIsOld, RefusedError, SecondCopy, SplitView
 from fedrec.follower.catching_up import CatchingUp
-from fedrec.follower.rollback_detection import RollbackDetection
+from fedrec.follower.pull_loop import RollbackDetection
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from fedrec.errors import TrainingError
@@ -24,9 +23,6 @@ from fedrec.wire.stated_rows import StatedRows
 
 if TYPE_CHECKING:
     from fedrec.training.server_half import ServerHalf
-
-
-_log = structlog.get_logger("fedrec.client")
 
 
 class SharedModel:

@@ -28,8 +28,7 @@ from fedrec.follower.enrolment import enrol
 from fedrec.follower.events import ClientEvent
 from fedrec.follower.membership import Membership
 from fedrec.follower.patient_link import Backoff, Meter, patient_link
-from fedrec.follower.pull_loop import EpochChanged, PullLoop, Work, why_behind
-from fedrec.follower.rollback_detection import RollbackDetection
+from fedrec.follower.pull_loop import EpochChanged, PullLoop, RollbackDetection, Work, why_behind
 from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.follower.shared_model import SharedModel
 from fedrec.follower.stopping import Stopped, StopSwitch

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from client.state.test_lost_database import check_earlier_releases, check_every_cell
 from client.state.test_private_store import PIN
 
+from fedrec.errors import RefusedError
 from fedrec.ids import RoundId
 from fedrec_authority.folder.opened_sums import OpenedSums
+from fedrec_authority.opening.revealer import _CatchingUp
 from fedrec_client.state.client_state import ClientState
 
 
@@ -55,3 +59,17 @@ def test_another_value_in_any_column_of_any_table_is_noticed(sums: OpenedSums) -
 
 def test_a_folder_of_earlier_releases_is_opened(sums: OpenedSums) -> None:
     check_earlier_releases(sums, ClientState(pin=PIN, epoch=1))
+
+
+@pytest.mark.parametrize(("number", "opened"), [(1, b"\xfc" * 32), (2, b"kept"), (3, b"any")])
+def test_a_round_is_believed_with_the_contributions_that_were_opened(
+    sums: OpenedSums, number: int, opened: bytes
+) -> None:
+    context = SimpleNamespace(membership=None, link=None, model=None, store=sums, journal=None)
+    catching_up: Any = _CatchingUp(cast(Any, context))
+    found = SimpleNamespace(round=number)
+    catching_up._check_known(found, opened)
+    if number < 3:
+        # Of a round without its paused cells the others alone are published.
+        with pytest.raises(RefusedError, match="were opened here"):
+            catching_up._check_known(found, b"b")
