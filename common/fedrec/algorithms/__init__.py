@@ -1,11 +1,13 @@
 """Algorithms: one file each, one line each in `registry.py` or in an installed package."""
 
-from fedrec.algorithms.about import About, Circumstances, Needs, Problem
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
 from fedrec.algorithms.declarations import (
+    About,
     AlgorithmSettings,
+    Circumstances,
     Constant,
+    Needs,
     Normal,
     Parameter,
     Shapes,
@@ -64,7 +66,6 @@ __all__ = [
     "PLGCSettings",
     "Parameter",
     "Phase",
-    "Problem",
     "RoundStart",
     "Sgd",
     "Shapes",

@@ -52,12 +52,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms.about import About
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     GRADES,
     HOLDERS,
     MEASURED,
+    About,
     AlgorithmSettings,
     Constant,
     Parameter,
@@ -67,7 +68,6 @@ from fedrec.algorithms.declarations import (
 from fedrec.algorithms.sketch_settings import (
     Candidate,
     SketchSettings,
-    sketch_warnings,
     ways_of,
 )
 from fedrec.algorithms.sketched_weights import (
@@ -103,6 +103,7 @@ class Sketch(Algorithm):
 
     name: ClassVar[str] = "sketch"
     settings_type: ClassVar[type[AlgorithmSettings]] = SketchSettings
+    about: ClassVar[About] = ABOUT["sketch"]
 
     settings: SketchSettings
 
@@ -413,32 +414,3 @@ class Sketch(Algorithm):
             item_users=counts.astype(np.float64),
             summed=shared.kept["summed"] + 1.0,
         )
-
-
-Sketch.about = About(
-    summary="an item-item model from two sums, which users need no state for",
-    protocols=("full", "sampled"),
-    combination_reason="sketch sums co-occurrences along its own directions, which have no other "
-    "low-rank form and cannot be compressed, and no negatives are drawn that could leave held-out "
-    "items out.",
-    warnings=sketch_warnings,
-    clips=False,
-    range_instead="their range follows from algorithm.longest_history",
-    not_under_noise="",
-    needs_everybody="every round of sketch adds another sum over the same users, all of them",
-    exact=True,
-    exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
-    "zero; of a client with one user that is the user's complete history",
-    exposed_to_members="the sketch of the complete history of every user who is the only one to "
-    "hold an item: the sum of that item's row is about that user alone",
-    divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
-    "number of clients, so that all sums are over the same users.",
-    shortfall="algorithm.dim and federation.minimum_item_users",
-    starter={"update.structure": "dense", "rounds.total": 3},
-    grid=tuple(
-        {"algorithm.regularisation": value, "algorithm.form": form}
-        for value in ("30", "100", "300", "1000")
-        for form in ("plain", "diag")
-    ),
-    audit="sketches",
-)

@@ -1,4 +1,4 @@
-"""The settings of `sketch`, what it grades on validation, and what is told about a plan."""
+"""The settings of `sketch`, and what it grades on validation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedrec.algorithms.about import Circumstances
 from fedrec.algorithms.declarations import AlgorithmSettings
 
 LAMBDAS = (30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -79,44 +78,3 @@ def ways_of(own: SketchSettings) -> tuple[Candidate, ...]:
     }
     found.pop(first, None)
     return (first, *found)
-
-
-def sketch_warnings(at: Circumstances) -> list[str]:
-    """Say what the sums tell, and what different clients or idle rounds do."""
-    settings = at.settings
-    if not isinstance(settings, SketchSettings):
-        return []
-    together = (
-        "Each sum of sketch is over the clients of its round. Set rounds.minimum_clients (now "
-        f"{at.minimum_clients}) to the number of clients: sums over different users do not belong "
-        "together."
-    )
-    if at.under_noise:
-        return [
-            "Under privacy.mechanism every history of sketch has length 1, so that lambda wants to "
-            f"be smaller by the mean length of a history; algorithm.regularisation is "
-            f"{settings.regularisation:g}, and from 1 to 10 was best on MovieLens.",
-            together,
-        ]
-    found = [
-        f"sketch discloses to every client {settings.sums * settings.dim} sums over each "
-        f"item's pair counts, of items that {at.minimum_item_users} or more users hold. From so "
-        "many the counts of an item that is held together with few others can be decoded exactly, "
-        "and all counts where the sums are as many as the items. `fedrec audit` tries it on this "
-        "machine's data; a smaller algorithm.dim and a larger federation.minimum_item_users leave "
-        "it less.",
-        together,
-    ]
-    if at.n_rounds == settings.sums:
-        found.append(
-            f"rounds.total = {at.n_rounds} leaves no round that grades candidates on validation: "
-            "algorithm.dim, algorithm.regularisation and algorithm.form are taken as they are. Set "
-            f"rounds.total = {settings.sums + 1}, or try them with `fedrec tune`."
-        )
-    elif at.n_rounds > settings.sums + 1:
-        found.append(
-            f"rounds.total = {at.n_rounds}, but sketch is finished after {settings.sums + 1}: "
-            f"{settings.sums} sums and the round that grades. The others cost bytes and change "
-            "nothing."
-        )
-    return found

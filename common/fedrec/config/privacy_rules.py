@@ -11,8 +11,8 @@ from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.privacy.gaussian import FEWEST_STEPS
 from fedrec.protection import PROTECTIONS
+from fedrec.section import Problem
 
-Problem = tuple[tuple[str, ...], str]
 _COUNTS = "users"
 
 

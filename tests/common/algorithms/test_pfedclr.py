@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conformance.hand_made import HandMade
 
-from fedrec.algorithms.pfedclr import nominal_epsilon
+from fedrec.algorithms.about import nominal_epsilon
 from fedrec.config.algorithm import algorithm_warnings
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.schema import Plan
