@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -155,3 +156,20 @@ class Section(BaseModel):
         conditions = [one for one in info.metadata if isinstance(one, UsedIf)] if info else []
         misses = [[*one.misses(self)] for one in conditions]
         return [*dict.fromkeys(name for missed in misses for name in missed)] if all(misses) else []
+
+
+def as_toml(value: object) -> str:
+    """Return a value as a settings file writes it; ``not set`` for None."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, (str, int, float, list, tuple)):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Section | Mapping):
+        own_values = value.model_dump() if isinstance(value, Section) else value
+        pairs = (f"{key} = {as_toml(own)}" for key, own in own_values.items())
+        return "{ " + ", ".join(pairs) + " }"
+    return str(value)

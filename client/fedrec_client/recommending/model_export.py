@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.config.layout import protection_of
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue
 from fedrec.data.writing import prepare_folder
 from fedrec.errors import CatalogueMismatch, DataError
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
+from fedrec.plan.layout import protection_of
 from fedrec.recommender import CATALOGUE_NAME, MODEL_NAME, USERS_NAME
+from fedrec.settings.schema import Settings
 from fedrec_client.recommending.own_recommender import model_file_of
 from fedrec_client.state.held_model import Which, read_held_model
 

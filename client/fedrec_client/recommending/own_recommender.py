@@ -10,18 +10,17 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.local_sections import ClientSettings
-from fedrec.config.schema import Settings
 from fedrec.data import UserSplit
 from fedrec.data.settings import DataSettings
 from fedrec.data.source import check_one_party, read_users
 from fedrec.data.splits import leave_one_out, undivided
 from fedrec.errors import StorageError
+from fedrec.follower.stored_state import users_digest
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import algorithm_of
 from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec.settings.schema import ClientSettings, Settings
 from fedrec_client.state.held_model import HeldModel, Which, read_held_model
-from fedrec_client.state.stored_state import users_digest
 
 
 def own_recommender(settings: Settings, which: Which = "best") -> Recommender:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.cli.flags import items_of_flag
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue
 from fedrec.data.writing import no_formula
 from fedrec.durable import replacing, unwritten
@@ -22,6 +21,7 @@ from fedrec.extras import require
 from fedrec.ids import ItemId, RoundId
 from fedrec.recommender import Recommender
 from fedrec.recommender.ranking import Ids, Scores
+from fedrec.settings.schema import Settings
 from fedrec_client.recommending.own_recommender import model_file_of, own_recommender
 from fedrec_client.state.held_model import Which, read_held_model
 

@@ -17,14 +17,14 @@ from structlog import get_logger
 
 from fedrec import errors
 from fedrec.child_process import child_command
-from fedrec.config.local_sections import ClientSettings
-from fedrec.config.schema import Settings
 from fedrec.data.settings import DataSettings
 from fedrec.errors import FedrecError, InternalError, SettingsError, StorageError
 from fedrec.extras import how_to_install
+from fedrec.follower.database import change_counter
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender, UsersFile
+from fedrec.settings.schema import ClientSettings, Settings
 from fedrec.stop_signals import ignore_stop_signals
 from fedrec_client.recommending.own_recommender import (
     model_file_of,
@@ -33,7 +33,6 @@ from fedrec_client.recommending.own_recommender import (
     users_of,
 )
 from fedrec_client.serve.served_model import ServedModel
-from fedrec_client.state.database import change_counter
 from fedrec_client.state.held_model import (
     HeldModel,
     ModelName,

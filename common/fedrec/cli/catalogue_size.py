@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedrec.config.schema import Settings
 from fedrec.errors import SettingsError
+from fedrec.settings.schema import Settings
 
 if TYPE_CHECKING:
     from fedrec.data import Catalogue

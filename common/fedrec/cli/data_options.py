@@ -95,7 +95,7 @@ def data_settings(path: Path | str, flags: DataFlags) -> DataSettings:
     try:
         return DataSettings.model_validate({"path": str(path), **flags})
     except ValidationError as error:
-        from fedrec.config.explain import all_settings
+        from fedrec.settings.explain import all_settings
 
         wrong = {str(each["loc"][0]): each["input"] for each in error.errors()}
         known = all_settings()

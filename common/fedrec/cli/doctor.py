@@ -22,7 +22,8 @@ from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
 from fedrec.extras import REQUIREMENT, smallest_extra
 
 if TYPE_CHECKING:
-    from fedrec.arithmetic import Arithmetic, Probe
+    from fedrec.arithmetic import Arithmetic
+    from fedrec.probes import Probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ def bits_of_this_machine() -> Bits | None:
     """Compute the probes once; None where what trains is not installed."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numba") is None:
         return None
-    from fedrec.arithmetic import arithmetic_of, fingerprint, look
+    from fedrec.arithmetic import arithmetic_of
+    from fedrec.probes import fingerprint, look
 
     probes = look()
     return Bits(arithmetic=arithmetic_of(), probes=probes, fingerprint=fingerprint(probes))

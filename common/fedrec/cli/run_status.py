@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedrec.cli.terminal import human_bytes, printable
 from fedrec.clock import ago
-from fedrec.planning.cautions import explained
+from fedrec.plan.cautions import explained
 
 if TYPE_CHECKING:
     from fedrec.wire.admin_link import CurrentRound, RunStatus

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fedrec.config.algorithm import about_algorithm
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
+from fedrec.plan.algorithm import about_algorithm
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit.pairs import audit_pairs
 from fedrec_lab.audit.report import AuditReport, Finding
 from fedrec_lab.audit.rows import audit_rows

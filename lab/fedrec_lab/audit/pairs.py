@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit.report import AuditReport, Finding
 
 _MOST_ITEMS = 16_384

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit.report import AuditReport, Finding
 
 

@@ -16,8 +16,9 @@ from fedrec_lab.cli.round_progress import StopRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fedrec.config.schema import EvaluationSettings, Settings
-    from fedrec.planning.cell_rows import Cells
+    from fedrec.plan.rows import Cells
+    from fedrec.plan.schema import EvaluationSettings
+    from fedrec.settings.schema import Settings
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.simulation.seeds import SeedResult
 

@@ -93,12 +93,12 @@ def simulate(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.cli.private_pricing import private_price
-    from fedrec.config.algorithm import algorithm_warnings
-    from fedrec.config.exposure import check_exposure
-    from fedrec.config.layout import protection_modules, training_modules
-    from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
     from fedrec.extras import require
+    from fedrec.plan.algorithm import algorithm_warnings
+    from fedrec.plan.exposure import check_exposure
+    from fedrec.plan.layout import protection_modules, training_modules
+    from fedrec.settings.loading import load_settings
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.training import further_protocols
     from fedrec_lab.reports.drawing import why_no_figures

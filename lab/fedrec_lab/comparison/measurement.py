@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
 from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec.formats import check_format, format_number
-from fedrec.planning.cell_rows import Cells, trained_items
+from fedrec.plan.rows import Cells, trained_items
+from fedrec.settings.schema import Settings
 
 
 class Stopped(Exception):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan, Settings
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.formats import CHECKPOINT_FILE
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult

@@ -13,13 +13,14 @@ from typing import Any, Literal
 import numpy as np
 
 from fedrec.child_process import child_command
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.model.state import SharedState
-from fedrec.planning.cell_rows import Cells
+from fedrec.plan.rows import Cells
+from fedrec.plan.schema import Plan
 from fedrec.recommender import MODEL_NAME, ModelFile
+from fedrec.settings.schema import Settings
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace
 from fedrec_lab.reports.bootstrap import PairedBootstrap
 from fedrec_lab.reports.round_report import RoundReport

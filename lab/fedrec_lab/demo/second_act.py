@@ -13,10 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from fedrec.config.schema import Plan, Settings
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.plan.schema import Plan
 from fedrec.provenance import provenance_of
+from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec_lab.demo.parties import ANY_PAGE, run_parties
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, provisioned

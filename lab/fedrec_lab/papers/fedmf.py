@@ -10,7 +10,7 @@ FilmTrust the best on validation of its search range {.5, .1, .05, .01} and {5e-
 from __future__ import annotations
 
 from fedrec.algorithms import FedMFSettings
-from fedrec.config.schema import Plan
+from fedrec.plan.schema import Plan
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import paper_plan, published_row
 

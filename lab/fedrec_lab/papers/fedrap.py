@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fedrec.algorithms import FedRAPSettings
-from fedrec.config.schema import Plan
+from fedrec.plan.schema import Plan
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import paper_plan, published_row
 

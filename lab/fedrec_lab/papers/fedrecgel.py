@@ -12,7 +12,7 @@ The ablation that the paper leaves out, both radii 0, has no figure to be a row.
 from __future__ import annotations
 
 from fedrec.algorithms import FedRecGELSettings
-from fedrec.config.schema import Plan
+from fedrec.plan.schema import Plan
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import paper_plan, published_row
 

@@ -8,7 +8,7 @@ takes dim 32 and tunes the rest, with Adam; what it found is not printed.
 from __future__ import annotations
 
 from fedrec.algorithms import PFedRecSettings
-from fedrec.config.schema import Plan
+from fedrec.plan.schema import Plan
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import paper_plan, published_row
 

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from fedrec.config.explain import settings_to_toml
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.public import find
 from fedrec.data.readers import read_interactions
@@ -18,6 +15,9 @@ from fedrec.durable import write_whole
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.provenance import provenance_of
+from fedrec.settings.explain import settings_to_toml
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.training import draws_negatives, protocol_groups
 from fedrec_lab.papers.measured_run import Measured
 from fedrec_lab.papers.row import PublishedRow

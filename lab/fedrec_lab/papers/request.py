@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedrec.config.schema import Plan, Settings
 from fedrec.data.public import find, other_counts
 from fedrec.durable import write_whole
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.formats import check_run_folder
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec.training.device import choose_device
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named
 from fedrec_lab.papers.comparison import Comparison

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedrec.data.writing import no_formula
 from fedrec.evaluation.metrics import RATES, SCORERS, SPLITS, MetricSums, Protocol, Rates
-from fedrec.planning.cautions import marked
+from fedrec.plan.cautions import marked
 from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.tables import aligned

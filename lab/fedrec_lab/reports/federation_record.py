@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedrec.config.schema import Plan
-from fedrec.planning.cautions import measured_caution
+from fedrec.plan.cautions import measured_caution
+from fedrec.plan.schema import Plan
 from fedrec_lab.reports.html import Fact, ReportContent
 from fedrec_lab.reports.ledger import ledger_of
 from fedrec_lab.reports.result_row import ResultRow, reference_rows

@@ -9,7 +9,7 @@ from html import escape
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
-from fedrec.planning.cautions import explained, marked
+from fedrec.plan.cautions import explained, marked
 from fedrec_lab.reports.drawing import as_element, why_no_figures
 from fedrec_lab.reports.plot_data import Plot
 from fedrec_lab.reports.result_row import ResultRow

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedrec.config.layout import dense_values, protection_of
-from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Rates
-from fedrec.planning.cautions import marked
+from fedrec.plan.cautions import marked
+from fedrec.plan.layout import dense_values, protection_of
+from fedrec.plan.schema import Plan
 from fedrec.protection import ProtectionSettings
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.reports.figures import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedrec.config.algorithm import about_algorithm
-from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer
+from fedrec.plan.algorithm import about_algorithm
+from fedrec.plan.schema import Plan
 from fedrec_lab.reports.round_report import RoundReport
 
 _REFERENCES: tuple[tuple[Scorer, str], ...] = (

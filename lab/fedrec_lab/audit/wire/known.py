@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from fedrec.config.layout import protection_of
-from fedrec.config.local_sections import CoordinatorSettings
-from fedrec.config.plan import plan_to_json
-from fedrec.config.rows import ROW_STEP, padded_rows
-from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import FedrecError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.plan.agreement import plan_to_json
+from fedrec.plan.layout import protection_of
+from fedrec.plan.rows import ROW_STEP, padded_rows
+from fedrec.plan.schema import Plan
 from fedrec.protection import NoProtection, Protection, VectorSpec
+from fedrec.settings.schema import CoordinatorSettings, Settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec_lab.audit.wire.epochs import KnownEpochs
 from fedrec_lab.audit.wire.reading import PlainReader
