@@ -26,8 +26,7 @@ from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.plgc import PLGC, PLGCSettings
 from fedrec.algorithms.registry import ALGORITHMS
-from fedrec.algorithms.sketch import Sketch
-from fedrec.algorithms.sketch_settings import SketchSettings
+from fedrec.algorithms.sketch import Sketch, SketchSettings
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 
