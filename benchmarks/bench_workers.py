@@ -25,9 +25,8 @@ from per_client_loop import ml_100k, plan_of
 
 from fedrec.data.splits import UserSplit
 from fedrec.plan.schema import Plan
-from fedrec.training.engines.engine import Executor
+from fedrec.training.engines.engine import Executor, SerialExecutor
 from fedrec.training.engines.processes import ProcessExecutor
-from fedrec.training.engines.serial import SerialExecutor
 from fedrec.training.learner import Contribution, Learner
 
 ALGORITHMS: dict[str, tuple[dict[str, object], dict[str, object]]] = {

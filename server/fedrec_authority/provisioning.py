@@ -25,7 +25,7 @@ from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.durable import make_private, require_writable, write_whole
 from fedrec.errors import KeysError, SettingsError
-from fedrec.identity.key_files import replace_secret
+from fedrec.identity.document import replace_secret
 from fedrec.listening import is_own_address, split_address
 from fedrec.plan.exposure import (
     SAFE_FLOOR,

@@ -26,8 +26,8 @@ from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.protection.vector import Packed
 from fedrec.training.bounds import SumTerms, check_sum, most_users
 from fedrec.training.round_vectors import COUNTS, RoundVectors
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Rules
 from fedrec_server.store.store import RunIdentity
 

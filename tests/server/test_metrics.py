@@ -18,7 +18,7 @@ from fedrec.ids import RoundId
 from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.engine import Engine
 from fedrec_server.metrics import CoordinatorMetrics
-from fedrec_server.run.model_quality import ModelQuality
+from fedrec_server.run.figures import ModelQuality
 
 Value = Callable[..., float | None]
 

@@ -17,7 +17,7 @@ from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_terms import AnnouncedRound
 from fedrec.ids import RoundId, UserId, canonical
 from fedrec.plan.algorithm import divides_by_count
-from fedrec.wire.limits import NONCE_BYTES
+from fedrec.wire.fields import NONCE_BYTES
 from fedrec.wire.messages import StepTask, Train, UploadHeader
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.privacy_ledger import PrivacyLedger

@@ -231,10 +231,10 @@ def _refusals(
 ) -> Iterator[FedrecError]:
     """Yield what `fedrec simulate` would refuse, in its order, by its own checks."""
     from fedrec.data.source import check_one_party
+    from fedrec.formats import check_runs_folder
     from fedrec.model.tables import room_in
     from fedrec.plan.algorithm import algorithm_of
     from fedrec.plan.exposure import check_exposure, check_own_floor
-    from fedrec.runs_folder import check_runs_folder
     from fedrec.training.starting import check_start
 
     plan, client = settings.plan, settings.client

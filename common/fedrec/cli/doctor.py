@@ -244,7 +244,7 @@ def _training(device: str) -> Iterator[DoctorCheck]:
     if importlib.util.find_spec("torch") is None:
         return
     from fedrec.errors import SettingsError
-    from fedrec.training.one_step import OneStep
+    from fedrec.training.learner import OneStep
 
     try:
         step = OneStep(device)

@@ -28,8 +28,9 @@ from fedrec.plan.layout import Layout
 from fedrec.plan.rows import ActiveRows, fewest_cells
 from fedrec.plan.schema import Plan
 from fedrec.protection import Member, Protection
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     Report,
@@ -37,7 +38,6 @@ from fedrec.wire.messages import (
     RoundKind,
     UploadHeader,
 )
-from fedrec.wire.stated_rows import StatedRows
 
 DIGEST_BYTES = 32
 

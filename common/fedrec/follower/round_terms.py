@@ -13,8 +13,8 @@ from fedrec.identity.secret import Secret
 from fedrec.ids import RoundId, canonical
 from fedrec.plan.layout import Layout
 from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 
 _REMEDY = "The coordinator told clients different things about a round; tell the data owners."
 

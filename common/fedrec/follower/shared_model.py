@@ -19,8 +19,8 @@ from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.rows import ActiveRows
 from fedrec.training.bounds import most_users
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 
 if TYPE_CHECKING:
     from fedrec.training.server_half import ServerHalf

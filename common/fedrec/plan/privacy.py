@@ -13,7 +13,7 @@ from fedrec.plan.layout import Layout
 from fedrec.plan.noise import mechanism_of
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism
-from fedrec.privacy.gaussian import FEWEST_STEPS
+from fedrec.privacy.noise import FEWEST_STEPS
 from fedrec.protection import PROTECTIONS
 
 Problem = tuple[tuple[str, ...], str]

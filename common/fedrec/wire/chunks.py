@@ -42,12 +42,6 @@ class ByteChunk:
     data: bytes | memoryview
 
 
-def split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, piece) of the bytes from `start` on; nothing when none are left."""
-    for chunk in chunks(data, start):
-        yield chunk.offset, bytes(chunk.data)
-
-
 def chunks(data: bytes, start: int = 0) -> Iterator[ByteChunk]:
     """Yield the bytes from `start` on in pieces that are views of them."""
     view = memoryview(data)

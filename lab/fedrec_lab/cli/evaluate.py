@@ -146,9 +146,9 @@ def evaluate(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
+    from fedrec.environment import provenance_of
     from fedrec.extras import require
     from fedrec.plan.layout import training_modules
-    from fedrec.provenance import provenance_of
     from fedrec.settings.loading import load_settings
     from fedrec_lab.comparison.comparing import compare
 

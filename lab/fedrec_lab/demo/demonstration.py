@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.data import partition_users
+from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.extras import require
@@ -23,7 +24,6 @@ from fedrec.plan.layout import protection_modules, protection_of
 from fedrec.plan.privacy import trust_statement
 from fedrec.plan.rows import cells_in_use, cells_of_roster
 from fedrec.plan.schema import Plan
-from fedrec.provenance import provenance_of
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
 from fedrec.training.learner import Learner

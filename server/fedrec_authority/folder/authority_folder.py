@@ -41,10 +41,9 @@ from fedrec.identity.authority import (
     Authority,
 )
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
-from fedrec.identity.document import Document
+from fedrec.identity.document import Document, read_public
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import REVEALER_FOLDER, RevealerKeys
-from fedrec.identity.key_files import read_public
 from fedrec.identity.public import PublicIdentity, read_authority_key, read_issuer
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId

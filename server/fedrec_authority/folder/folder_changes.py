@@ -13,10 +13,16 @@ from fedrec.folder_lock import FolderLock
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, ROSTERS_FOLDER, Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import CERTIFICATE_FILE, hosts_of, key_of, split_certificates
-from fedrec.identity.document import JsonValue, encode_bytes, write_document
+from fedrec.identity.document import (
+    JsonValue,
+    encode_bytes,
+    replace_secret,
+    write_document,
+    write_new_public,
+    write_public,
+)
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import RevealerKeyChanges
-from fedrec.identity.key_files import replace_secret, write_new_public, write_public
 from fedrec.identity.public import PublicIdentity, write_authority_key
 from fedrec.identity.roster import MAX_MEMBERS, Roster
 from fedrec.plan.agreement import plan_from_json

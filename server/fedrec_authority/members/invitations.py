@@ -14,8 +14,13 @@ from pathlib import Path
 from fedrec.errors import InvitationUsed, KeysError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import INVITATION_DAYS, Issuer, key_of
-from fedrec.identity.document import Document, JsonValue, write_document
-from fedrec.identity.key_files import read_public, replace_secret
+from fedrec.identity.document import (
+    Document,
+    JsonValue,
+    read_public,
+    replace_secret,
+    write_document,
+)
 from fedrec.ids import ClientId
 
 INVITATIONS_FILE = "invitations.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedrec.errors import KeysError
 from fedrec.identity.certificates import Issuer, name_of, split_certificates
-from fedrec.identity.key_files import read_public, replace_secret, write_public
+from fedrec.identity.document import read_public, replace_secret, write_public
 
 OWN = "operator"
 MAX_BYTES = 1 << 20

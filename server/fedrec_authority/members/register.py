@@ -11,7 +11,7 @@ from fedrec.identity.document import Document, JsonValue, encode_bytes, write_do
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_from_json
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS
 
 KIND = "fedrec authority membership"
 FEWEST_CHARS = 16

@@ -15,9 +15,9 @@ from fedrec.ids import ClientId
 from fedrec.wire.admin_link import MemberState
 from fedrec_server.rounds import steps
 from fedrec_server.rounds.backoff import is_stalled
-from fedrec_server.rounds.starting import NOT_ENOUGH, absent, awaited
+from fedrec_server.rounds.selection import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.state import State
-from fedrec_server.run.counted_updates import CountedUpdates
+from fedrec_server.run.figures import CountedUpdates
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.presence import LIVE_SECONDS, Presence
 

@@ -11,7 +11,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
 from fedrec.training.round_vectors import COUNTS
 from fedrec.wire.chunks import Blob
-from fedrec.wire.stated_rows import StatedRows
+from fedrec.wire.fields import StatedRows
 from fedrec_server.federation import HolderCounts
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun

@@ -6,10 +6,10 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.plain_parts import part_of
 
 from fedrec.wire.chunk_parts import chunk_to_part, part_reader
 from fedrec.wire.chunks import CHUNK_BYTES, ByteChunk
-from fedrec.wire.convert import part_of
 from fedrec.wire.v1 import admin_pb2, model_pb2, update_pb2
 
 COORDINATOR = "/fedrec.wire.v1.Coordinator/"

@@ -247,16 +247,16 @@ def _chunks(
 
 def _die_in_training(kill: KillClient, training: list[int]) -> None:
     """Die where a chunk of users has been trained but nothing of it is kept."""
-    from fedrec.training.engines import chunk_metrics
+    from fedrec.training import fitting
 
-    summed = chunk_metrics.training_sums
+    summed = fitting.training_sums
 
     def dying(*values: Any) -> Any:
         if training == [kill.round]:
             kill.strike()
         return summed(*values)
 
-    chunk_metrics.training_sums = dying
+    fitting.training_sums = dying
 
 
 class _DyingLink(Passing):

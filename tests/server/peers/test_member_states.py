@@ -15,7 +15,7 @@ from server.support.serving import serving
 
 from fedrec.errors import FedrecError, NotInRoster, VersionMismatch, WrongIdentity
 from fedrec.wire.admin_link import AdminLink, MemberState, RunStatus
-from fedrec.wire.error_status import from_rpc_error
+from fedrec.wire.grpc_calls import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
 from fedrec.wire.v1 import coordinator_pb2

@@ -11,11 +11,9 @@ import numpy as np
 
 from fedrec.errors import PlanMismatch, SettingsError
 from fedrec.protection.asked_round import AskedRound, StepsPrice
-from fedrec.protection.envelope import HEADER_BYTES, Envelope
-from fedrec.protection.limbs import LimbLayout
-from fedrec.protection.masks.graph import GraphParameters, parameters_for
 from fedrec.protection.masks.keys import WIDE, WORD, WORD_BYTES, Words
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.masks.terms import GraphParameters, parameters_for
+from fedrec.protection.plan import HEADER_BYTES, Envelope, LimbLayout, ProtectionPlan
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 WORD_BITS = 32

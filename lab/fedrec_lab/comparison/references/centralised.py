@@ -27,8 +27,8 @@ from fedrec.protection import ProtectionSettings
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
 from fedrec.tensor_products import one_thread
+from fedrec.training.blocks import draw_samples
 from fedrec.training.learner import Learner
-from fedrec.training.samplers import draw_samples
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.comparison.measurement import Measurement, MeasurementStopped, MethodTask
 from fedrec_lab.comparison.references.reference import Reference

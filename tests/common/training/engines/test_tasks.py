@@ -15,13 +15,12 @@ from fedrec.training.engines.choosing import executor_of
 from fedrec.training.engines.engine import (
     Executor,
     Job,
+    SerialExecutor,
     algorithm_from,
     can_be_made_again,
     recipe_of,
 )
-from fedrec.training.engines.processes import ProcessExecutor
-from fedrec.training.engines.serial import SerialExecutor
-from fedrec.training.engines.tasks import estimated_seconds, tasks_of
+from fedrec.training.engines.processes import ProcessExecutor, estimated_seconds, tasks_of
 from fedrec.training.engines.worker_process import read_frame, write_frame
 from fedrec.training.learner import Learner
 

@@ -1,4 +1,8 @@
-"""What a party counts for Prometheus: its registry, and the port where it is read."""
+"""Numbers for Prometheus: what a party counts, and the port where they are read.
+
+No user, item or client has a number of its own: a label that named one would publish who takes
+part. Names begin with `fedrec_` and are in base units.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.layout import shared_values
 from fedrec.wire.chunks import Blob, ByteChunk
-from fedrec.wire.limits import MAX_REPORTS
+from fedrec.wire.fields import MAX_REPORTS
 from fedrec.wire.messages import MakeSnapshot, Report, Snapshot, Task
 from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt
