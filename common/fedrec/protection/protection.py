@@ -9,7 +9,7 @@ from typing import BinaryIO, ClassVar, Self
 
 from fedrec.errors import KeysError, PlanMismatch, RevealRefused, RoundError, SettingsError
 from fedrec.identity.secret import Secret, SecretKey
-from fedrec.protection.asked_round import AskedRound, StepsPrice
+from fedrec.protection.asked_round import AskedRound, Price
 from fedrec.protection.plan import HEADER_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.round_protocol import ONE_STEP, RoundProtocol, Steps
 from fedrec.protection.settings import ProtectionSettings
@@ -306,7 +306,7 @@ class Protection(ABC):
         return
 
     @classmethod
-    def steps_price(cls, asked: AskedRound) -> StepsPrice | None:
+    def steps_price(cls, asked: AskedRound) -> Price | None:
         """Return what the steps of a round cost besides the vectors; None for one step.
 
         Raises:
