@@ -25,8 +25,8 @@ from fedrec.cli.flags import (
 from fedrec.cli.recommend import print_recommended
 from fedrec.cli.terminal import AsJson, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
-from fedrec_client.serve.command import EPILOG as SERVE_EPILOG
-from fedrec_client.serve.command import serve
+from fedrec_client.serve.cli import EPILOG as SERVE_EPILOG
+from fedrec_client.serve.cli import serve
 
 if TYPE_CHECKING:
     from fedrec.follower.events import ClientEvent

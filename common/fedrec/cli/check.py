@@ -90,7 +90,7 @@ def check(
     from fedrec.plan.layout import protection_of
     from fedrec.plan.price import parameter_sets, price, warnings_for
     from fedrec.plan.privacy import privacy_price, privacy_warnings
-    from fedrec.plan.rows import cell_rows
+    from fedrec.plan.travelling_rows import cell_rows
     from fedrec.protection.rehearsal import check_summands
     from fedrec.settings.loading import load_with_sources
 

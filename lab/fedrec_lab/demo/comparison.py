@@ -17,8 +17,8 @@ from fedrec.data import leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.model.state import SharedState
-from fedrec.plan.rows import Cells
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import Cells
 from fedrec.recommender import MODEL_NAME, ModelFile
 from fedrec.settings.schema import Settings
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace

@@ -12,7 +12,7 @@ from client.support.fake_parties import USERS
 from client.support.masked_federation import STEPS, MaskedWorld
 
 from fedrec.follower.private_store import PrivateStore
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.privacy import Mechanism
 from fedrec_client.state.privacy_ledger import PrivacyLedger
 
