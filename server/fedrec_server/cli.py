@@ -61,7 +61,7 @@ def run(
 
     from fedrec.errors import PrivacyBudgetSpent, SettingsError
     from fedrec.extras import require
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.app import Coordinator
@@ -122,7 +122,7 @@ def backup(
     A coordinator starts from the copy as from the folder itself: put it where coordinator.state
     points to. Clients that heard of later rounds than the copy knows are not served by it.
     """
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_server.store.state_folder import back_up
 
     settings = load_settings(settings_file)
@@ -147,7 +147,7 @@ def recover(
     """
     from fedrec.clock import SystemClock
     from fedrec.errors import SettingsError
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.federation import PublicCatalogue

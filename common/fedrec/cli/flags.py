@@ -218,7 +218,7 @@ def values_of(given: Sequence[str] | None) -> dict[str, object]:
         SettingsError: for text without an equals sign.
     """
     from fedrec.errors import SettingsError
-    from fedrec.settings.loading import UNSET
+    from fedrec.settings.validation import UNSET
 
     found: dict[str, object] = {}
     for text in given or ():
