@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Self
 
+from fedrec.environment import Provenance
 from fedrec.evaluation.metrics import Rates
 from fedrec.follower.files import FileRef
 from fedrec.follower.stored_state import Record, StoredState
 from fedrec.ids import RoundId
-from fedrec.provenance import Provenance
 from fedrec.wire.messages import RoundKind, UploadHeader
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedrec.environment import Provenance
 from fedrec.errors import RefusedError, StorageError
 from fedrec.follower.files import Content, FileRef, checked_path, write_blob
 from fedrec.follower.follower_store import FollowerStore
@@ -12,7 +13,6 @@ from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
-from fedrec.provenance import Provenance
 from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec_client.state.client_state import (
     BestModel,

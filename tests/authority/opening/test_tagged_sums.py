@@ -12,8 +12,8 @@ from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch
 
 from fedrec.ids import RoundId
-from fedrec.protection.blocks import BlockMember, unpack_blocks
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.lattice import BlockMember, unpack_blocks
 from fedrec.wire.chunks import Blob
 from fedrec_authority.folder.authority_folder import STATE_FOLDER
 from fedrec_authority.folder.opened_sums import OpenedSums

@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.model.state import Rest, SharedState
-from fedrec.wire.limits import MAX_REFUSED
+from fedrec.wire.fields import MAX_REFUSED
 from fedrec.wire.messages import MakeSnapshot, Snapshot, Wait
 from fedrec_client.state.private_store import PrivateStore
 
