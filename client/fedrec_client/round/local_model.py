@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from fedrec.data import UserSplit
 from fedrec.evaluation.metrics import MetricSums
-from fedrec.follower.context import RoundContext
 from fedrec.follower.membership import Membership
-from fedrec.follower.shared_model import SharedModel
+from fedrec.follower.shared_model import RoundContext, SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import divides_by_count

@@ -22,7 +22,7 @@ from fedrec.errors import (
     RoundError,
     StorageError,
 )
-from fedrec.follower.context import RoundContext
+from fedrec.follower.shared_model import RoundContext
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.layout import METRICS_SLICE

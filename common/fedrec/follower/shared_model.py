@@ -1,17 +1,19 @@
-"""The shared model: what was published, as everybody computes it."""
+"""The shared model as every follower computes it, and what else work in a run is done with."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.errors import TrainingError
+from fedrec.errors import FedrecError, SplitView, TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.follower.follower_store import FollowerStore
 from fedrec.follower.membership import Membership
+from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.follower.round_terms import AnnouncedRound, RoundVector
 from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
@@ -19,6 +21,7 @@ from fedrec.model.state import SharedState
 from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.training.bounds import most_users
 from fedrec.wire.fields import StatedRows
+from fedrec.wire.link import Link
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 
 if TYPE_CHECKING:
@@ -197,3 +200,31 @@ class SharedModel:
         shared = self._half.apart(shared).over(self._half.initial_shared())
         self._store.adopt(round_id, self._parts(shared), statement=statement)
         self._shared = shared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundContext:
+    """One follower's run and key epoch.
+
+    Attributes:
+        membership: what enrolment found.
+        link: the coordinator; patient, so that it raises nothing that passes by itself.
+        model: the model as it is here; with private parameters where this party trains.
+        store: the state folder.
+        audit: where refusals go.
+        journal: where costs go, and who is told of events.
+    """
+
+    membership: Membership
+    link: Link
+    model: SharedModel
+    store: FollowerStore[StoredState]
+    audit: AuditLog
+    journal: RoundJournal
+
+    def refused(self, event: str, round_id: RoundId, error: FedrecError) -> None:
+        """Note in the audit log what was refused, and why; a split view is named as such."""
+        if isinstance(error, SplitView):
+            event = "split_view"
+            self.journal.tell("split_view", round_id, detail=str(error))
+        self.audit.refused(event, run=self.membership.run, round_id=round_id, error=error)

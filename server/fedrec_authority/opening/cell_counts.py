@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from fedrec.errors import RefusedError
-from fedrec.follower.context import RoundContext
 from fedrec.follower.membership import Membership
+from fedrec.follower.shared_model import RoundContext
 from fedrec.identity.cells import Cell, whole_cells
 from fedrec.ids import digest
 from fedrec.plan.travelling_rows import held_widely
