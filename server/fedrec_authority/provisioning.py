@@ -38,7 +38,7 @@ from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import PartiesSettings, Settings
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
-from fedrec_authority.membership.cell_placement import cell_size_of
+from fedrec_authority.members.cell_placement import cell_size_of
 
 AUTHORITY_KIT, COORDINATOR_KIT, CLIENTS = "authority", "coordinator", "clients"
 OPERATORS = "operators"

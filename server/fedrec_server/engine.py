@@ -14,11 +14,11 @@ from fedrec.clock import Clock
 from fedrec.errors import DamagedFile, FedrecError, StorageError, SumOutOfBounds
 from fedrec.ids import ClientId, RoundId
 from fedrec_server.federation import Federation
-from fedrec_server.membership.admission import Admission, Applications
-from fedrec_server.membership.key_rotation import KeyRotation, newest
-from fedrec_server.membership.member_states import MissingClients
-from fedrec_server.membership.rollback_detection import RollbackDetection
 from fedrec_server.opening import Reveals
+from fedrec_server.peers.admission import Admission, Applications
+from fedrec_server.peers.key_rotation import KeyRotation, newest
+from fedrec_server.peers.member_states import MissingClients
+from fedrec_server.peers.remembered_updates import RememberedUpdates
 from fedrec_server.polling import TaskPolls, log_unfit
 from fedrec_server.rounds.changes import (
     Change,
@@ -80,7 +80,7 @@ class Engine:
         run = self.run = LiveRun(federation, store, clock=clock, failpoint=failpoint)
         turns = StreamTurns(run.work)
         self.admission = Admission(run, maximum_upload_bytes)
-        self.rollbacks = RollbackDetection(run, self.admission)
+        self.rollbacks = RememberedUpdates(run, self.admission)
         self.rotation = KeyRotation(run, self.rollbacks)
         self.applications = Applications(store, run.work)
         self.collection = self._collection()

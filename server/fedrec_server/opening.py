@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 from fedrec.errors import AuthorityIsOld, RefusedError, RoundClosed, RoundError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import Blob, Chunk
+from fedrec.wire.chunks import Blob, ByteChunk
 from fedrec.wire.messages import Report, RevealStatement
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.events import ReportReceived, StatementReceived
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round
@@ -90,7 +90,7 @@ class Reveals:
         return round_
 
     async def receive(
-        self, statement: RevealStatement, sealed: Blob, chunks: AsyncIterator[Chunk]
+        self, statement: RevealStatement, sealed: Blob, chunks: AsyncIterator[ByteChunk]
     ) -> None:
         """Take in the statement, with the sealed sum where the authority opened it.
 

@@ -12,8 +12,8 @@ from fedrec.errors import FedrecError, StorageError, SumOutOfBounds
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import NOTHING, Finished, Remembered, Reveal, StepTask, Task, Train, Wait
-from fedrec_server.membership.admission import Admission
-from fedrec_server.membership.rollback_detection import RollbackDetection
+from fedrec_server.peers.admission import Admission
+from fedrec_server.peers.remembered_updates import RememberedUpdates
 from fedrec_server.rounds.changes import (
     Change,
     ClientJoined,
@@ -89,7 +89,7 @@ class TaskPolls:
         run: LiveRun,
         admission: Admission,
         snapshots: Snapshots,
-        rollbacks: RollbackDetection,
+        rollbacks: RememberedUpdates,
     ) -> None:
         self._run = run
         self._admission = admission

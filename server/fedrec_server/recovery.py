@@ -25,7 +25,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, manifest_digest
 from fedrec.wire.recovery import MAX_BYTES, RecoveryPoint
 from fedrec_server.federation import Federation, PublicCatalogue
-from fedrec_server.membership.key_rotation import keep_epoch
+from fedrec_server.peers.key_rotation import keep_epoch
 from fedrec_server.rounds.revealing import numbers_used
 from fedrec_server.store.durable_files import sealed_name, snapshot_name
 from fedrec_server.store.sqlite import SqliteStore

@@ -10,10 +10,10 @@ from fedrec.clock import Clock
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.layout import shared_values
-from fedrec.wire.chunks import Blob, Chunk
+from fedrec.wire.chunks import Blob, ByteChunk
 from fedrec.wire.fields import MAX_REPORTS
 from fedrec.wire.messages import MakeSnapshot, Report, Snapshot, Task
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
@@ -306,7 +306,7 @@ class SnapshotExchange:
         self._admission = admission
         self._turns = turns
 
-    async def receive(self, report: Report, blob: Blob, chunks: AsyncIterator[Chunk]) -> None:
+    async def receive(self, report: Report, blob: Blob, chunks: AsyncIterator[ByteChunk]) -> None:
         """Take in a copy of the model; who vouches for it is admitted before it is read.
 
         Raises:

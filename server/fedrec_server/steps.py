@@ -25,7 +25,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import RoundTerms
 from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundProtocol, Step
 from fedrec.wire.messages import StepMessage, UploadHeader
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds import machine
 from fedrec_server.rounds.backoff import missed_by_none
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted

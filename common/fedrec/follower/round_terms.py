@@ -20,7 +20,7 @@ _REMEDY = "The coordinator told clients different things about a round; tell the
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundTerms:
+class AnnouncedRound:
     """What the coordinator says about a round, and what follows from this client's model.
 
     Attributes:

@@ -130,7 +130,7 @@ class Evaluator:
                 half.n_items,
                 device=str(half.device),
                 device_memory_mib=half.device_bytes >> 20,
-                workers=half.engine,
+                workers=half.executor,
             )
             return Evaluator(exact).train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)

@@ -29,8 +29,8 @@ from fedrec.plan.rows import OwnRows
 from fedrec.plan.schema import Plan
 from fedrec.tensor_products import on_threads
 from fedrec.training.device import DeviceTables, choose_device, memory_on, open_tables
-from fedrec.training.engines.choosing import Workers, engine_of
-from fedrec.training.engines.engine import Engine, Job
+from fedrec.training.engines.choosing import Workers, executor_of
+from fedrec.training.engines.engine import Executor, Job
 from fedrec.training.fitting import MAXIMUM_CLIPPED
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.trainer import BlockRoom
@@ -56,7 +56,7 @@ class UserHalf(ServerHalf):
         scratch: folder for files, private tables in its `blocks`; None for temporary ones.
         table_bytes: private tables that take more lie in files; 0 for all of `memory_mib`.
         measure_withheld: measure also what is not released, where one process holds everybody.
-        workers: processes that train, or the engine that learners share. Their owner closes it.
+        workers: processes that train, or the executor that learners share. Their owner closes it.
         device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
             is free there.
         beside: learners of this process that keep tables on the device, this one included.
@@ -64,7 +64,7 @@ class UserHalf(ServerHalf):
             many parties.
 
     Attributes:
-        engine: what trains.
+        executor: what trains.
         protocols: under which the model is measured, the plan's first.
         measures: whether it is measured at all.
         device_bytes: memory of the device that training may take; 0 on a processor. Half of it is
@@ -85,7 +85,7 @@ class UserHalf(ServerHalf):
         scratch: Path | None = None,
         table_bytes: int = 0,
         measure_withheld: bool = False,
-        workers: Workers | Engine = 1,
+        workers: Workers | Executor = 1,
         device_memory_mib: int = 0,
         beside: int = 1,
         initial: Callable[[], SharedState] | None = None,
@@ -106,10 +106,10 @@ class UserHalf(ServerHalf):
         # One for measuring and one for training, where a client's own floor sets them apart.
         self._cohorts: dict[bool, tuple[UserSplit, SharedState, OwnRows, Cohort]] = {}
         self._fresh: dict[bool, tuple[SharedState, UserSplit, OwnRows, PrivateState]] = {}
-        self.engine = (
+        self.executor = (
             workers
-            if isinstance(workers, Engine)
-            else engine_of(workers, threads=threads, folder=scratch)
+            if isinstance(workers, Executor)
+            else executor_of(workers, threads=threads, folder=scratch)
         )
 
     def on_its_threads(self) -> AbstractContextManager[None]:
@@ -118,7 +118,7 @@ class UserHalf(ServerHalf):
 
     def close(self) -> None:
         """End worker processes, if there are any."""
-        self.engine.close()
+        self.executor.close()
 
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
@@ -363,7 +363,7 @@ def train_locally(
         half.algorithm.start(shared, cohort.active, number, half.device),
         party_key=cohort.party_key,
     )
-    found = half.engine.train(
+    found = half.executor.train(
         Job(
             algorithm=half.algorithm,
             accelerator=half.accelerator,

@@ -29,7 +29,7 @@ from fedrec.settings.starter import TUNED
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.wire import WireReport
 from fedrec_lab.demo.comparison import (
-    Comparison,
+    UnencryptedRun,
     Verdict,
     exported_models,
     recommend_to_first_user,
@@ -128,7 +128,7 @@ class _Outcome:
     costs: RoundCosts
     bars: tuple[SizeBar, ...]
     exposure: WireReport
-    comparison: Comparison | None
+    comparison: UnencryptedRun | None
     verdict: Verdict | None
     second: SecondAct | None
     recommendations: dict[str, Any]
@@ -229,7 +229,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     return folder.path
 
 
-def _compare(workspace: Workspace, data: DemoData, console: Console) -> Comparison:
+def _compare(workspace: Workspace, data: DemoData, console: Console) -> UnencryptedRun:
     plan, names = workspace.plan, [path.parent.name for path in workspace.client_settings]
     # In the order in which `provision` dealt users out to them.
     names.sort(key=lambda name: int(name.rpartition("-")[2]))

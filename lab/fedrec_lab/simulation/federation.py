@@ -167,7 +167,7 @@ def round_kind(plan: Plan, round_id: int) -> RoundKind:
     return "train" if round_id <= plan.rounds.total + 1 else "evaluate"
 
 
-class Federation:
+class SimulatedFederation:
     """All parties of a simulation and the published model, between two rounds."""
 
     def __init__(

@@ -37,7 +37,7 @@ from fedrec_authority.folder.authority_folder import (
 )
 from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
-from fedrec_authority.membership.invitations import INVITATIONS_FILE
+from fedrec_authority.members.invitations import INVITATIONS_FILE
 
 KIND = "fedrec authority backup"
 _CONTENT = "fedrec authority folder"

@@ -36,10 +36,10 @@ from fedrec_authority.folder.authority_folder import (
     MEMBERSHIP_FILE,
     AuthorityFolder,
 )
-from fedrec_authority.membership.cell_placement import place, resumed
-from fedrec_authority.membership.invitations import InvitationChanges
-from fedrec_authority.membership.members import Membership
-from fedrec_authority.membership.operators import OperatorChanges
+from fedrec_authority.members.cell_placement import place, resumed
+from fedrec_authority.members.invitations import InvitationChanges
+from fedrec_authority.members.operators import OperatorChanges
+from fedrec_authority.members.register import MemberRegister
 
 FEWEST_SINGLE_USERS = 32
 """Members of a cell at least where exact sums are of one user each."""
@@ -231,7 +231,7 @@ class FolderChanges(AuthorityFolder):
         made.save(self.private)
         return made, True
 
-    def keep(self, membership: Membership) -> None:
+    def keep(self, membership: MemberRegister) -> None:
         """Replace the record of members in one step; only its owner may read it."""
         replace_secret(self.private / MEMBERSHIP_FILE, membership.to_json())
 

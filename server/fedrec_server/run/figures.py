@@ -27,7 +27,7 @@ _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class ModelQuality:
     """What sums over all clients' users say.
 
     Attributes:
@@ -44,7 +44,7 @@ class Quality:
     test: Rates | None = None
     untrained: Rates | None = None
 
-    def after(self, round_id: RoundId, values: Iterable[int]) -> Quality:
+    def after(self, round_id: RoundId, values: Iterable[int]) -> ModelQuality:
         """Return what is known once a further round's metric sums are."""
         given = np.array(list(values), dtype=np.int64)
         if len(given) != len(METRIC_NAMES):
@@ -67,7 +67,7 @@ class LatestQuality:
     """Remembers the newest of everything that rounds measured."""
 
     def __init__(self) -> None:
-        self.quality = Quality()
+        self.quality = ModelQuality()
 
     def read(self, store: Store) -> None:
         """Take what the journal knows, from its end as far back as it takes; in the store's thread.
@@ -77,14 +77,14 @@ class LatestQuality:
         """
         before = store.last_entry()
         newest: list[tuple[RoundId, list[int]]] = []
-        found = Quality()
+        found = ModelQuality()
         while before > 0 and (found.validation is None or found.loss is None):
             first = max(0, before - _PAGE)
             for entry in reversed(store.entries(first, before - first)):
                 values = json.loads(entry.fields_json).get("metrics")
                 if values:
                     newest.insert(0, (RoundId(entry.round), values))
-            found = Quality()
+            found = ModelQuality()
             for round_id, measured in newest:
                 found = found.after(round_id, measured)
             before = first

@@ -32,7 +32,7 @@ from fedrec.identity.document import read_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.wire.chunk_parts import part_reader
-from fedrec.wire.chunks import Chunk
+from fedrec.wire.chunks import ByteChunk
 from fedrec.wire.grpc_calls import new_incident, to_details
 from fedrec_server.service.streams import StreamLimits, heard_in_time
 from fedrec_server.store.durable_files import DurabilityLost
@@ -371,7 +371,7 @@ def _read(raw: bytes, read: Read, caller: Caller) -> Message:
         message = read(raw)
     except Exception:
         raise ProtocolError("The message cannot be read.") from None
-    if not isinstance(message, Chunk):
+    if not isinstance(message, ByteChunk):
         caller.check_named(message)
     return message
 

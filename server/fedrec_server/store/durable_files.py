@@ -21,7 +21,7 @@ from blake3 import blake3
 from fedrec.durable import FULL, DiskFull, begin_writing_back
 from fedrec.errors import DamagedFile, StorageError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import CHUNK_BYTES, Blob, Chunk
+from fedrec.wire.chunks import CHUNK_BYTES, Blob, ByteChunk
 
 Failpoint = Callable[[str], None]
 
@@ -49,9 +49,9 @@ class OpenFile:
         """Yield where each piece begins."""
         yield from range(0, self._length, CHUNK_BYTES)
 
-    def chunk(self, offset: int) -> Chunk:
+    def chunk(self, offset: int) -> ByteChunk:
         """Return the piece that begins at an offset."""
-        return Chunk(offset=offset, data=os.pread(self._file, CHUNK_BYTES, offset))
+        return ByteChunk(offset=offset, data=os.pread(self._file, CHUNK_BYTES, offset))
 
 
 FOLDERS = ("partial", "updates", "blobs", "snapshots", "epochs")

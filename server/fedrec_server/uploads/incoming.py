@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fedrec.ids import ClientId
-from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, Chunk
+from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, ByteChunk
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.work import Work
 from fedrec_server.store.durable_files import Draft, DurabilityLost
@@ -40,7 +40,7 @@ class Incoming(ABC):
         self._draft = draft
         self._blob = blob
         self._busy: asyncio.Task[Any] | None = None
-        self._waiting: list[Chunk] = []
+        self._waiting: list[ByteChunk] = []
         self._assembler = Assembler(
             blob.length,
             blob.digest,
@@ -51,7 +51,7 @@ class Incoming(ABC):
         )
 
     async def take(
-        self, chunks: AsyncIterator[Chunk], *, ahead: Callable[[], bool] = lambda: True
+        self, chunks: AsyncIterator[ByteChunk], *, ahead: Callable[[], bool] = lambda: True
     ) -> None:
         """Take the rest of a stream: while some chunks are hashed and written, others arrive.
 
@@ -87,7 +87,7 @@ class Incoming(ABC):
         if self._busy is not None:
             await asyncio.shield(self._busy)
 
-    def _add_all(self, chunks: Sequence[Chunk]) -> None:
+    def _add_all(self, chunks: Sequence[ByteChunk]) -> None:
         for chunk in chunks:
             if chunk.offset == 0 and self._draft.size:
                 self._draft.restart()
@@ -184,7 +184,7 @@ class StreamTurns:
             if not self._users[client_id]:
                 del self._users[client_id], self._locks[client_id]
 
-    async def take(self, incoming: Incoming, chunks: AsyncIterator[Chunk]) -> bool:
+    async def take(self, incoming: Incoming, chunks: AsyncIterator[ByteChunk]) -> bool:
         """Take in what follows a verified header, in the client's turn.
 
         It waits for a place while all are taken.

@@ -16,9 +16,9 @@ from typing import BinaryIO, Generic, TypeVar
 
 from fedrec.errors import ConflictingUpload, DamagedFile, FedrecError, RoundClosed, StorageError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import Chunk
+from fedrec.wire.chunks import ByteChunk
 from fedrec.wire.messages import UploadHeader, UploadStatus
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.collecting import is_counted
@@ -134,7 +134,7 @@ class Updates(GroupCommit[Update]):
         self._admission = admission
         self._turns = turns
 
-    async def receive(self, header: UploadHeader, chunks: AsyncIterator[Chunk]) -> bool:
+    async def receive(self, header: UploadHeader, chunks: AsyncIterator[ByteChunk]) -> bool:
         """Take in an update once it is durable and counted; True when it was before.
 
         Raises:

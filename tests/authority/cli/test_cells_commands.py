@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from authority.membership.test_guests import World, people
+from authority.members.test_guests import World, people
 from changed_keys import rotate
 
 from fedrec.cli.main import main

@@ -14,7 +14,7 @@ from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
 from fedrec.clock import Clock
 from fedrec.ids import RoundId
-from fedrec.wire.chunks import Blob, Chunk
+from fedrec.wire.chunks import Blob, ByteChunk
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
 from fedrec_server.opening import take_report
@@ -107,10 +107,10 @@ async def upload(
     return await engine.updates.receive(header, pieces(payload))
 
 
-async def pieces(payload: bytes, start: int = 0) -> AsyncIterator[Chunk]:
+async def pieces(payload: bytes, start: int = 0) -> AsyncIterator[ByteChunk]:
     """Yield what a stream brings after its header, from a byte on."""
     for offset, data in split(payload, start):
-        yield Chunk(offset=offset, data=data)
+        yield ByteChunk(offset=offset, data=data)
 
 
 def told_of(state: State) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Job:
         participating: which users train, bool (n_users,); None for all.
         private: the users' private tables (refreshed).
         sums: what users' changes are added up to.
-        memory_bytes: memory that users may take while they train, under every engine.
+        memory_bytes: memory that users may take while they train, under every executor.
         room: where private tables lie.
         on_device: what of them lies on the device, which also says what device that is.
         block_room: how many users train there at once, by what they start from and the sums.
@@ -104,7 +104,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class JobResult:
     """What came of a job.
 
     Attributes:
@@ -120,19 +120,19 @@ class Trained:
     finite: bool
 
 
-class Engine(ABC):
+class Executor(ABC):
     """Carries out jobs, one after the other."""
 
     @abstractmethod
-    def train(self, job: Job) -> Trained:
+    def train(self, job: Job) -> JobResult:
         """Train a job's users.
 
         Raises:
             FedrecError: they could not be trained; whether values diverged is the caller's to see.
         """
 
-    def close(self) -> None:  # noqa: B027 (an engine may have nothing to end)
-        """End what the engine has started; the next job starts it again."""
+    def close(self) -> None:  # noqa: B027 (an executor may have nothing to end)
+        """End what the executor has started; the next job starts it again."""
 
 
 _COMPILED_BYTES = 128 << 20
@@ -140,11 +140,11 @@ _COMPILED_BYTES = 128 << 20
 this is used again by the next ones, in place of new memory."""
 
 
-class SerialEngine(Engine):
+class SerialExecutor(Executor):
     """The plain loop over chunks of users."""
 
-    def train(self, job: Job) -> Trained:
-        """Train a job's users; see `Engine.train`."""
+    def train(self, job: Job) -> JobResult:
+        """Train a job's users; see `Executor.train`."""
         algorithm, device = job.algorithm, job.device
         sums = job.sums.empty(device)
         fit = fit_of(algorithm, job.start, sums, job.accelerator, job.block_room(job.start, sums))
@@ -167,4 +167,4 @@ class SerialEngine(Engine):
                 tables.put(chunk.user_index, result.private)
                 metrics += fitting.training_sums(result.loss, result.clipped)
         private = tables.finish()
-        return Trained(sums=sums, metrics=metrics, private=private, finite=tables.finite)
+        return JobResult(sums=sums, metrics=metrics, private=private, finite=tables.finite)

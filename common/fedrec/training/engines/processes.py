@@ -22,14 +22,14 @@ from fedrec.errors import ERRORS, FedrecError, InternalError, TrainingError
 from fedrec.telemetry import logger_of
 from fedrec.training.blocks import BLOCK_USERS
 from fedrec.training.engines.engine import (
-    Engine,
+    Executor,
     Job,
-    SerialEngine,
-    Trained,
+    JobResult,
+    SerialExecutor,
     can_be_made_again,
     recipe_of,
 )
-from fedrec.training.engines.scratch import Place, PrivateRound, Scratch
+from fedrec.training.engines.scratch import ArrayPlace, PrivateRound, Scratch
 from fedrec.training.engines.worker_process import WorkerProcess
 from fedrec.training.fitting import is_trained_by_steps
 
@@ -43,7 +43,7 @@ _SECONDS_A_WEIGHT = 0.4e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class WorkerTask:
     """Users whom one worker trains at once.
 
     Attributes:
@@ -57,7 +57,7 @@ class Task:
     cost: int
 
 
-def tasks_of(job: Job, n_workers: int) -> list[Task]:
+def tasks_of(job: Job, n_workers: int) -> list[WorkerTask]:
     """Return a job's users in about two tasks a worker, at least one a level, the largest first.
 
     Users of one task are alike, so that blocks of them are full: a level's users are ordered by
@@ -80,7 +80,7 @@ def tasks_of(job: Job, n_workers: int) -> list[Task]:
         for part in np.split(ordered, np.unique(ends)):
             for begin in range(0, len(part), at_once):
                 own = np.sort(part[begin : begin + at_once])
-                tasks.append(Task(members=own, n_steps=n_steps, cost=_cost(steps[own])))
+                tasks.append(WorkerTask(members=own, n_steps=n_steps, cost=_cost(steps[own])))
     return sorted(tasks, key=lambda task: -task.cost)
 
 
@@ -194,9 +194,9 @@ class _Share:
         last: its last answer.
     """
 
-    places: dict[str, Place]
-    done: list[Task] = field(default_factory=list)
-    task: Task | None = None
+    places: dict[str, ArrayPlace]
+    done: list[WorkerTask] = field(default_factory=list)
+    task: WorkerTask | None = None
     metrics: NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, dtype=np.int64))
     finite: bool = True
     last: dict[str, Any] = field(default_factory=dict)
@@ -210,7 +210,7 @@ class ProcessRound:
         n_workers: most workers.
     """
 
-    def __init__(self, crew: Crew, job: Job, tasks: list[Task], *, n_workers: int) -> None:
+    def __init__(self, crew: Crew, job: Job, tasks: list[WorkerTask], *, n_workers: int) -> None:
         self._crew, self._job, self._tasks = crew, job, tasks
         self._waiting = deque(tasks)
         self._n_workers = min(n_workers, len(tasks))
@@ -234,7 +234,7 @@ class ProcessRound:
         for path in self._files:
             path.unlink(missing_ok=True)
 
-    def run(self) -> Trained:
+    def run(self) -> JobResult:
         """Train everybody; return what came of it."""
         while len(self._crew.workers) < self._n_workers:
             self._crew.start()
@@ -294,7 +294,7 @@ class ProcessRound:
         share.task = task = self._waiting.popleft()
         worker.tell({"say": "task", "n_steps": task.n_steps}, task.members.tobytes())
 
-    def _own_sums(self) -> dict[str, Place]:
+    def _own_sums(self) -> dict[str, ArrayPlace]:
         forms = {
             name: (str(part.numpy().dtype), part.shape) for name, part in self._sums.parts.items()
         }
@@ -333,7 +333,7 @@ class ProcessRound:
             self._waiting.extendleft([*share.done, share.task])
         self._give(self._crew.start())
 
-    def _sum_up(self) -> Trained:
+    def _sum_up(self) -> JobResult:
         metrics, finite = np.zeros(4, dtype=np.int64), True
         for share in self._shares.values():
             self._sums.add_parts(
@@ -346,7 +346,7 @@ class ProcessRound:
         none = np.zeros(0, dtype=np.int64)
         trained = np.concatenate([none, *(task.members for task in self._tasks)])
         private, finite = self._private.finish(trained, finite=finite)
-        return Trained(sums=self._sums, metrics=metrics, private=private, finite=finite)
+        return JobResult(sums=self._sums, metrics=metrics, private=private, finite=finite)
 
 
 def _error_of(answer: dict[str, Any], words: str) -> FedrecError:
@@ -371,7 +371,7 @@ def fits_processes(job: Job) -> bool:
     return trained and can_be_made_again(job.algorithm)
 
 
-class ProcessEngine(Engine):
+class ProcessExecutor(Executor):
     """Trains jobs that fit processes in processes, all others here.
 
     Args:
@@ -383,22 +383,22 @@ class ProcessEngine(Engine):
         self.n_workers = n_workers
         self._folder = folder
         self._crew: Crew | None = None
-        self._end: weakref.finalize[..., ProcessEngine] | None = None
+        self._end: weakref.finalize[..., ProcessExecutor] | None = None
 
     @property
     def processes(self) -> tuple[int, ...]:
         """The workers that run now."""
         return () if self._crew is None else tuple(worker.pid for worker in self._crew.workers)
 
-    def train(self, job: Job) -> Trained:
-        """Train a job's users; see `Engine.train`.
+    def train(self, job: Job) -> JobResult:
+        """Train a job's users; see `Executor.train`.
 
         Raises:
             TrainingError: workers keep dying.
             StorageError: there is no room for the shared files.
         """
         if not fits_processes(job):
-            return SerialEngine().train(job)
+            return SerialExecutor().train(job)
         tasks, crew = tasks_of(job, self.n_workers), self._present()
         try:
             with ProcessRound(crew, job, tasks, n_workers=self.n_workers) as held:

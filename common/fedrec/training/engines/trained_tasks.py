@@ -38,7 +38,7 @@ class TrainedTasks:
         self._own: dict[str, NDArray[Any]] = {}
 
     def hear(self, header: dict[str, Any], body: bytes) -> dict[str, Any] | None:
-        """Take in what the engine says; return the answer to a task."""
+        """Take in what the executor says; return the answer to a task."""
         found: dict[str, Callable[..., dict[str, Any] | None]] = {
             "algorithm": self._begin,
             "cohort": self._take_users,

@@ -14,14 +14,14 @@ import structlog
 from fedrec.errors import RoundError, StateWentBack
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import NOTHING, Latest, Remembered, RevealStatement, UploadHeader
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.changes import Change, UpdateCounted
 from fedrec_server.rounds.events import StatementShown
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
 
 
-class RollbackDetection:
+class RememberedUpdates:
     """Compares what a client remembers with what is stored here.
 
     Attributes:

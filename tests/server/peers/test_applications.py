@@ -32,7 +32,7 @@ from fedrec.identity.certificates import Credentials, key_of
 from fedrec.identity.identity import Identity
 from fedrec.protection import NoProtection
 from fedrec.wire.admin_link import AdminLink
-from fedrec_server.membership.admission import Applications
+from fedrec_server.peers.admission import Applications
 
 
 def invitation() -> Credentials:

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from fedrec_authority.membership.cell_placement import (
+from fedrec_authority.members.cell_placement import (
     HONEST,
     counted_share,
     size_needed,

@@ -20,7 +20,7 @@ from fedrec.identity.certificates import key_of
 from fedrec.identity.identity import Identity
 from fedrec.wire.admin_link import AdminLink
 from fedrec_server.engine import Engine
-from fedrec_server.membership.member_states import unplaced, waits_for
+from fedrec_server.peers.member_states import unplaced, waits_for
 
 
 def words(engine: Engine) -> str:

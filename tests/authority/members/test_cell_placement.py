@@ -11,7 +11,7 @@ from fedrec.errors import KeysError
 from fedrec.identity.identity import Identity
 from fedrec.plan.schema import Plan
 from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_authority.membership.cell_placement import cell_size_of
+from fedrec_authority.members.cell_placement import cell_size_of
 
 MASKS = Plan.model_validate({"federation": {"name": "t"}, "protection": {"name": "masks"}})
 NONE = Plan.model_validate({"federation": {"name": "t"}, "protection": {"name": "none"}})

@@ -17,7 +17,7 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.federation import Federation
-from fedrec_server.membership.rollback_detection import RollbackDetection
+from fedrec_server.peers.remembered_updates import RememberedUpdates
 from fedrec_server.rounds.changes import EpochBegan
 from fedrec_server.rounds.events import EpochInstalled
 from fedrec_server.rounds.machine import step
@@ -64,7 +64,7 @@ class KeyRotation:
         next: the federation in the installed epoch that has not begun yet, or None.
     """
 
-    def __init__(self, run: LiveRun, rollbacks: RollbackDetection) -> None:
+    def __init__(self, run: LiveRun, rollbacks: RememberedUpdates) -> None:
         self._run = run
         self._rollbacks = rollbacks
         self.next: Federation | None = None

@@ -21,7 +21,7 @@ from fedrec.wire.messages import Wait
 from fedrec.wire.v1 import coordinator_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
 from fedrec_server.engine import Engine
-from fedrec_server.membership.member_states import STARTING_SECONDS
+from fedrec_server.peers.member_states import STARTING_SECONDS
 from fedrec_server.run.presence import LIVE_SECONDS
 from fedrec_server.run_status import status_of
 

@@ -31,8 +31,8 @@ from fedrec.ids import ClientId
 from fedrec.plan.schema import Plan
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_authority.membership.cell_placement import place
-from fedrec_authority.membership.members import Membership
+from fedrec_authority.members.cell_placement import place
+from fedrec_authority.members.register import MemberRegister
 
 pytestmark = pytest.mark.slow
 
@@ -303,7 +303,7 @@ def opened(rng: random.Random, partition: Partition) -> set[ClientId]:
 
 def history(rng: random.Random) -> tuple[int, Counter[str]]:
     """Play joins of both kinds and leaves; return the fewest of a core that sums isolate."""
-    membership = Membership(plan_json=b"", n_items=1, cell_size=SIZE)
+    membership = MemberRegister(plan_json=b"", n_items=1, cell_size=SIZE)
     now, away = Partition(cell_size=SIZE), list(CAST)
     sums: list[set[ClientId]] = []
     seen: Counter[str] = Counter()

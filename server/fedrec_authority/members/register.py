@@ -19,7 +19,7 @@ FEWEST_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class MemberRecord:
     """Somebody who is or was a member.
 
     Attributes:
@@ -49,7 +49,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class MemberRegister:
     """What an authority knows; replaced as a whole.
 
     Attributes:
@@ -66,7 +66,7 @@ class Membership:
     last_epoch: int = 0
     is_changed: bool = False
     cell_size: int = 0
-    members: tuple[Member, ...] = ()
+    members: tuple[MemberRecord, ...] = ()
 
     @property
     def present(self) -> tuple[PublicIdentity, ...]:
@@ -121,7 +121,7 @@ class Membership:
 
     def with_member(
         self, identity: PublicIdentity, now: int, *, users_cap: int = 0, consent: bytes = b""
-    ) -> Membership:
+    ) -> MemberRegister:
         """Return the membership with one more member, or with a member's new exchange key.
 
         Args:
@@ -138,7 +138,7 @@ class Membership:
                 f"{identity.client_id[:FEWEST_CHARS]} is a member already.",
                 remedy="See `fedrec keys roster list`.",
             )
-        same = known or Member(identity=identity, added_at=now)
+        same = known or MemberRecord(identity=identity, added_at=now)
         before[identity.client_id] = replace(
             same,
             identity=identity,
@@ -149,21 +149,21 @@ class Membership:
         )
         return self._of(before.values())
 
-    def with_guest(self, client_id: ClientId, consent: bytes) -> Membership:
+    def with_guest(self, client_id: ClientId, consent: bytes) -> MemberRegister:
         """Return the membership with a guest more, by its own word, which was checked."""
         return self._of(
             replace(member, consent=consent) if member.client_id == client_id else member
             for member in self.members
         )
 
-    def without_member(self, client_id: ClientId, now: int) -> Membership:
+    def without_member(self, client_id: ClientId, now: int) -> MemberRegister:
         """Return the membership in which a present member is a former one."""
         return self._of(
             replace(member, removed_at=now) if member.client_id == client_id else member
             for member in self.members
         )
 
-    def with_successor(self, old: ClientId, identity: PublicIdentity, now: int) -> Membership:
+    def with_successor(self, old: ClientId, identity: PublicIdentity, now: int) -> MemberRegister:
         """Return the membership in which a present member has new keys under a new id.
 
         Raises:
@@ -176,10 +176,12 @@ class Membership:
             )
         before = next(member for member in self.members if member.client_id == old)
         # Its word as a guest was signed with the old key.
-        made = Member(identity=identity, added_at=now, users_cap=before.users_cap, replaces=old)
+        made = MemberRecord(
+            identity=identity, added_at=now, users_cap=before.users_cap, replaces=old
+        )
         return self._of((*self.without_member(old, now).members, made))
 
-    def of_exactly(self, identities: Iterable[PublicIdentity], now: int) -> Membership:
+    def of_exactly(self, identities: Iterable[PublicIdentity], now: int) -> MemberRegister:
         """Return the membership of these; all others are former members."""
         wanted = {identity.client_id: identity for identity in identities}
         found = self
@@ -191,7 +193,7 @@ class Membership:
                 found = found.with_member(identity, now)
         return found
 
-    def _of(self, members: Iterable[Member]) -> Membership:
+    def _of(self, members: Iterable[MemberRecord]) -> MemberRegister:
         ordered = tuple(sorted(members, key=lambda member: member.client_id))
         return replace(self, members=ordered, is_changed=True)
 
@@ -219,7 +221,7 @@ class Membership:
         return write_document(KIND, fields)
 
     @classmethod
-    def from_json(cls, raw: bytes, name: str) -> Membership:
+    def from_json(cls, raw: bytes, name: str) -> MemberRegister:
         """Read what `to_json` wrote; proofs of members are checked.
 
         Raises:
@@ -268,8 +270,8 @@ def find(fingerprint: str, identities: Iterable[PublicIdentity], what: str) -> P
     )
 
 
-def _member(entry: Document) -> Member:
-    found = Member(
+def _member(entry: Document) -> MemberRecord:
+    found = MemberRecord(
         identity=PublicIdentity.from_json(entry.json_text("identity").encode()),
         added_at=entry.integer("added_at"),
         removed_at=entry.integer("removed_at"),
