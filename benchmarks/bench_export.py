@@ -22,7 +22,7 @@ from measuring import describe_machine, interleaved, summary
 from served_folder import ServedFolder
 
 from fedrec.data.source import read_source
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.recommending.recommendation import Wanted, export_recommendations
 

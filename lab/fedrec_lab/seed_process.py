@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from fedrec.processes import end_with_parent, ignore_stop_signals
-from fedrec.training.engines.worker_process import read_frame, write_frame
+from fedrec.training.executors.worker_process import read_frame, write_frame
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def run(
 
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.app import Coordinator
@@ -133,7 +133,7 @@ def backup(
     A coordinator starts from the copy as from the folder itself: put it where coordinator.state
     points to. Clients that heard of later rounds than the copy knows are not served by it.
     """
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_server.store.state_folder import back_up
 
     settings = load_settings(settings_file)
@@ -157,7 +157,7 @@ def recover(
     that are alive go on by themselves.
     """
     from fedrec.clock import SystemClock
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.recovery import recover as make_anew

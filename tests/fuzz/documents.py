@@ -28,7 +28,7 @@ from fedrec.ids import ItemId, UserId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.privacy import Spent
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec.state_folder import Highwater, record
 from fedrec.training.learner import Learner
 from fedrec_authority.folder import backup

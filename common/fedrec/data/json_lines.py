@@ -12,7 +12,7 @@ from typing import Any
 
 from fedrec.data.chunks import CHUNK_ROWS, BadRow, RowChunk, Table
 from fedrec.data.columns import find_places
-from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text, plain_name
+from fedrec.data.decoding import SAMPLE_ROWS, head_of, open_text, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedrec.data.chunks import CHUNK_ROWS, RowChunk, Table
 from fedrec.data.columns import find_places
-from fedrec.data.opening import SAMPLE_ROWS, on_disk
+from fedrec.data.decoding import SAMPLE_ROWS, on_disk
 from fedrec.data.reading import ROLES, Reading
 from fedrec.errors import DataError
 from fedrec.extras import how_to_install

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.secret import SecretKey, exported
-from fedrec.protection.plan import (
+from fedrec.protection.protection import Accumulator, Member, Protection
+from fedrec.protection.protection_plan import (
     CONTEXT_BYTES,
     HEADER_BYTES,
     INDEX_BYTES,
@@ -35,7 +36,6 @@ from fedrec.protection.plan import (
     Envelope,
     ProtectionPlan,
 )
-from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.slot_widths import (
     N_TAGS,
     TAG_MODULUS,

@@ -16,8 +16,8 @@ from fedrec_lab.cli.round_progress import StopRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fedrec.plan.rows import Cells
     from fedrec.plan.schema import EvaluationSettings
+    from fedrec.plan.travelling_rows import Cells
     from fedrec.settings.schema import Settings
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.simulation.seeds import SeedResult

@@ -98,7 +98,7 @@ def simulate(
     from fedrec.plan.algorithm import algorithm_warnings
     from fedrec.plan.exposure import check_exposure
     from fedrec.plan.layout import protection_modules, training_modules
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.training import further_protocols
     from fedrec_lab.reports.drawing import why_no_figures

@@ -19,7 +19,7 @@ from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
 from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec.formats import check_format, format_number
-from fedrec.plan.rows import Cells, trained_items
+from fedrec.plan.travelling_rows import Cells, trained_items
 from fedrec.settings.schema import Settings
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec_lab.audit.wire import WireReport, audit_wire
 from fedrec_lab.demo.workspace import Workspace
 

@@ -16,8 +16,8 @@ from fedrec.environment import provenance_of
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.settings.explain import settings_to_toml
-from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
+from fedrec.settings.validation import load_settings
 from fedrec_lab.comparison.training import draws_negatives, protocol_groups
 from fedrec_lab.papers.measured_run import Measured
 from fedrec_lab.papers.row import PublishedRow

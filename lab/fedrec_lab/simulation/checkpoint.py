@@ -24,7 +24,7 @@ from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
 from fedrec.plan.agreement import plan_to_json
-from fedrec.plan.rows import Cells
+from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
 from fedrec.state_folder import FolderLock
 from fedrec_lab.reports.round_report import RoundReport

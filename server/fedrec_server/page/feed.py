@@ -13,7 +13,7 @@ from typing import Any
 from fedrec.errors import FedrecError
 from fedrec.ids import RoundId
 from fedrec.plan.cautions import explained, marked
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.privacy import trust_statement
 from fedrec.plan.schema import Plan
 from fedrec.wire.admin_link import RunEvent, RunStatus

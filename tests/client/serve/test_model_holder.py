@@ -16,8 +16,8 @@ from fedrec.follower.database import STATE_FILE
 from fedrec.recommender import UsersFile
 from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.serve.access import Gate
-from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
+from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.state.private_store import PrivateStore
 
 # They start the process that reads.

@@ -14,8 +14,8 @@ from fedrec.data import Catalogue
 from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender
 from fedrec_client.serve.access import Gate
-from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder
+from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import MOST_BODY_BYTES
 
 
