@@ -3,6 +3,10 @@
 Items that fewer than `federation.minimum_item_users` users hold are never trained, so that after
 the count round their rows need not travel. The others are put together in the order of the
 catalogue, and rows of zeros are added up to a multiple of 256.
+
+The key authority leaves rows out that too few users hold outside a sum's largest cells
+(`held_widely`). A simulation, which has all data in one process, takes the same partition, of
+parties by their positions, and has the same rows.
 """
 
 from __future__ import annotations
