@@ -129,18 +129,15 @@ def measure(n_clients: int, preset: str, path: str) -> None:
         deadline = coordinator.engine.run.state.rules.report_seconds("train", n_clients)
         loop.run(coordinator.stop(grace_seconds=0.2))
     loop.close()
-    expected = price(plan, n_items=catalogue.n_items, n_clients=n_clients)
-    assert expected.opening is not None
+    expected = price(plan, n_items=catalogue.n_items, n_clients=n_clients).parts["opening"].facts
     union = set()
     for payload in kept:
-        raw = np.frombuffer(payload[HEADER_BYTES:], dtype="<u4", count=expected.opening.entries)
+        raw = np.frombuffer(payload[HEADER_BYTES:], dtype="<u4", count=expected["entries"])
         union |= set(raw.tolist())
     print(f"{n_clients} clients, {preset}, {path or 'made-up data'}")
-    print(f"  upload: {len(kept[0]):,} B, {expected.opening.entries} values with an index")
-    print(
-        f"  union: {len(union):,}; expected {expected.opening.expected_entries:,}, at most ", end=""
-    )
-    print(f"{expected.opening.most_entries:,}")
+    print(f"  upload: {len(kept[0]):,} B, {expected['entries']} values with an index")
+    print(f"  union: {len(union):,}; expected {expected['expected_entries']:,}, at most ", end="")
+    print(f"{expected['most_entries']:,}")
     print(f"  training to last upload: {max(stamps['sent']) - min(stamps['training']):.1f} s")
     opening = max(stamps["published"]) - max(stamps["sent"])
     print(f"  opening: {opening:.1f} s of {n_clients} clients that share this process, ", end="")

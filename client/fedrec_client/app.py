@@ -34,8 +34,7 @@ from fedrec.follower.stopping import StopSwitch
 from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.certificates import certificate_sha256
-from fedrec.identity.client_folder import known_identity, new_or_known_identity
-from fedrec.identity.identity import KEY_FILE, Identity
+from fedrec.identity.identity import KEY_FILE, Identity, known_identity, new_or_known_identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.ids import RoundId
 from fedrec.plan.agreement import plan_from_json, plan_to_json
@@ -50,7 +49,7 @@ from fedrec_client.round.local_model import LocalModel
 from fedrec_client.session import Session
 
 if TYPE_CHECKING:
-    from fedrec.provenance import Provenance
+    from fedrec.environment import Provenance
     from fedrec.training.learner import Learner
 
 
@@ -422,7 +421,7 @@ class ClientApp:
         return learner
 
     def _provenance(self, plan: Plan) -> Provenance:
-        from fedrec.provenance import provenance_of
+        from fedrec.environment import provenance_of
 
         return provenance_of(plan, self._settings.client.device)
 

@@ -14,9 +14,8 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.cell_rules import check
 from fedrec.identity.cells import Cell, Partition, guest_consent
 from fedrec.identity.certificates import check_certificate
-from fedrec.identity.client_folder import known_identity
-from fedrec.identity.identity import Identity
-from fedrec.identity.key_files import destroy_secret, write_public
+from fedrec.identity.document import destroy_secret, write_public
+from fedrec.identity.identity import Identity, known_identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.settings.schema import Settings

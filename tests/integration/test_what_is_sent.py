@@ -17,8 +17,8 @@ from integration.support.proxy import Proxy
 from fedrec.follower.events import ClientEvent
 from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.certificates import CERTIFICATE_FILE
+from fedrec.identity.document import write_secret
 from fedrec.identity.identity import Identity
-from fedrec.identity.key_files import write_secret
 from fedrec.identity.public import read_issuer
 from fedrec.model.state import PrivateState
 from fedrec.wire.link import Link

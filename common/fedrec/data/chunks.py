@@ -23,7 +23,7 @@ class BadRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class RowChunk:
     """Columns of equal length as the file has them, and rows that could not be split.
 
     Attributes:
@@ -76,7 +76,7 @@ class Table:
     """
 
     columns: Columns
-    chunks: Iterator[Chunk]
+    chunks: Iterator[RowChunk]
     separator: str | None = None
     decimal_comma: bool = False
     header: Columns | None = None

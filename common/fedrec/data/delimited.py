@@ -9,7 +9,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Protocol
 
-from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Columns, Table
+from fedrec.data.chunks import CHUNK_ROWS, BadRow, Columns, RowChunk, Table
 from fedrec.data.columns import Places, find_places, places_of_roles
 from fedrec.data.guessing import Rows, is_header, is_value, no_header
 from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text, zero_byte
@@ -120,7 +120,7 @@ def read_headless(path: Path, reading: Reading, *, separator: str, roles: Sequen
 
 
 def _table(
-    chunks: Iterator[Chunk], columns: Columns, separator: str, header: Columns | None = None
+    chunks: Iterator[RowChunk], columns: Columns, separator: str, header: Columns | None = None
 ) -> Table:
     return Table(
         columns=columns,
@@ -214,7 +214,7 @@ def _chunks(
     quotes: str,
     *,
     skipped: int,
-) -> Iterator[Chunk]:
+) -> Iterator[RowChunk]:
     wanted = [places.user, places.item]
     with_ratings = places.rating is not None and reading.minimum_rating is not None
     wanted += [places.rating] if places.rating is not None and with_ratings else []
@@ -230,7 +230,7 @@ def _chunks(
             )
             before += n_lines
             further = iter(columns[2:])
-            yield Chunk(
+            yield RowChunk(
                 lines=lines,
                 users=columns[0],
                 items=columns[1],

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.chunks import BadRow, Chunk, Columns, Table
+from fedrec.data.chunks import BadRow, Columns, RowChunk, Table
 from fedrec.data.interactions import Interactions
 from fedrec.data.reading import Reading, is_nothing
 from fedrec.data.times import Times
@@ -169,7 +169,7 @@ def _note_odd_ids(found: Gathered, role: str, ids: _Ids, codes: NDArray[np.int32
 
 def _repeated(
     header: Columns | None,
-    chunk: Chunk,
+    chunk: RowChunk,
     user: tuple[NDArray[np.int32], _Ids],
     item: tuple[NDArray[np.int32], _Ids],
 ) -> list[int]:
@@ -184,7 +184,7 @@ def _repeated(
     ]
 
 
-def _bad_rows(chunk: Chunk, bad: dict[int, str]) -> Iterator[BadRow]:
+def _bad_rows(chunk: RowChunk, bad: dict[int, str]) -> Iterator[BadRow]:
     yield from chunk.bad
     for place, reason in bad.items():
         yield BadRow(line=chunk.lines[place], reason=reason)

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fedrec.data.chunks import CHUNK_ROWS, BadRow, Chunk, Table
+from fedrec.data.chunks import CHUNK_ROWS, BadRow, RowChunk, Table
 from fedrec.data.columns import find_places
 from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of
@@ -77,7 +77,7 @@ def _python(path: Path, line: str) -> DataError:
     )
 
 
-def _chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[Chunk]:
+def _chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[RowChunk]:
     with open_text(path, reading.encoding) as file:
         numbered = enumerate(file, start=1)
         while some := list(islice(numbered, CHUNK_ROWS)):
@@ -96,7 +96,7 @@ def _chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[Ch
             users, items, ratings, times = (
                 None if key is None else [each.get(key) for each in objects] for key in keys
             )
-            yield Chunk(
+            yield RowChunk(
                 lines=lines, users=users or [], items=items or [], ratings=ratings, times=times,
                 bad=bad,
             )  # fmt: skip

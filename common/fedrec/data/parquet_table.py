@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedrec.data.chunks import CHUNK_ROWS, Chunk, Table
+from fedrec.data.chunks import CHUNK_ROWS, RowChunk, Table
 from fedrec.data.columns import find_places
 from fedrec.data.opening import SAMPLE_ROWS, on_disk
 from fedrec.data.reading import ROLES, Reading
@@ -94,7 +94,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} cannot be read as Parquet: {error}.", remedy="Write the file again.")
 
 
-def _chunks(parts: list[Path], names: list[str | None]) -> Iterator[Chunk]:
+def _chunks(parts: list[Path], names: list[str | None]) -> Iterator[RowChunk]:
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
@@ -107,7 +107,7 @@ def _chunks(parts: list[Path], names: list[str | None]) -> Iterator[Chunk]:
                     users, items, ratings, times = (
                         None if name is None else _values(batch.column(name)) for name in names
                     )
-                    yield Chunk(
+                    yield RowChunk(
                         lines=range(line, line + len(batch)), users=users or [],
                         items=items or [], ratings=ratings, times=times,
                     )  # fmt: skip

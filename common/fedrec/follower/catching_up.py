@@ -30,7 +30,7 @@ from fedrec.model.state import SharedState
 from fedrec.plan.layout import METRICS_SLICE
 from fedrec.training.server_half import shape_problem
 from fedrec.wire.chunks import Blob
-from fedrec.wire.limits import MAX_REFUSED
+from fedrec.wire.fields import MAX_REFUSED
 from fedrec.wire.messages import PublishedRound, Snapshot, manifest_digest
 
 

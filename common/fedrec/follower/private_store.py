@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fedrec.environment import Provenance
 from fedrec.errors import RefusedError, StorageError
 from fedrec.folder_lock import FolderLock
 from fedrec.follower.database import STATE_FILE, StateDatabase, damaged
@@ -35,7 +36,6 @@ from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
-from fedrec.provenance import Provenance
 from fedrec.wire.messages import RevealStatement, UploadHeader
 
 _CATALOGUE = "catalogue.csv"

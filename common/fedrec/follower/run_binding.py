@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedrec.environment import Provenance
 from fedrec.errors import CoordinatorWentBack, PlanMismatch
 from fedrec.follower.stored_state import PausedCell, RunPin, StoredState
 from fedrec.ids import RoundId
-from fedrec.provenance import Provenance
 
 
 def bound(

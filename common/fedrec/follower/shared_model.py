@@ -13,14 +13,14 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.follower.membership import Membership
 from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.round_terms import RoundTerms, RoundVector
+from fedrec.follower.round_terms import AnnouncedRound, RoundVector
 from fedrec.follower.stored_state import BestModel
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.rows import ActiveRows
 from fedrec.training.bounds import most_users
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 
 if TYPE_CHECKING:
     from fedrec.training.server_half import ServerHalf
@@ -77,9 +77,9 @@ class SharedModel:
     def _parts(self, shared: SharedState) -> Iterator[bytes]:
         return shared.parts(self._half.initial_shared())
 
-    def terms(self, round_id: RoundId, kind: RoundKind) -> RoundTerms:
+    def terms(self, round_id: RoundId, kind: RoundKind) -> AnnouncedRound:
         """Return the terms of a round that follows from the present model."""
-        return RoundTerms(
+        return AnnouncedRound(
             round=round_id,
             kind=kind,
             base_round=self.version,

@@ -7,12 +7,12 @@ import json
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedrec.data import UserSplit
+from fedrec.environment import Provenance
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Rates
 from fedrec.follower.database import Records
 from fedrec.follower.files import FileRef
 from fedrec.ids import RoundId, digest
-from fedrec.provenance import Provenance
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 
 

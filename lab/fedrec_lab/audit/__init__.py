@@ -13,14 +13,14 @@ from fedrec.data.splits import UserSplit
 from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.schema import Plan
 from fedrec_lab.audit.pairs import audit_pairs
-from fedrec_lab.audit.report import AuditReport, Finding
+from fedrec_lab.audit.report import AuditCount, AuditReport
 from fedrec_lab.audit.rows import audit_rows
 from fedrec_lab.audit.sketches import audit_sketches
 
 __all__ = [
     "AUDITS",
+    "AuditCount",
     "AuditReport",
-    "Finding",
     "audit",
     "audit_pairs",
     "audit_rows",

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import Plan
-from fedrec_lab.audit.report import AuditReport, Finding
+from fedrec_lab.audit.report import AuditCount, AuditReport
 
 _MOST_ITEMS = 16_384
 
@@ -107,27 +107,27 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
         minimum_item_users=least,
         determined=tuple(users.user_ids[index] for index in np.nonzero(determined)[0]),
         findings=(
-            Finding(
+            AuditCount(
                 key="determined_directly",
                 count=int(inferred.directly.sum()),
                 sentence="of them at once, the others only after these were taken away",
             ),
-            Finding(
+            AuditCount(
                 key="determined_completely",
                 count=int(whole.sum()),
                 sentence="of them have no other training item: this is all of it",
             ),
-            Finding(
+            AuditCount(
                 key="users_with_a_pair_alone",
                 count=int(inferred.alone.sum()),
                 sentence="users hold a pair of items, or an item, that nobody else holds",
             ),
-            Finding(
+            AuditCount(
                 key="pairs_of_one_user",
                 count=int(single),
                 sentence="pairs of items are held together by exactly one user",
             ),
-            Finding(
+            AuditCount(
                 key="items_of_one_user",
                 count=int((np.diag(gram) == 1).sum()),
                 sentence="counted items are held by exactly one user",

@@ -8,7 +8,7 @@ from fedrec.ids import UserId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditCount:
     """A number and what it counts.
 
     Attributes:
@@ -40,5 +40,5 @@ class AuditReport:
     n_active: int
     minimum_item_users: int
     determined: tuple[UserId, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditCount, ...]
     advice: str

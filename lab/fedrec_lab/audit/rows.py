@@ -15,7 +15,7 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.schema import Plan
-from fedrec_lab.audit.report import AuditReport, Finding
+from fedrec_lab.audit.report import AuditCount, AuditReport
 
 
 def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
@@ -48,22 +48,22 @@ def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
         minimum_item_users=least,
         determined=tuple(users.user_ids[index] for index in exposed),
         findings=(
-            Finding(
+            AuditCount(
                 key="fewest_holders",
                 count=fewest,
                 sentence="users hold the rarest item whose row is released",
             ),
-            Finding(
+            AuditCount(
                 key="items_kept_back",
                 count=int(rare.sum()),
                 sentence=f"items have fewer than {least} holders; their rows are never released",
             ),
-            Finding(
+            AuditCount(
                 key="items_of_one_user",
                 count=int((holders == 1).sum()),
                 sentence="items are held by exactly one user",
             ),
-            Finding(
+            AuditCount(
                 key="users_alone_with_an_item",
                 count=len(single),
                 sentence="users are the only holder of an item: with "

@@ -78,7 +78,7 @@ def run_seeds(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
-    from fedrec.provenance import provenance_of
+    from fedrec.environment import provenance_of
     from fedrec_lab.cli.round_progress import round_text
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.seeds import settings_of_seeds, simulate_seeds

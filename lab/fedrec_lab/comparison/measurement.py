@@ -23,7 +23,7 @@ from fedrec.plan.rows import Cells, trained_items
 from fedrec.settings.schema import Settings
 
 
-class Stopped(Exception):
+class MeasurementStopped(Exception):
     """Somebody asked to stop, and what was reached is saved."""
 
 
@@ -48,7 +48,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class MethodTask:
     """Data, protocols and seeds for one method.
 
     Attributes:
@@ -62,7 +62,7 @@ class Task:
         accept_other_arithmetic: whether a training that was interrupted goes on where training
             rounds otherwise.
         tell: called with a short text whenever something was reached.
-        stop: asked now and then; a method that sees it true raises `Stopped`.
+        stop: asked now and then; a method that sees it true raises `MeasurementStopped`.
     """
 
     settings: Settings

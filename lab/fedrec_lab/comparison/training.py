@@ -9,7 +9,7 @@ from fedrec.formats import CHECKPOINT_FILE
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
-from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
+from fedrec_lab.comparison.measurement import Measurement, MeasurementStopped, MethodTask
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult
 from fedrec_lab.simulation.runner import simulate
@@ -53,14 +53,14 @@ def further_protocols(plan: Plan, *, n_users: int, n_items: int) -> tuple[Protoc
     return tuple(protocol for protocol in honest if protocol != own)
 
 
-def train(task: Task, settings: Settings, seed: int) -> SimulationResult:
+def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
     """Run a federation with one seed, measured under all of a task's protocols.
 
     Args:
         settings: what trains; its protocol and seed are replaced by the task's.
 
     Raises:
-        Stopped: the task's `stop` said so; with a folder the training goes on from there.
+        MeasurementStopped: the task asked to stop; with a folder the training can be resumed.
         TrainingError: it diverged.
     """
     plan_protocol = task.protocols[0]
@@ -93,7 +93,7 @@ def train(task: Task, settings: Settings, seed: int) -> SimulationResult:
         stop=task.stop,
     )
     if not result.finished:
-        raise Stopped
+        raise MeasurementStopped
     return result
 
 

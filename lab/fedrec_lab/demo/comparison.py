@@ -102,7 +102,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class UnencryptedRun:
     """What the federation reaches in one process and without encryption.
 
     Attributes:
@@ -154,7 +154,7 @@ def run_comparison(
     *,
     n_clients: int = 1,
     cells: Cells = (),
-) -> Comparison:
+) -> UnencryptedRun:
     """Run a plan's federation in this process, without encryption.
 
     Args:
@@ -177,7 +177,7 @@ def run_comparison(
     report = result.best_report
     if report is None or report.test is None:
         raise TrainingError("The comparison measured nothing: no user has a held-out item.")
-    return Comparison(
+    return UnencryptedRun(
         test=report.test,
         rounds=result.rounds,
         best=result.best.shared,

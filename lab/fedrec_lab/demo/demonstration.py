@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.data import partition_users
+from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.extras import require
@@ -23,13 +24,12 @@ from fedrec.plan.layout import protection_modules, protection_of
 from fedrec.plan.privacy import trust_statement
 from fedrec.plan.rows import cells_in_use, cells_of_roster
 from fedrec.plan.schema import Plan
-from fedrec.provenance import provenance_of
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.wire import WireReport
 from fedrec_lab.demo.comparison import (
-    Comparison,
+    UnencryptedRun,
     Verdict,
     exported_models,
     recommend_to_first_user,
@@ -128,7 +128,7 @@ class _Outcome:
     costs: RoundCosts
     bars: tuple[SizeBar, ...]
     exposure: WireReport
-    comparison: Comparison | None
+    comparison: UnencryptedRun | None
     verdict: Verdict | None
     second: SecondAct | None
     recommendations: dict[str, Any]
@@ -229,7 +229,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     return folder.path
 
 
-def _compare(workspace: Workspace, data: DemoData, console: Console) -> Comparison:
+def _compare(workspace: Workspace, data: DemoData, console: Console) -> UnencryptedRun:
     plan, names = workspace.plan, [path.parent.name for path in workspace.client_settings]
     # In the order in which `provision` dealt users out to them.
     names.sort(key=lambda name: int(name.rpartition("-")[2]))

@@ -13,10 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.plan.schema import Plan
-from fedrec.provenance import provenance_of
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec_lab.demo.parties import ANY_PAGE, run_parties

@@ -12,9 +12,9 @@ from fedrec.data.readers import read_interactions
 from fedrec.data.reading import Reading
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.durable import write_whole
+from fedrec.environment import provenance_of
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Protocol
-from fedrec.provenance import provenance_of
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings

@@ -17,7 +17,7 @@ from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
 from fedrec.training.device import choose_device
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named
-from fedrec_lab.papers.comparison import Comparison
+from fedrec_lab.papers.comparison import MeasuredRow
 from fedrec_lab.papers.reproduction import PROTOCOLS, Watch, read_row_data, row_settings, run_row
 from fedrec_lab.reports.run_folder import RunFolder
 
@@ -184,7 +184,7 @@ def reproduce_rows(
     watch: Watch,
     stop: Callable[[], bool],
     accept_other_arithmetic: bool = False,
-) -> tuple[Comparison, ...]:
+) -> tuple[MeasuredRow, ...]:
     """Run what was asked for, and keep the comparison of every row as soon as it is known.
 
     Args:
@@ -199,7 +199,7 @@ def reproduce_rows(
         TrainingError: training diverged.
         StorageError: a file cannot be written.
     """
-    comparisons: list[Comparison] = []
+    comparisons: list[MeasuredRow] = []
     for row in request.rows:
         own = folder / row.name.replace("/", "-")
         own.mkdir(exist_ok=True)
@@ -218,14 +218,14 @@ def reproduce_rows(
         )
         if measured:
             changes = request.changes(row)
-            comparisons.append(Comparison(row=row, measured=measured, changes=changes))
+            comparisons.append(MeasuredRow(row=row, measured=measured, changes=changes))
             _write(comparisons, folder)
         if len(measured) < len(request.protocols) * request.seeds:
             break
     return tuple(comparisons)
 
 
-def _write(comparisons: list[Comparison], folder: Path) -> None:
+def _write(comparisons: list[MeasuredRow], folder: Path) -> None:
     page = "\n".join(
         ["# Published, reproduced and honest", ""] + [c.markdown() for c in comparisons]
     )

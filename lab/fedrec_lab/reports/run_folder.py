@@ -15,12 +15,10 @@ from pydantic import BaseModel
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.durable import write_whole
-from fedrec.environment import describe_environment
+from fedrec.environment import Provenance, describe_environment
 from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.metrics import MetricSums
-from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
-from fedrec.provenance import Provenance
-from fedrec.runs_folder import check_runs_folder, no_run_folder
+from fedrec.formats import ENVIRONMENT_NAME, check_run_folder, check_runs_folder, no_run_folder
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.loading import PATHS
 from fedrec.settings.schema import Settings

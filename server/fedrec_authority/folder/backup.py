@@ -18,9 +18,17 @@ from fedrec.errors import KeysError, StorageError
 from fedrec.follower.database import OLDER_FILE, STATE_FILE, check_older, image_of
 from fedrec.follower.stored_state import StoredState
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
-from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.document import (
+    Document,
+    JsonValue,
+    encode_bytes,
+    read_public,
+    replace_secret,
+    write_document,
+    write_public,
+    write_secret,
+)
 from fedrec.identity.epoch_secrets import REVEALER_FOLDER
-from fedrec.identity.key_files import read_public, replace_secret, write_public, write_secret
 from fedrec.ids import canonical
 from fedrec_authority.folder.authority_folder import (
     AUTHORITY_PUBLIC_FILE,
@@ -29,7 +37,7 @@ from fedrec_authority.folder.authority_folder import (
 )
 from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
-from fedrec_authority.membership.invitations import INVITATIONS_FILE
+from fedrec_authority.members.invitations import INVITATIONS_FILE
 
 KIND = "fedrec authority backup"
 _CONTENT = "fedrec authority folder"

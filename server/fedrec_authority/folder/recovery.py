@@ -12,7 +12,7 @@ from pathlib import Path
 from fedrec.errors import KeysError, StorageError
 from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import ROSTERS_FOLDER
-from fedrec.identity.key_files import read_public, write_new_public
+from fedrec.identity.document import read_public, write_new_public
 from fedrec.identity.roster import Roster
 from fedrec.wire.messages import RevealStatement
 from fedrec.wire.recovery import RecoveryPoint, unpack_headers

@@ -26,7 +26,7 @@ from fedrec.follower.shared_model import SharedModel
 from fedrec.identity.cells import core_among, whole_cells
 from fedrec.ids import ClientId
 from fedrec.plan.rows import fewest_cells
-from fedrec.wire.limits import MAX_PAUSED
+from fedrec.wire.fields import MAX_PAUSED
 from fedrec.wire.messages import Reveal, UploadHeader
 from fedrec_authority.opening.cell_counts import CellCounts, Contributions, open_cell
 

@@ -37,7 +37,7 @@ from fedrec.follower.shared_model import SharedModel
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
-from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
+from fedrec.wire.fields import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
 from fedrec.wire.recovery import pack_headers
 from fedrec_authority.folder.authority_folder import AuthorityFolder

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from authority.membership.test_guests import World, people
+from authority.members.test_guests import World, people
 from changed_keys import rotate
 
 from fedrec.cli.main import main
@@ -16,7 +16,7 @@ from fedrec.errors import KeysError
 from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.stored_state import RunPin
 from fedrec.identity.cell_rules import check
-from fedrec.identity.key_files import write_public
+from fedrec.identity.document import write_public
 from fedrec.ids import RoundId
 from fedrec_authority.cli.roster import tell
 from fedrec_authority.folder import backup as backup_module

@@ -28,7 +28,7 @@ from client.support.key_watch import KeyWatch, put_watch
 
 from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import ROSTERS_FOLDER
-from fedrec.identity.key_files import write_public
+from fedrec.identity.document import write_public
 from fedrec.ids import RoundId
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import Wait

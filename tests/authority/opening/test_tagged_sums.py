@@ -13,8 +13,8 @@ from client.support.key_watch import KeyWatch
 
 from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import RoundId
-from fedrec.protection.blocks import BlockMember, unpack_blocks
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.lattice import BlockMember, unpack_blocks
 from fedrec.wire.chunks import Blob
 from fedrec_authority.folder.authority_folder import STATE_FOLDER
 from fedrec_authority.opening.opened_sums import OpenedSums

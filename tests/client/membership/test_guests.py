@@ -16,7 +16,7 @@ from fedrec.follower.stopping import Stopped
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import Partition, consents
 from fedrec.identity.certificates import CERTIFICATE_FILE
-from fedrec.identity.key_files import write_public, write_secret
+from fedrec.identity.document import write_public, write_secret
 from fedrec.identity.roster import Roster
 from fedrec.settings.schema import Settings
 from fedrec_client.app import ClientApp

@@ -19,7 +19,7 @@ from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.model.state import Rest, SharedState
-from fedrec.wire.limits import MAX_REFUSED
+from fedrec.wire.fields import MAX_REFUSED
 from fedrec.wire.messages import MakeSnapshot, Snapshot, Wait
 
 pytestmark = pytest.mark.slow

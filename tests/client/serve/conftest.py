@@ -10,7 +10,7 @@ from client.support.silo import Silo
 from fedrec.recommender import Recommender
 from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.serve.access import Gate
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder
 
 
@@ -31,8 +31,8 @@ def served(published: Silo) -> ModelHolder:
 
 
 @pytest.fixture
-def application(served: ModelHolder) -> Application:
-    return Application(served, Gate())
+def application(served: ModelHolder) -> RecommendationApi:
+    return RecommendationApi(served, Gate())
 
 
 @pytest.fixture(scope="session")

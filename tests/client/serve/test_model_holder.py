@@ -17,7 +17,7 @@ from fedrec.follower.private_store import PrivateStore
 from fedrec.recommender import UsersFile
 from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.serve.access import Gate
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
 
 # They start the process that reads.
@@ -35,7 +35,7 @@ class Told:
             on_change=lambda change: self.sentences.append(str(change)),
             read_users=self._read,
         )
-        self.application = Application(self.holder, Gate())
+        self.application = RecommendationApi(self.holder, Gate())
 
     def _read(self, *asked: object) -> UsersFile:
         self.readings += 1

@@ -106,7 +106,7 @@ def test_another_release_is_refused_even_if_accepted(
     before = contents(world)
     world.whole_round(3)
     with monkeypatch.context() as patched:
-        patched.setattr("fedrec.provenance.training_path", lambda plan: "fedmf accelerator 2")
+        patched.setattr("fedrec.environment.training_path", lambda plan: "fedmf accelerator 2")
         with pytest.raises(RefusedError, match="began under fedmf accelerator 1") as caught:
             world.app(accept_other_arithmetic=True).run()
     assert "with the release that began it" in caught.value.remedy

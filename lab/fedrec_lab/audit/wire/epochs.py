@@ -17,8 +17,8 @@ from typing import Literal
 
 from fedrec.errors import DataError, FedrecError, KeysError
 from fedrec.identity.authority import AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
+from fedrec.identity.document import read_public
 from fedrec.identity.epoch import MAX_BYTES, KeyEpoch
-from fedrec.identity.key_files import read_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec_lab.audit.wire.declared import file_kind

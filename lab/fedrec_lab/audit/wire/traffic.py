@@ -15,7 +15,7 @@ from fedrec_lab.audit.wire.declared import BLOBS, FIELDS, KINDS, undeclared_even
 from fedrec_lab.audit.wire.epochs import EpochTally
 from fedrec_lab.audit.wire.known import Known
 from fedrec_lab.audit.wire.messages import Leaf, Value, leaves, parse
-from fedrec_lab.audit.wire.reading import BlobTally, Reading
+from fedrec_lab.audit.wire.reading import BlobReading, BlobTally
 from fedrec_lab.audit.wire.truth import Search
 
 Lengths = Literal["number", "one", "several", "by client"]
@@ -350,7 +350,7 @@ class Traffic:
 
     def add_blob(
         self, key: BlobKey, blob: bytes, client: str, *, whole: bool = True
-    ) -> Reading | None:
+    ) -> BlobReading | None:
         """Try to read a blob, and count it; return what it gave away, unless it is public."""
         found = None
         tally = self.blobs.setdefault(key, BlobTally())
