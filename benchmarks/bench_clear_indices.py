@@ -21,11 +21,14 @@ from pathlib import Path
 
 import numpy as np
 import structlog
+from measuring import describe_machine
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
 from integration.support.bench import changed
 from integration.support.links import Passing
 from integration.support.parties import Client, Loop
 from made_federation import prepare
-from measuring import describe_machine
 
 from fedrec.data import Catalogue, Interactions, generate
 from fedrec.data.settings import DataSettings
@@ -40,9 +43,6 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_lab.demo.workspace import DemoData
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-
 
 N_ITEMS, DIM, INTERACTIONS = 1682, 32, 106
 HEADER_BYTES, TRAINING_ROUND = 44, 2

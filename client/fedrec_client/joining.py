@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedrec.errors import RosterBreaksCells, SettingsError, StorageError
 from fedrec.follower.patient_link import Backoff
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cell_rules import check
@@ -26,6 +25,7 @@ from fedrec_client.connecting import (
     open_link,
     own_credentials,
 )
+from fedrec_client.state.private_store import PrivateStore
 
 _RECORD = "roster"
 

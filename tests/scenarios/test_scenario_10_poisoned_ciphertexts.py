@@ -26,7 +26,6 @@ from integration.support.links import Forgetful
 from integration.support.parties import Federation
 
 from fedrec.errors import MalformedUpdate, RevealRefused
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
 from fedrec.plan.layout import Layout
@@ -38,6 +37,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
+from fedrec_client.state.private_store import PrivateStore
 
 HEADER_BYTES = 44
 SPEC = VectorSpec(

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
-from fedrec.follower.context import RoundContext
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_terms import AnnouncedRound
 from fedrec.ids import RoundId, UserId, canonical
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.wire.fields import NONCE_BYTES
 from fedrec.wire.messages import StepTask, Train, UploadHeader
-from fedrec_client.round.local_model import LocalModel
+from fedrec_client.round.local_model import ClientContext
 from fedrec_client.state.privacy_ledger import PrivacyLedger
+from fedrec_client.state.private_store import PrivateStore
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution
@@ -69,7 +68,7 @@ _TOLD: dict[Delivery, Literal["sent", "closed"]] = {
 class Participation:
     """Answers a round with exactly one update, whatever happens in between."""
 
-    def __init__(self, context: RoundContext[LocalModel]) -> None:
+    def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._membership = context.membership
         self._model = context.model

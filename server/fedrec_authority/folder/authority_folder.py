@@ -32,7 +32,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.errors import KeysError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import (
     AUTHORITY_FILE,
     AUTHORITY_FOLDER,
@@ -49,6 +48,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.plan.schema import Plan
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.members.cell_placement import cell_size_of
 from fedrec_authority.members.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members.operators import Operators
@@ -151,7 +151,7 @@ class AuthorityFolder:
         """The cells that the revealer paused since the last roster was made."""
         if not (self.revealer.folder / STATE_FOLDER).exists() or self.last_roster is None:
             return ()
-        store = PrivateStore(self.revealer.folder / STATE_FOLDER, read_only=True)
+        store = OpenedSums(self.revealer.folder / STATE_FOLDER, read_only=True)
         if not store.is_bound:
             return ()
         last, state = self.last_roster.epoch, store.state

@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from fedrec.errors import KeysError, StorageError
 from fedrec.follower.database import OLDER_FILE, STATE_FILE, check_older, image_of
-from fedrec.follower.stored_state import StoredState
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
 from fedrec.identity.document import (
     Document,
@@ -36,6 +35,7 @@ from fedrec_authority.folder.authority_folder import (
     AuthorityFolder,
 )
 from fedrec_authority.folder.folder_changes import changing
+from fedrec_authority.folder.opened_sums import OpeningState
 from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
 from fedrec_authority.members.invitations import INVITATIONS_FILE
 
@@ -169,7 +169,7 @@ def _of_run(folder: AuthorityFolder) -> list[JsonValue]:
         if store is None:
             return []
         state = store.state
-        kept = StoredState(
+        kept = OpeningState(
             pin=state.pin,
             epoch=state.epoch,
             version=state.version,

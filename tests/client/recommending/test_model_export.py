@@ -18,10 +18,10 @@ from fedrec.errors import (
     DataError,
     StorageError,
 )
-from fedrec.follower.private_store import PrivateStore
 from fedrec.recommender import ModelFile, Recommender
 from fedrec_client.recommending.model_export import export_model
 from fedrec_client.recommending.recommendation import recommend
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ from client.support.fake_parties import USERS
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec_client.recommending.model_export import export_model
 from fedrec_client.recommending.recommendation import Wanted, recommend
+from fedrec_client.state.client_state import ClientState
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def _absent(monkeypatch):
     monkeypatch.delenv(OTHER, raising=False)
 
 
-def state_of(world: World) -> StoredState:
+def state_of(world: World) -> ClientState:
     return PrivateStore(world.state, read_only=True).state
 
 

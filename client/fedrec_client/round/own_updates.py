@@ -1,4 +1,4 @@
-"""What the coordinator remembers of this client, held against what this client remembers.
+"""This client's own updates: whether they were counted, and whether the coordinator knows them.
 
 A client answers no round twice, and writes down what it sends before it sends it. An update with
 its own signature that it does not know was made from another copy of its folder. A coordinator
@@ -9,30 +9,73 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrec.errors import (
-    CoordinatorWentBack,
-    FedrecError,
-    FolderIsOld,
-    RefusedError,
-    SecondCopy,
-)
-from fedrec.follower.context import RoundContext
-from fedrec.follower.shared_model import SharedModel
-from fedrec.follower.stored_state import SentUpdate
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import FedrecError, FolderIsOld, RefusedError, SecondCopy, SplitView
+from fedrec.follower.catching_up import CatchingUp
+from fedrec.follower.pull_loop import RollbackDetection
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
-from fedrec.wire.messages import NOTHING, Remembered, Task, UploadHeader
+from fedrec.model.state import SharedState
+from fedrec.wire.messages import NOTHING, PublishedRound, Remembered, Task, UploadHeader
+from fedrec_client.round.local_model import LocalModel
+from fedrec_client.state.client_state import SentUpdate
+from fedrec_client.state.private_store import PrivateStore
 
 
-class RollbackDetection:
+class UpdatesCounted(CatchingUp):
+    """Catches up, and commits or drops what this client staged for a round."""
+
+    _model: LocalModel
+    _store: PrivateStore
+
+    def _commit(
+        self, found: PublishedRound, shared: SharedState, metrics: NDArray[np.int64]
+    ) -> None:
+        """Move to a round that was checked, and settle it in the journal."""
+        member, staged = self._membership, self._store.state.staged
+        answered = staged is not None and staged.header.round == found.round
+        counted = answered and staged is not None and staged.header in found.contributions
+        before = self._store.in_progress
+        self._model.publish(
+            found.round, shared, metrics=metrics, counted=counted, statement=found.statement
+        )
+        if before is not None and before < found.round:
+            self._journal.settle(before, "abandoned")
+        why = ""
+        if answered and not counted and self._is_left_out(found):
+            why = "cell_paused" if member.paused_by(found.statement) else "cell_incomplete"
+        self._journal.settle(found.round, "counted" if counted else "not_counted", why)
+
+    def _is_left_out(self, found: PublishedRound) -> bool:
+        """Tell whether a round is without those with whom this client is always summed."""
+        member = self._membership
+        cell = member.roster.partition.cell_of(member.client_id)
+        counted = {header.client_id for header in found.contributions}
+        return cell is not None and counted.isdisjoint(cell.core)
+
+    def _check_known(self, found: PublishedRound, manifest: bytes) -> None:
+        """Refuse a round whose contributors agreed on something else than this client was shown.
+
+        Raises:
+            SplitView: naming the round.
+        """
+        staged = self._store.state.staged
+        if staged is None or not staged.acknowledged or staged.header.round != found.round:
+            return
+        if staged.header.key_list != found.contributions[0].key_list:
+            raise SplitView(
+                f"The clients in round {found.round} signed for another list of keys than the one "
+                "that this client was shown.",
+                remedy="The coordinator told clients different things; tell the data owners.",
+            )
+
+
+class UpdatesRemembered(RollbackDetection):
     """Recognises who was set back: the coordinator, or this folder."""
 
-    def __init__(self, context: RoundContext[SharedModel]) -> None:
-        self._context = context
-        self._membership = context.membership
-        self._store = context.store
-        self._journal = context.journal
-        self._went_back: tuple[RoundId, RoundId] | None = None
+    _store: PrivateStore
 
     def remembered(self) -> Remembered:
         """Return what to tell the coordinator with the next question."""
@@ -52,11 +95,8 @@ class RollbackDetection:
             RefusedError: what is said to be this client's own update is not.
         """
         state = self._store.state
-        if task.published_round < state.version:
-            return self._wait_for(state.version, task.published_round)
-        if task.latest is None:
-            self._went_back = None
-            return True
+        if task.latest is None or task.published_round < state.version:
+            return super().agrees(task)
         header, sent = task.latest.header, state.acknowledged
         least = RoundId(0) if sent is None else sent.round
         found = RoundId(0) if header is None else header.round
@@ -110,14 +150,3 @@ class RollbackDetection:
     def _refuse(self, event: str, round_id: RoundId, error: FedrecError) -> None:
         self._context.refused(event, round_id, error)
         raise error
-
-    def _wait_for(self, known: RoundId, said: RoundId) -> bool:
-        if self._went_back != (known, said):
-            self._went_back = (known, said)
-            error = CoordinatorWentBack(
-                f"The coordinator went back from round {known} to {said}. This client waits and "
-                "keeps what it has."
-            )
-            self._context.refused("coordinator_went_back", known, error)
-            self._journal.tell("coordinator_went_back", known, detail=error.message)
-        return False

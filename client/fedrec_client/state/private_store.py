@@ -1,159 +1,44 @@
-"""The client's folder: private vectors, the shared model, the update in progress, what was opened.
-
-Data files are written first, under names that follow from their content; then the database names
-them, in one transaction. That is the only commit, so whatever moment the process dies at, the
-folder holds the state before or the state after, never a mixture.
-"""
+"""The client's folder: private vectors, the update in progress, and what every follower keeps."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fedrec.environment import Provenance
 from fedrec.errors import RefusedError, StorageError
-from fedrec.folder_lock import FolderLock
-from fedrec.follower.database import STATE_FILE, StateDatabase, damaged
-from fedrec.follower.files import (
-    Content,
-    FileRef,
-    checked_path,
-    make_private_folder,
-    read_checked,
-    write_blob,
-)
-from fedrec.follower.run_binding import bound
-from fedrec.follower.stored_state import (
-    BestModel,
-    RunPin,
-    SentUpdate,
-    StagedRound,
-    SteppedRound,
-    StoredState,
-)
+from fedrec.follower.files import Content, FileRef, checked_path, write_blob
+from fedrec.follower.follower_store import FollowerStore
 from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
 from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec_client.state.client_state import (
+    BestModel,
+    ClientState,
+    SentUpdate,
+    StagedRound,
+    SteppedRound,
+)
 
-_CATALOGUE = "catalogue.csv"
-OWN_RECORDS = {"roster", "selection_secret"}
-"""Names of records that outlive runs."""
 
+class PrivateStore(FollowerStore[ClientState]):
+    """A client's durable state; see `FollowerStore`."""
 
-class PrivateStore:
-    """One run's durable state in a folder that belongs to one process.
-
-    Args:
-        folder: created with mode 0700 where it is missing.
-        read_only: take no lock and change nothing, to look beside a running client.
-        setting: what names the folder, for errors.
-
-    Raises:
-        FolderInUse: another process uses the folder.
-        StorageError: its state is damaged.
-        VersionMismatch: its state has another format; nothing was touched.
-    """
+    state_type = ClientState
 
     def __init__(
         self, folder: Path, *, read_only: bool = False, setting: str = "client.state"
     ) -> None:
-        self.folder = folder
-        self._lock: FolderLock | None = None
         self._blocks = BlockFolder.at(folder / BLOCKS)
-        self._database = StateDatabase(folder)
-        if not read_only:
-            make_private_folder(folder)
-            self._lock = FolderLock(folder, setting)
-        try:
-            if not read_only:
-                self._database.claim(f"{setting} '{folder.absolute()}'")
-            # Before the database is read: there are none until it says whose they are.
-            files = sorted(path.name for path in folder.glob("*.bin"))
-            self._own = self._database.read("client")
-            self._check_own()
-            self._records = self._database.read("run")
-            name = str(folder / STATE_FILE)
-            self._state = StoredState.from_records(self._records, name) if self._records else None
-            if self._state is None and files:
-                raise _lost(folder, files)
-            if not read_only:
-                self._check_files(files)
-                self._check_lists()
-                self._collect_garbage()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> PrivateStore:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        super().__init__(folder, read_only=read_only, setting=setting)
 
     def close(self) -> None:
         """Let go of the folder."""
         if self._lock is not None:
             self._blocks.close()
-            self._database.release()
-            self._lock.release()
-            self._lock = None
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether the folder belongs to a run already."""
-        return self._state is not None
-
-    @property
-    def state(self) -> StoredState:
-        """The state as last committed.
-
-        Raises:
-            StorageError: the folder belongs to no run yet.
-        """
-        if self._state is None:
-            raise StorageError(
-                f"{self.folder} holds no run yet.", remedy="Run `fedrec client run` first."
-            )
-        return self._state
-
-    @property
-    def catalogue_path(self) -> Path:
-        """Where the federation's public catalogue is kept."""
-        return self.folder / _CATALOGUE
-
-    def bind(
-        self,
-        pin: RunPin,
-        epoch: int,
-        *,
-        new_run: bool = False,
-        provenance: Provenance | None = None,
-    ) -> None:
-        """Tie the folder to a run, or check that it is tied to this one.
-
-        Args:
-            pin: what must be equal for as long as the folder serves the run.
-            epoch: the epoch that was opened; never lower than before.
-            new_run: leave the present run for the coordinator's, and forget its models.
-            provenance: what trains a run that begins here; see `go_on` for one that does not.
-
-        Raises:
-            PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
-            CoordinatorWentBack: the epoch is lower than before.
-        """
-        state = bound(
-            self._state, pin, epoch, new_run=new_run, provenance=provenance, folder=self.folder
-        )
-        if state is not self._state:
-            self._commit(state)
+        super().close()
 
     def go_on(self, present: Provenance, *, accepted: bool, now: float) -> None:
         """Check that what trains is what trained the run so far, or write down that it changed.
@@ -189,10 +74,6 @@ class PrivateStore:
             )
         if kept != found:
             self.change(provenance=kept)
-
-    def read(self, ref: FileRef) -> bytes:
-        """Return the content of one of the state's files, checked."""
-        return read_checked(self.folder, ref)
 
     def read_private(self, ref: FileRef) -> PrivateState:
         """Return a private state, of which nothing is read as yet but to check it."""
@@ -240,10 +121,6 @@ class PrivateStore:
         if masking is not None:
             return masking.round
         return None if staged is None else staged.header.round
-
-    def keep_file(self, kind: str, content: Content) -> FileRef:
-        """Write a file that the next commit names; without one it is swept."""
-        return write_blob(self.folder, kind, content)
 
     def keep_counted(self, content: bytes) -> None:
         """Keep for good what this client is about to send of its users' data."""
@@ -329,19 +206,15 @@ class PrivateStore:
         shared: Content,
         *,
         metrics: bytes,
-        counted: bool,
-        best: BestModel | None = None,
         statement: RevealStatement | None = None,
+        counted: bool = False,
+        best: BestModel | None = None,
     ) -> None:
         """Move to a published round, and commit or drop the staged private state with it.
 
         Args:
-            round_id: the round, above the present version.
-            shared: the model after the round.
-            metrics: what the round measured, little-endian int64.
             counted: whether the staged update is among them.
             best: replaces the best model where given.
-            statement: the key authority's word on the round, where there is one.
         """
         state = self.state
         staged = state.staged
@@ -355,17 +228,15 @@ class PrivateStore:
         if masking is not None and masking.round <= round_id:
             # Shares of others and keys serve one round.
             masking = None
-        self.change(
-            version=round_id,
-            shared=write_blob(self.folder, "shared", shared),
+        self._move(
+            round_id,
+            shared,
+            metrics,
+            statement,
             private=private,
             staged=waiting,
             masking=masking,
             best=best or state.best,
-            is_of_epoch=True,
-            metrics=metrics,
-            statement=statement or state.statement,
-            revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
             **known,
         )
 
@@ -373,42 +244,7 @@ class PrivateStore:
         self, round_id: RoundId, shared: Content, *, statement: RevealStatement | None = None
     ) -> None:
         """Move to a later round by a snapshot; the committed private state stays."""
-        self.change(
-            version=round_id,
-            shared=write_blob(self.folder, "shared", shared),
-            staged=None,
-            masking=None,
-            is_of_epoch=True,
-            metrics=b"",
-            statement=statement or self.state.statement,
-            revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
-        )
-
-    def own(self, name: str) -> bytes | None:
-        """Return a record that outlives runs, or None."""
-        return self._own.get(name)
-
-    def keep_own(self, name: str, record: bytes) -> None:
-        """Keep a record that outlives runs."""
-        self._database.write("client", {name: record})
-        self._own[name] = record
-
-    def change(self, **changes: Any) -> None:
-        """Commit other values of some of the state's fields."""
-        self._commit(self.state.model_copy(update=changes))
-
-    def _commit(self, state: StoredState) -> None:
-        records = state.records()
-        before = self._records
-        changed = {name: one for name, one in records.items() if before.get(name) != one}
-        self._database.write("run", changed)
-        self._records, self._state = records, state
-        self._collect_garbage()
-
-    def _check_own(self) -> None:
-        """Refuse a record under another name: those of a run are compared with its fields."""
-        for name in self._own.keys() - OWN_RECORDS:
-            raise damaged(self.folder / STATE_FILE, name)
+        self._move(round_id, shared, b"", statement, staged=None, masking=None)
 
     def _check_files(self, there: list[str]) -> None:
         """Refuse a folder that lacks files of its state, before others are deleted.
@@ -416,50 +252,25 @@ class PrivateStore:
         Raises:
             StorageError: naming one.
         """
-        lacking = set() if self._state is None else self._state.files().difference(there)
-        if lacking:
-            raise StorageError(
-                f"{self.folder / min(lacking)} is missing, which {STATE_FILE} names.",
-                remedy="Nothing was changed or deleted. Bring the newest folder back as a whole.",
-            )
-
-    def _check_lists(self) -> None:
-        """Refuse a folder whose lists of private tables are damaged, before a table is deleted.
-
-        Raises:
-            StorageError: naming the list.
-        """
+        super()._check_files(there)
+        # Before a table is deleted that a damaged list would have named.
         if self._state is not None and any((self.folder / BLOCKS).glob("*.bin")):
             for ref in self._state.private_files():
                 checked_path(self.folder, ref)
 
     def _collect_garbage(self) -> None:
-        needed = set() if self._state is None else self._state.files()
         blocks: set[str] = set()
         for ref in () if self._state is None else self._state.private_files():
             blocks |= names_in(read_manifest(self.folder / ref.name) or {})
-        for pattern in ("*.bin", ".*.new"):
-            for path in self.folder.glob(pattern):
-                if path.name not in needed:
-                    path.unlink(missing_ok=True)
+        super()._collect_garbage()
         self._blocks.keep(blocks)
-
-
-def _lost(folder: Path, files: list[str]) -> StorageError:
-    """Return the error of a folder whose files belong to a run that its database does not know."""
-    return StorageError(
-        f"{folder / STATE_FILE} is missing, or knows of no run, and {len(files)} files of one are "
-        f"there, as {files[0]}.",
-        remedy="Nothing was changed or deleted. Bring the whole folder back from a backup; or "
-        "start with a new state folder, which does not know what users' privacy has cost.",
-    )
 
 
 def _sent(header: UploadHeader) -> SentUpdate:
     return SentUpdate(round=header.round, digest=header.digest)
 
 
-def _known(state: StoredState, header: UploadHeader) -> dict[str, Any]:
+def _known(state: ClientState, header: UploadHeader) -> dict[str, Any]:
     """Return what changes where the coordinator is known to hold an update."""
     found = _sent(header)
     before = state.acknowledged
