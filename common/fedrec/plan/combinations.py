@@ -196,17 +196,22 @@ def _indices(plan: Plan) -> Iterator[Conflict]:
         yield Conflict(keys=keys, sentence=sentence)
 
 
-def _unclipped(plan: Plan) -> Iterator[Conflict]:
-    """Refuse a public range where it has no say in what users contribute."""
-    if about_algorithm(plan).clips:
-        return
-    for name in ("clip", "fraction_bits"):
-        if not plan.update.is_default(name):
-            yield Conflict(
-                keys=(f"update.{name}", "algorithm.name"),
-                sentence=f"update.{name} is set, but has no say in what {plan.algorithm.name} "
-                f"sums: {about_algorithm(plan).range_instead}. Leave it out.",
-            )
+def _unused(plan: Plan) -> Iterator[Conflict]:
+    """Refuse settings that the algorithm or the protection has no use for: they'd be ignored."""
+    about, protection = about_algorithm(plan), plan.protection.name
+    unused = {}
+    if not about.clips:
+        why = f"it has no say in what {plan.algorithm.name} sums: {about.range_instead}. Leave it"
+        unused = dict.fromkeys(("update.clip", "update.fraction_bits"), ("algorithm.name", why))
+    for key in {key: None for kind in PROTECTIONS.values() for key in kind.own_settings}:
+        having = [name for name, kind in PROTECTIONS.items() if key in kind.own_settings]
+        if protection not in having:
+            why = f"{protection} has no use for it, only {' and '.join(having)}. Set "
+            unused[key] = "protection.name", f'{why}protection.name = "{having[0]}", or leave it'
+    for key, (other, why) in unused.items():
+        section, name = key.split(".")
+        if not getattr(plan, section).is_default(name):
+            yield Conflict(keys=(key, other), sentence=f"{key} is set, but {why} out.")
 
 
 def _preset(plan: Plan) -> Iterator[Conflict]:
@@ -242,23 +247,6 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
             sentence=f"rounds.minimum_clients is {rounds.minimum_clients}, but under {protection} "
             f"a round can only be revealed with {needed} clients. Set rounds.minimum_clients = "
             f'{needed} or more, or protection.name = "none".',
-        )
-
-
-def _protection_settings(plan: Plan) -> Iterator[Conflict]:
-    """Refuse settings of other protections: they would be ignored."""
-    own = PROTECTIONS[plan.protection.name].own_settings
-    every = [key for kind in PROTECTIONS.values() for key in kind.own_settings]
-    for key in dict.fromkeys(every):
-        section, name = key.split(".")
-        if key in own or getattr(plan, section).is_default(name):
-            continue
-        having = [name for name, kind in PROTECTIONS.items() if key in kind.own_settings]
-        yield Conflict(
-            keys=(key, "protection.name"),
-            sentence=f"{key} is set, but {plan.protection.name} has no use for it, only "
-            f"{' and '.join(having)}. Leave it out, or set protection.name = "
-            f'"{having[0]}".',
         )
 
 
@@ -348,10 +336,9 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _everybody,
     _sections,
     _indices,
-    _unclipped,
+    _unused,
     _preset,
     _summands,
-    _protection_settings,
     _key_holder,
     _sizes,
     _clients,
