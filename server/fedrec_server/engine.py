@@ -47,8 +47,7 @@ from fedrec_server.stepped_rounds import RunningSteps, StepCollection
 from fedrec_server.store.durable_files import Failpoint, no_failpoint, sum_name, update_name
 from fedrec_server.store.store import Store
 from fedrec_server.uploads.incoming import StreamTurns
-from fedrec_server.uploads.round_collection import Collection, RunningSum
-from fedrec_server.uploads.round_sum import RoundSum, accumulator_of
+from fedrec_server.uploads.round_sum import Collection, RoundSum, RunningSum, accumulator_of
 from fedrec_server.uploads.updates import Updates
 
 

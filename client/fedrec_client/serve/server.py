@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, written_address
-from fedrec.stop_signals import heeded_signals
+from fedrec.processes import heeded_signals
 from fedrec.web_server import WebServer, listening_socket, web_server
 from fedrec_client.serve.access import Gate
 from fedrec_client.serve.model_holder import ModelHolder

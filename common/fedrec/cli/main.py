@@ -14,7 +14,7 @@ from fedrec.cli.failures import EXIT_CODES, report_failure
 from fedrec.cli.lazy import LazyGroup, Verb
 from fedrec.cli.streams import own_streams
 from fedrec.errors import DataError, OutputLost
-from fedrec.stop_signals import interrupted_by_any
+from fedrec.processes import interrupted_by_any
 
 _START, _RUN, _OPERATE = "Begin", "Run a federation", "Look after one"
 

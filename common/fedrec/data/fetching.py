@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from fedrec.child_process import child_command
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
 from fedrec.data.readers import ReadReport, read_interactions
 from fedrec.data.reading import Reading
 from fedrec.errors import DataError
+from fedrec.processes import child_command
 
 _REQUIREMENT = "recbole==1.2.1"
 _FOLDER_IN_WHEEL = "recbole/dataset_example/ml-100k"

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedrec.child_process import child_command
 from fedrec.data import leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.model.state import SharedState
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import Cells
+from fedrec.processes import child_command
 from fedrec.recommender import MODEL_NAME, ModelFile
 from fedrec.settings.schema import Settings
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace

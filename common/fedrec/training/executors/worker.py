@@ -15,8 +15,7 @@ import threading
 import traceback
 from typing import IO, Any
 
-from fedrec.child_process import end_with_parent
-from fedrec.stop_signals import ignore_stop_signals
+from fedrec.processes import end_with_parent, ignore_stop_signals
 from fedrec.training.executors.worker_process import read_frame, write_frame
 
 Frame = tuple[dict[str, Any], bytes]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fedrec.child_process import module_search_path
+from fedrec.processes import module_search_path
 
 _LENGTHS = struct.Struct("<IQ")
 
