@@ -29,7 +29,7 @@ from fedrec.training.learner import Learner
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.demo.parties import Processes
 from fedrec_lab.demo.workspace import DemoData, load_data
-from fedrec_lab.reports.run_view import RunView
+from fedrec_lab.reports.federation_record import RunView
 
 N_CLIENTS = 3
 

@@ -134,7 +134,7 @@ def _print(
     as_json: bool,
     cells: dict[str, int] | None,
 ) -> None:
-    from fedrec_lab.reports.tables import plain_table
+    from fedrec_lab.reports.result_row import plain_table
 
     if as_json:
         print_json(

@@ -39,7 +39,7 @@ def up(
     from fedrec.extras import require
     from fedrec.planning.cautions import explained, measured_caution
     from fedrec_lab.demo.parties import ANY_PAGE, PAGE_NEEDS, PARTIES_NEED, Parties, run_parties
-    from fedrec_lab.reports.run_view import RunView
+    from fedrec_lab.reports.federation_record import RunView
 
     parties = Parties.of_kits(kits)
     settings = load_settings(parties.coordinator)

@@ -303,9 +303,8 @@ def _recorded(
     from fedrec.config.loading import load_settings
     from fedrec.extras import require
     from fedrec_lab.reports.drawing import why_no_figures
-    from fedrec_lab.reports.federation_record import record_federation
+    from fedrec_lab.reports.federation_record import RunView, record_federation
     from fedrec_lab.reports.run_folder import RunFolder
-    from fedrec_lab.reports.run_view import RunView
 
     require("torch", "pyarrow")
     if why_no_figures():

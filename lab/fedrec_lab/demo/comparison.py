@@ -21,9 +21,9 @@ from fedrec.model.state import SharedState
 from fedrec.planning.cell_rows import Cells
 from fedrec.recommender import MODEL_NAME, ModelFile
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace
-from fedrec_lab.reports.bootstrap import PairedBootstrap
+from fedrec_lab.reports.comparison_table import PairedBootstrap
+from fedrec_lab.reports.federation_record import RunView
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_view import RunView
 from fedrec_lab.simulation.result import against_popularity, user_ranks
 from fedrec_lab.simulation.runner import simulate
 

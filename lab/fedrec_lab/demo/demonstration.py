@@ -45,14 +45,12 @@ from fedrec_lab.demo.second_act import (
     run_second_act,
 )
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, load_data, provisioned
-from fedrec_lab.reports.federation_record import record_federation, result_rows
+from fedrec_lab.reports.drawing import SizeBar
+from fedrec_lab.reports.federation_record import RunView, record_federation, result_rows
+from fedrec_lab.reports.figures import message_sizes
 from fedrec_lab.reports.html import Fact
-from fedrec_lab.reports.plot_data import SizeBar
-from fedrec_lab.reports.result_row import ResultRow
-from fedrec_lab.reports.round_figures import message_sizes
+from fedrec_lab.reports.result_row import ResultRow, rich_table
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.reports.run_view import RunView
-from fedrec_lab.reports.tables import rich_table
 
 FIRST, SECOND = "fedmf", "fedals"
 

@@ -20,10 +20,9 @@ from fedrec.provenance import provenance_of
 from fedrec.training.learner import Learner
 from fedrec_lab.demo.parties import ANY_PAGE, run_parties
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, provisioned
-from fedrec_lab.reports.federation_record import record_federation, result_rows
+from fedrec_lab.reports.federation_record import RunView, record_federation, result_rows
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.reports.run_view import RunView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
 from fedrec.planning.cautions import explained, marked
-from fedrec_lab.reports.drawing import as_element, why_no_figures
-from fedrec_lab.reports.plot_data import Plot
-from fedrec_lab.reports.result_row import ResultRow
+from fedrec_lab.reports.drawing import Plot, as_element, why_no_figures
+from fedrec_lab.reports.result_row import ResultRow, cells, headings
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.tables import cells, headings
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #3b82f6; }

@@ -7,7 +7,7 @@ import numpy as np
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import Rates
-from fedrec_lab.reports.shortfall import shortfall
+from fedrec_lab.reports.result_row import shortfall
 from fedrec_lab.simulation.result import SimulationResult
 from fedrec_lab.simulation.runner import simulate
 

@@ -12,7 +12,7 @@ from fedrec.algorithms import ease
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
 from fedrec_lab.reports import RunFolder
-from fedrec_lab.reports.round_figures import message_sizes
+from fedrec_lab.reports.figures import message_sizes
 from fedrec_lab.simulation import record_simulation, simulate
 
 
