@@ -29,7 +29,7 @@ from fedrec.cli.terminal import AsJson, print_json
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
 from fedrec_lab.cli.round_progress import StopRequest, progress_bar
-from fedrec_lab.cli.seed_runs import seeds_of
+from fedrec_lab.cli.simulate import seeds_of
 
 if TYPE_CHECKING:
     from fedrec.config.schema import Settings

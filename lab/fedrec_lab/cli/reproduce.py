@@ -16,7 +16,7 @@ from fedrec_lab.cli.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
     from fedrec_lab.papers.comparison import Comparison
-    from fedrec_lab.papers.request import Request
+    from fedrec_lab.papers.reproduction import Request
 
 
 EPILOG = (
@@ -71,7 +71,7 @@ def reproduce(
     """
     from fedrec.errors import SettingsError
     from fedrec.extras import require
-    from fedrec_lab.papers.request import Request
+    from fedrec_lab.papers.reproduction import Request
 
     if show_list:
         _list(name, as_json)
@@ -106,7 +106,7 @@ def reproduce(
 
 
 def _run(request: Request, folder: Path, accept_other_arithmetic: bool, as_json: bool) -> None:
-    from fedrec_lab.papers.request import reproduce_rows
+    from fedrec_lab.papers.reproduction import reproduce_rows
 
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     with stop.on_interrupt():

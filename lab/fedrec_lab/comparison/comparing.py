@@ -16,14 +16,17 @@ from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.ids import digest
 from fedrec.planning.cautions import protocol_cautions
 from fedrec.planning.cell_rows import Cells, cells_in_use
-from fedrec_lab.comparison.measurement import Measurement, Parts, Stopped, Task
-from fedrec_lab.comparison.references import REFERENCES, Reference
-from fedrec_lab.comparison.training import (
+from fedrec_lab.comparison.measurement import (
+    Measurement,
+    Parts,
+    Stopped,
+    Task,
     draws_negatives,
     measurements_of,
     protocol_groups,
     train,
 )
+from fedrec_lab.comparison.references import REFERENCES, Reference
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec_lab.reports.result_row import REFERENCE_LABELS
 from fedrec_lab.simulation.checkpoint import simulation_identity

@@ -45,7 +45,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     public = {**PUBLIC, "tiny": TINY}
     for module in ("data", "data.public", "data.importing", "config.loading", "cli.public_import"):
         monkeypatch.setattr(f"fedrec.{module}.PUBLIC", public)
-    for module in ("papers", "papers.request"):
+    for module in ("papers", "papers.reproduction"):
         monkeypatch.setattr(f"fedrec_lab.{module}.ROWS", {**ROWS, **rows})
 
 

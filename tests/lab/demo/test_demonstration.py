@@ -13,7 +13,7 @@ import pytest
 
 from fedrec.cli.main import main
 from fedrec_lab.demo import demonstration
-from fedrec_lab.demo.comparison import Comparison
+from fedrec_lab.demo.further_runs import Comparison
 
 pytestmark = pytest.mark.long
 

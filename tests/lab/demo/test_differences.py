@@ -10,7 +10,7 @@ import pytest
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec_lab.demo.comparison import Comparison, differing_rounds, differing_tensors
+from fedrec_lab.demo.further_runs import Comparison, differing_rounds, differing_tensors
 from fedrec_lab.reports.comparison_table import paired_bootstrap
 from fedrec_lab.reports.federation_record import RunView
 from fedrec_lab.reports.round_report import RoundReport

@@ -13,7 +13,7 @@ from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.data.partition import user_groups
 from fedrec.training.learner import Learner
-from fedrec_lab.audit.pairs import determined_users
+from fedrec_lab.audit.sums import determined_users
 
 N_ITEMS, N_CLIENTS, LEAST = 60, 3, 6
 

@@ -30,9 +30,8 @@ from fedrec.tensor_products import one_thread
 from fedrec.training.learner import Learner
 from fedrec.training.samplers import draw_samples
 from fedrec.updates.settings import UpdateSettings
-from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
+from fedrec_lab.comparison.measurement import Measurement, Stopped, Task, measurements_of, train
 from fedrec_lab.comparison.references.reference import Reference
-from fedrec_lab.comparison.training import measurements_of, train
 
 ROUNDS_BESIDE = TUNED["fedmf"].rounds.total
 """Rounds beside a run with another algorithm."""
