@@ -34,7 +34,7 @@ from fedrec.cli.pricing import price
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions, generate
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link

@@ -10,7 +10,7 @@ import numpy as np
 from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit, read_interactions
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_users
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import human_bytes
+from fedrec.cli.terminal import INTERRUPTED, human_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Run a coordinator.")
 

@@ -15,7 +15,7 @@ from client.support.fake_parties import USERS
 
 from fedrec.cli.main import main
 from fedrec.config.schema import Settings
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.wire.messages import Finished
 from fedrec_client.link.stopping import Stopped, StopSwitch
 

@@ -20,7 +20,7 @@ from fedrec.config.local_sections import (
     OutputSettings,
     PartiesSettings,
 )
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.protection import PROTECTIONS, Protection, ProtectionSettings
 from fedrec.section import InWords, Section, UsedIf

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedrec.config.rows import held_widely
 from fedrec.config.schema import Plan
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.identity.cells import FEWEST_IN_CELL

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.config.loading import load_settings
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
 from fedrec.errors import DataError
 

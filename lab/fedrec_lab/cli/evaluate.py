@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import (
     CELLS,
     AcceptOtherArithmetic,
@@ -25,7 +24,7 @@ from fedrec.cli.flags import (
     tell_rows,
     values_of,
 )
-from fedrec.cli.terminal import AsJson, print_json
+from fedrec.cli.terminal import INTERRUPTED, AsJson, print_json
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
 from fedrec_lab.cli.round_progress import StopRequest, progress_bar

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptOtherArithmetic, SetValues, check_is_resumed, values_of
-from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
+from fedrec.cli.terminal import INTERRUPTED, AsJson, count_of, print_json, print_table
 from fedrec_lab.cli.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:

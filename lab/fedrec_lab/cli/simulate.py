@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import (
     ACCEPT_EXPOSURE,
     CELLS,
@@ -22,7 +21,7 @@ from fedrec.cli.flags import (
     tell_rows,
     values_of,
 )
-from fedrec.cli.terminal import AsJson, print_json
+from fedrec.cli.terminal import INTERRUPTED, AsJson, print_json
 from fedrec.errors import PrivacyBudgetSpent, SettingsError
 from fedrec_lab.cli.round_progress import StopRequest, round_progress
 

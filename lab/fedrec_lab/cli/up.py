@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import new_console
+from fedrec.cli.terminal import INTERRUPTED, new_console
 
 EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
 

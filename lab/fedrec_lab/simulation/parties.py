@@ -14,7 +14,7 @@ from fedrec.config.algorithm import algorithm_of
 from fedrec.config.exposure import check_own_floor
 from fedrec.config.rows import OwnRows, own_rows_of
 from fedrec.config.schema import Settings
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError
 from fedrec.evaluation.metrics import ndcg_of_users

@@ -20,7 +20,7 @@ from fedrec.config.local_sections import ClientSettings
 from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.identity.authority import Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.epoch_secrets import open_epoch

@@ -12,7 +12,7 @@ import pytest
 from fedrec.config.loading import load_settings
 from fedrec.data import PUBLIC, READERS, Reading, import_public, read_interactions
 from fedrec.data.public import Counts, KnownCopy, PublicDataset, cached_path, find
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
 from fedrec.errors import DataError
 
@@ -41,7 +41,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _register(monkeypatch: pytest.MonkeyPatch, dataset: PublicDataset) -> None:
     registry = {**PUBLIC, "tiny": dataset}
-    for module in ("fedrec.data.public", "fedrec.data.importing", "fedrec.config.loading"):
+    for module in ("fedrec.data.public", "fedrec.data.fetching", "fedrec.config.loading"):
         monkeypatch.setattr(f"{module}.PUBLIC", registry)
 
 

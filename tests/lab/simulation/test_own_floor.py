@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedrec.config.rows import own_rows_of
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.sums import determined_users
 

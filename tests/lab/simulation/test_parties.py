@@ -7,7 +7,7 @@ import pytest
 
 from fedrec.config.schema import Settings
 from fedrec.data import generate, leave_one_out, partition_users
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
