@@ -30,9 +30,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from made_federation import prepare
 
 from fedrec.clock import SystemClock
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, UserSplit
 from fedrec.ids import UserId
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec_lab.demo.further_runs import journal_lines, run_federation
 from fedrec_lab.demo.workspace import DemoData
 from fedrec_lab.reports.run_folder import RunFolder

@@ -21,28 +21,28 @@ from pathlib import Path
 
 import numpy as np
 import structlog
-from measuring import describe_machine
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-
 from integration.support.bench import changed
 from integration.support.links import Passing
 from integration.support.parties import Client, Loop
 from made_federation import prepare
+from measuring import describe_machine
 
-from fedrec.cli.pricing import price
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions, generate
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
+from fedrec.follower.events import ClientEvent
+from fedrec.plan.price import price
+from fedrec.plan.schema import Plan
+from fedrec.settings.loading import load_settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
-from fedrec_client.events import ClientEvent
 from fedrec_lab.demo.workspace import DemoData
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
 
 N_ITEMS, DIM, INTERACTIONS = 1682, 32, 106
 HEADER_BYTES, TRAINING_ROUND = 44, 2

@@ -22,9 +22,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from made_federation import prepare
 
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, leave_one_out, read_interactions
 from fedrec.identity.certificates import Credentials
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.demo.parties import Processes

@@ -54,7 +54,7 @@ def made_up(n_users: int):
 
 def measure(n_users: int, rounds: int, device: str) -> None:
     """Print the seconds of some rounds and this process's peak memory."""
-    from fedrec.config.schema import Plan
+    from fedrec.plan.schema import Plan
     from fedrec.training.learner import Learner
 
     users = made_up(n_users)

@@ -31,11 +31,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from made_federation import Workspace
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.rows import ROW_STEP
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_issuer
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.rows import ROW_STEP
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunk_parts import chunk_to_part
 from fedrec.wire.chunks import chunks

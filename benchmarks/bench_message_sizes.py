@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from measuring import describe_machine
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.schema import Plan
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.schema import Plan
 
 PRESETS = (
     ("none", "default"),

@@ -20,13 +20,13 @@ from typing import Any
 from measuring import describe_machine, summary
 from prometheus_client.exposition import generate_latest
 
-from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import TooLarge
+from fedrec.follower.events import ClientEvent
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.round_protocol import ONE_STEP
+from fedrec.settings.schema import CoordinatorSettings
 from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.metrics import AuthorityMetrics
-from fedrec_client.events import ClientEvent
 from fedrec_client.metrics import ClientMetrics
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.rounds.changes import UpdateCounted

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from measuring import add_device, describe_device, describe_machine, interleaved, summary
 
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.protocols import Ranking, draw_candidates
 from fedrec.ids import UserId
 from fedrec.model.state import PrivateState
+from fedrec.plan.schema import Plan
 from fedrec.training.device import choose_device
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Learner

@@ -28,9 +28,9 @@ from measuring import describe_machine, summary
 from small_federation import federation
 from uploader import Uploader
 
-from fedrec.config.loading import load_settings
-from fedrec.config.rows import ROW_STEP
 from fedrec.errors import FedrecError
+from fedrec.plan.rows import ROW_STEP
+from fedrec.settings.loading import load_settings
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec_lab.demo.parties import Processes
 

@@ -25,10 +25,10 @@ from measuring import describe_machine, summary
 from small_federation import federation
 from uploader import Uploader
 
-from fedrec.config.rows import ROW_STEP
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_issuer
+from fedrec.plan.rows import ROW_STEP
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.demo.parties import Processes
 

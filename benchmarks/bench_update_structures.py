@@ -15,8 +15,8 @@ import numpy as np
 from measuring import add_device, describe_device, describe_machine, interleaved, summary
 from per_client_loop import ml_100k, plan_of
 
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 ALGORITHM: dict[str, object] = {"dim": 32, "local_epochs": 2, "batch_size": 256}

@@ -29,12 +29,12 @@ import numpy as np
 from measuring import describe_machine, processor_seconds, summary
 from small_federation import federation, signed_header, training_vector
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.rows import ROW_STEP
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key, read_issuer
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.rows import ROW_STEP
 from fedrec.wire.chunks import split
 from fedrec.wire.grpc_calls import open_channel
 from fedrec.wire.grpc_link import GrpcLink

@@ -23,8 +23,8 @@ import torch
 from measuring import describe_machine, interleaved, print_ratio
 from per_client_loop import ml_100k, plan_of
 
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
+from fedrec.plan.schema import Plan
 from fedrec.training.engines.engine import Engine
 from fedrec.training.engines.processes import ProcessEngine
 from fedrec.training.engines.serial import SerialEngine

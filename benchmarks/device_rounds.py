@@ -64,7 +64,7 @@ class Rounds:
     """An algorithm's rounds of some users on some device, from a counted model on."""
 
     def __init__(self, name: str, n_items: int, device: str, *, n_users: int, mib: int = 0):
-        from fedrec.config.schema import Plan
+        from fedrec.plan.schema import Plan
         from fedrec.training.learner import Learner
 
         plan = Plan.model_validate(

@@ -31,11 +31,11 @@ from measuring import (
     summary,
 )
 
-from fedrec.config.algorithm import accelerator_of
-from fedrec.config.schema import Plan, TrainingSettings
 from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.data.splits import UserSplit
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import accelerator_of
+from fedrec.plan.schema import Plan, TrainingSettings
 from fedrec.training.engines.choosing import Workers
 from fedrec.training.engines.engine import Engine
 from fedrec.training.engines.processes import ProcessEngine

@@ -7,16 +7,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit, read_interactions
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_users
 from fedrec.evaluation.metrics import Rates
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stored_state import BestModel, RunPin, users_digest
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import BestModel, RunPin, users_digest
+from fedrec.plan.agreement import plan_to_json
+from fedrec.plan.schema import Plan
 
 DIM = 64
 

@@ -13,11 +13,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from made_federation import Workspace, prepare
 
-from fedrec.config.layout import Layout
-from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions
 from fedrec.identity.identity import Identity
+from fedrec.plan.agreement import plan_fingerprint
+from fedrec.plan.layout import Layout
+from fedrec.plan.schema import Plan
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, Train, UploadHeader
 from fedrec_lab.demo.workspace import DemoData
@@ -167,8 +167,8 @@ def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> N
     Raises:
         SystemExit: when the run is over and a sum was not that of all clients' vectors.
     """
-    from fedrec.config.loading import load_settings
     from fedrec.model.state import PrivateState
+    from fedrec.settings.loading import load_settings
     from fedrec.training.learner import Contribution, Learner
     from fedrec_client.app import ClientApp
 

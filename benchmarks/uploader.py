@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from small_federation import training_vector
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import Plan
 from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_fingerprint
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.schema import Plan
 from fedrec.wire.chunks import Blob
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedrec.config.schema import Plan
+    from fedrec.plan.schema import Plan
 
 OTHERWISE = ({"name": "plgc", "weight": 0.0},)
 """Algorithms as they are compiled, where they are not by default."""
@@ -50,8 +50,8 @@ def keep_whole_seconds() -> None:
 def plans() -> Iterator[Plan]:
     """Yield a plan for each algorithm and update structure that compiled code has a part in."""
     from fedrec.algorithms import ALGORITHMS
-    from fedrec.config.algorithm import accelerator_of
-    from fedrec.config.schema import Plan
+    from fedrec.plan.algorithm import accelerator_of
+    from fedrec.plan.schema import Plan
 
     for name, kind in ALGORITHMS.items():
         for structure in kind.about.updates:

@@ -26,8 +26,8 @@ from typer.main import get_command
 from fedrec import errors
 from fedrec.cli.main import VERBS, app
 from fedrec.cli.terminal import EXIT_CODES
-from fedrec.config.agreement import always_compared
-from fedrec.config.loading import PATHS
+from fedrec.plan.agreement import always_compared
+from fedrec.settings.loading import PATHS
 
 REFERENCE = Path(__file__).parent / "reference"
 PACKAGES = {

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.combinations import COMBINATIONS, Combination
-from fedrec.config.explain import as_toml, explain, section_sentences
-from fedrec.config.schema import NAMED, Plan
 from fedrec.evaluation.metrics import PROTOCOLS
+from fedrec.plan.combinations import COMBINATIONS, Combination
+from fedrec.plan.schema import NAMED, Plan
 from fedrec.protection import PROTECTIONS
+from fedrec.section import as_toml
+from fedrec.settings.explain import explain, section_sentences
 from fedrec.updates import UPDATES
 
 

@@ -13,9 +13,6 @@ from pathlib import Path
 
 from changed_keys import change, keep, rotate
 
-from fedrec.config.explain import settings_to_toml
-from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.identity.certificates import CERTIFICATE_FILE
@@ -23,6 +20,10 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import write_public
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
+from fedrec.plan.agreement import plan_fingerprint
+from fedrec.plan.schema import Plan
+from fedrec.settings.explain import settings_to_toml
+from fedrec.settings.schema import Settings
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.demo.parties import Parties
 from fedrec_lab.demo.workspace import DEVICE, DemoData

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedrec.config.combinations import find_conflicts
-from fedrec.config.schema import Plan
+from fedrec.plan.combinations import find_conflicts
+from fedrec.plan.schema import Plan
 
 
 def check_plan(plan: Plan) -> list[str]:

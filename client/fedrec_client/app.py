@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.exposure import check_member_exposure, check_own_floor, check_users
-from fedrec.config.plan import plan_from_json, plan_to_json
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import check_one_party, read_source, read_users
 from fedrec.durable import DiskFull, require_writable
@@ -24,28 +21,33 @@ from fedrec.errors import (
     RosterBreaksCells,
 )
 from fedrec.evaluation.metrics import Protocol, Rates
+from fedrec.follower.context import RoundContext
+from fedrec.follower.database import STATE_FORMAT
+from fedrec.follower.enrolment import enrol
+from fedrec.follower.events import OnEvent, log_event
+from fedrec.follower.membership import Membership
+from fedrec.follower.patient_link import Backoff, Meter, patient_link
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.pull_loop import EpochChanged, why_behind
+from fedrec.follower.round_journal import AuditLog, RoundJournal
+from fedrec.follower.stopping import StopSwitch
+from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.certificates import certificate_sha256
 from fedrec.identity.client_folder import known_identity, new_or_known_identity
 from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_from_json, plan_to_json
+from fedrec.plan.exposure import check_member_exposure, check_own_floor, check_users
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
-from fedrec_client.events import OnEvent, log_event
-from fedrec_client.link.connecting import certificate_path, invited_link, open_link, saying_goodbye
-from fedrec_client.link.patient_link import Backoff, Meter, patient_link
-from fedrec_client.link.stopping import StopSwitch
-from fedrec_client.membership.enrolment import enrol
-from fedrec_client.membership.joining import SHOWN_CHARS, RosterChain, join, waiting_detail
-from fedrec_client.membership.membership import Membership
-from fedrec_client.round.context import RoundContext
+from fedrec_client.connecting import certificate_path, invited_link, open_link, saying_goodbye
+from fedrec_client.joining import SHOWN_CHARS, RosterChain, join, waiting_detail
 from fedrec_client.round.local_model import LocalModel
-from fedrec_client.session import EpochChanged, Session, why_behind
-from fedrec_client.state.database import STATE_FORMAT
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import AuditLog, RoundJournal
-from fedrec_client.state.stored_state import RunPin, users_digest
+from fedrec_client.session import Session
 
 if TYPE_CHECKING:
     from fedrec.provenance import Provenance

@@ -28,8 +28,8 @@ from fedrec_client.serve.command import EPILOG as SERVE_EPILOG
 from fedrec_client.serve.command import serve
 
 if TYPE_CHECKING:
+    from fedrec.follower.events import ClientEvent
     from fedrec_client.app import ClientOutcome
-    from fedrec_client.events import ClientEvent
     from fedrec_client.state.held_model import Which
 
 
@@ -95,16 +95,16 @@ def run(
     that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
     concerns no other party, but not the bits that it would have been before.
     """
-    from fedrec.config.layout import protection_modules, training_modules
-    from fedrec.config.loading import load_settings
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
+    from fedrec.follower.events import log_event
+    from fedrec.follower.stopping import Stopped, StopSwitch
     from fedrec.monitoring import Monitored, metrics_endpoint
+    from fedrec.plan.layout import protection_modules, training_modules
     from fedrec.privacy import BUDGET_SPENT
     from fedrec.provenance import ACCEPT_FLAG
+    from fedrec.settings.loading import load_settings
     from fedrec_client.app import ClientApp
-    from fedrec_client.events import log_event
-    from fedrec_client.link.stopping import Stopped, StopSwitch
     from fedrec_client.metrics import ClientMetrics
 
     log_to_stderr(logging.WARNING)
@@ -202,8 +202,8 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend items to one of this client's users, or like one item, on this machine alone."""
-    from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
+    from fedrec.settings.loading import load_settings
     from fedrec_client.recommending import Wanted
     from fedrec_client.recommending import recommend as recommend_items
     from fedrec_client.recommending import similar as similar_items
@@ -253,7 +253,7 @@ def export(
     A row is a user's item: user_id, rank, item_id, title, score and the model's version. The file
     says what people like; who may read it is for its owner to say.
     """
-    from fedrec.config.loading import load_settings
+    from fedrec.settings.loading import load_settings
     from fedrec_client.recommending import Wanted, export_recommendations
 
     log_to_stderr(logging.WARNING)
@@ -288,7 +288,7 @@ def export_model(
     Users' own vectors stay here. Under encryption the coordinator never had the model; give the
     file only to those who may read it.
     """
-    from fedrec.config.loading import load_settings
+    from fedrec.settings.loading import load_settings
     from fedrec_client.recommending import export_model as export
 
     log_to_stderr(logging.WARNING)
@@ -308,9 +308,9 @@ def identity(
     settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
 ) -> None:
     """Make this client's keys in an empty or new folder, and show what the key authority needs."""
-    from fedrec.config.loading import load_settings
     from fedrec.identity.client_folder import new_or_known_identity
     from fedrec.identity.identity import PUBLIC_FILE
+    from fedrec.settings.loading import load_settings
 
     settings = load_settings(settings_file, {"client.state": state})
     folder = Path(settings.client.state)
@@ -333,8 +333,8 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
     from two sums, one with it and one without. While it runs it still takes part; stop it to
     contribute nothing more.
     """
-    from fedrec.config.loading import load_settings
-    from fedrec_client.membership.joining import leave as hand_in
+    from fedrec.settings.loading import load_settings
+    from fedrec_client.joining import leave as hand_in
 
     log_to_stderr(logging.WARNING)
     found = hand_in(load_settings(settings_file, {"client.state": state}))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+from fedrec.follower.events import ClientEvent, EventName
 from fedrec.monitoring import Numbers
 from fedrec.monitoring.endpoint import SECONDS
-from fedrec_client.events import ClientEvent, EventName
 
 ENDS_ROUND = ("published", "abandoned")
 SHOWS_SPACE = ("joined", "training", "trained", "sent", *ENDS_ROUND)

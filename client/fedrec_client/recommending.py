@@ -21,10 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.cli.flags import items_of_flag
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.layout import protection_of
-from fedrec.config.local_sections import ClientSettings
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import check_one_party, read_users
@@ -33,9 +29,12 @@ from fedrec.data.writing import no_formula, prepare_folder
 from fedrec.durable import replacing, unwritten
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
 from fedrec.extras import require
+from fedrec.follower.stored_state import users_digest
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import ItemId, RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.layout import protection_of
 from fedrec.recommender import (
     CATALOGUE_NAME,
     MODEL_NAME,
@@ -45,8 +44,8 @@ from fedrec.recommender import (
     UsersFile,
 )
 from fedrec.recommender.ranking import Ids, Scores
+from fedrec.settings.schema import ClientSettings, Settings
 from fedrec_client.state.held_model import HeldModel, Which, read_held_model
-from fedrec_client.state.stored_state import users_digest
 
 if TYPE_CHECKING:
     import pyarrow

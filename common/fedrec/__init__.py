@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedrec.config.loading import load_settings
-    from fedrec.config.schema import Settings
     from fedrec.data.source import load_data
     from fedrec.errors import FedrecError
     from fedrec.recommender import Recommender
+    from fedrec.settings.loading import load_settings
+    from fedrec.settings.schema import Settings
 
 __all__ = ["FedrecError", "Recommender", "Settings", "__version__", "load_data", "load_settings"]
 
@@ -22,9 +22,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "FedrecError": "fedrec.errors",
     "Recommender": "fedrec.recommender",
-    "Settings": "fedrec.config.schema",
+    "Settings": "fedrec.settings.schema",
     "load_data": "fedrec.data.source",
-    "load_settings": "fedrec.config.loading",
+    "load_settings": "fedrec.settings.loading",
 }
 
 

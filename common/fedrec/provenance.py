@@ -14,9 +14,9 @@ from typing import Any
 
 from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.arithmetic import Arithmetic, arithmetic_of
-from fedrec.config.algorithm import training_path
-from fedrec.config.schema import Plan
 from fedrec.errors import RefusedError
+from fedrec.plan.algorithm import training_path
+from fedrec.plan.schema import Plan
 
 ACCEPT_FLAG = "--accept-other-arithmetic"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -76,3 +77,20 @@ class Section(BaseModel):
                 f"{path}.{name} is set, but it has a say {where_used(info.metadata, f'{path}.')}. "
                 f"Leave it out, or change {' or '.join(others)}.",
             )
+
+
+def as_toml(value: object) -> str:
+    """Return a value as a settings file writes it; ``not set`` for None."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, (str, int, float, list, tuple)):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Section | Mapping):
+        own_values = value.model_dump() if isinstance(value, Section) else value
+        pairs = (f"{key} = {as_toml(own)}" for key, own in own_values.items())
+        return "{ " + ", ".join(pairs) + " }"
+    return str(value)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.plan import plan_from_json
 from fedrec.durable import DiskFull
 from fedrec.errors import (
     AuthorityIsOld,
@@ -27,6 +26,7 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import consents
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import PublicIdentity
+from fedrec.plan.agreement import plan_from_json
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing

@@ -21,22 +21,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.config.explain import settings_to_toml
-from fedrec.config.exposure import (
-    SAFE_FLOOR,
-    check_own_floor,
-    exposed_to_members,
-    exposing_sums,
-    raised_counts,
-)
-from fedrec.config.local_sections import PartiesSettings
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.durable import make_private, require_writable, write_whole
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret
 from fedrec.listening import is_own_address, split_address
+from fedrec.plan.exposure import (
+    SAFE_FLOOR,
+    check_own_floor,
+    exposed_to_members,
+    exposing_sums,
+    raised_counts,
+)
+from fedrec.settings.explain import settings_to_toml
+from fedrec.settings.schema import PartiesSettings, Settings
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.membership.cell_placement import cell_size_of

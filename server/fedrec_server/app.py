@@ -14,17 +14,16 @@ import grpc
 import structlog
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.exposure import check_exposure, check_sampling
-from fedrec.config.local_sections import CoordinatorSettings
-from fedrec.config.schema import Settings
 from fedrec.durable import DiskFull
 from fedrec.errors import StorageError
 from fedrec.identity.certificates import expires_at
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
 from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
+from fedrec.plan.exposure import check_exposure, check_sampling
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import VectorSpec
+from fedrec.settings.schema import CoordinatorSettings, Settings
 from fedrec.stop_signals import heeded_signals
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2

@@ -58,9 +58,9 @@ def run(
     import asyncio
     import json
 
-    from fedrec.config.loading import load_settings
     from fedrec.errors import PrivacyBudgetSpent, SettingsError
     from fedrec.extras import require
+    from fedrec.settings.loading import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.allocator import give_memory_back
@@ -121,7 +121,7 @@ def backup(
     A coordinator starts from the copy as from the folder itself: put it where coordinator.state
     points to. Clients that heard of later rounds than the copy knows are not served by it.
     """
-    from fedrec.config.loading import load_settings
+    from fedrec.settings.loading import load_settings
     from fedrec_server.store.backup import back_up
 
     settings = load_settings(settings_file)
@@ -145,8 +145,8 @@ def recover(
     that are alive go on by themselves.
     """
     from fedrec.clock import SystemClock
-    from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
+    from fedrec.settings.loading import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.federation import PublicCatalogue

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import HOLDER_PAIRS
-from fedrec.config.algorithm import divides_by_count
-from fedrec.config.noise import mechanism_of
-from fedrec.config.plan import plan_fingerprint, plan_to_json
-from fedrec.config.rows import ActiveRows, fewest_cells, no_active_rows
-from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.cell_rules import check
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import fingerprint
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.agreement import plan_fingerprint, plan_to_json
+from fedrec.plan.algorithm import divides_by_count
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.rows import ActiveRows, fewest_cells, no_active_rows
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.protection.vector import Packed
 from fedrec.training.bounds import SumTerms, check_sum, most_users

@@ -12,7 +12,6 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedrec.config.schema import Settings
 from fedrec.durable import make_private, sync
 from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
 from fedrec.folder_lock import FolderLock
@@ -20,6 +19,7 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
+from fedrec.settings.schema import Settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, manifest_digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from fedrec.planning.cautions import measured_caution
+from fedrec.plan.cautions import measured_caution
 from fedrec.wire.v1 import admin_pb2
 from fedrec_server.engine import Engine
 from fedrec_server.membership.member_states import (

@@ -16,14 +16,14 @@ from fake_clock import FakeClock
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.main import main
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, generate, read_interactions
 from fedrec.data.writing import write_interactions
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, hosts_of
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder

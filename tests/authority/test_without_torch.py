@@ -19,8 +19,8 @@ sys.meta_path.insert(0, NotInstalled())
 import numpy as np
 import fedrec_authority.cli.running
 import fedrec_authority.opening.revealer
-from fedrec.config.schema import Plan
-from fedrec.config.layout import Layout
+from fedrec.plan.schema import Plan
+from fedrec.plan.layout import Layout
 from fedrec.training.server_half import ServerHalf
 
 N_ITEMS = 12

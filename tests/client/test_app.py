@@ -13,9 +13,9 @@ from client.support.fake_federation import World
 
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import FolderInUse, PlanMismatch, SettingsError, VersionMismatch
+from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.training.learner import Learner
-from fedrec_client.link import connecting
-from fedrec_client.link.stopping import Stopped, StopSwitch
+from fedrec_client import connecting
 
 
 def test_the_first_interrupt_ends_the_warm_up(

@@ -14,10 +14,10 @@ from client.support.fake_link import down
 from client.support.fake_parties import USERS
 
 from fedrec.cli.main import main
-from fedrec.config.schema import Settings
 from fedrec.data.reading import DataSettings
+from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.settings.schema import Settings
 from fedrec.wire.messages import Finished
-from fedrec_client.link.stopping import Stopped, StopSwitch
 
 pytestmark = pytest.mark.slow
 

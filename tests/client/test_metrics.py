@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedrec.follower.events import ClientEvent, EventName
 from fedrec.ids import RoundId
-from fedrec_client.events import ClientEvent, EventName
 from fedrec_client.metrics import ClientMetrics
 
 

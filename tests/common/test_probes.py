@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedrec import arithmetic
-from fedrec.arithmetic import Probe, fingerprint, look
+from fedrec import probes
+from fedrec.probes import Probe, fingerprint, look
 
 
 def test_looking_again_finds_the_same_on_any_number_of_threads() -> None:
@@ -30,17 +30,17 @@ def test_one_result_changes_the_fingerprint() -> None:
 
 
 def test_products_are_those_of_float64() -> None:
-    left, right = arithmetic._table(1, 8, 32), arithmetic._table(2, 32, 32)
+    left, right = probes._table(1, 8, 32), probes._table(2, 32, 32)
     wanted = (left[:, :, None] * right[None]).sum(1)
-    assert arithmetic._torch_product(8) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
-    assert arithmetic._torch_product(1) == pytest.approx(wanted[:1], rel=1e-4, abs=1e-4)
-    assert arithmetic._numpy_product(np.float64)[:8] == pytest.approx(
-        (arithmetic._table(1, 32, 32)[:8, :, None] * right[None]).sum(1), rel=1e-12, abs=1e-12
+    assert probes._torch_product(8) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+    assert probes._torch_product(1) == pytest.approx(wanted[:1], rel=1e-4, abs=1e-4)
+    assert probes._numpy_product(np.float64)[:8] == pytest.approx(
+        (probes._table(1, 32, 32)[:8, :, None] * right[None]).sum(1), rel=1e-12, abs=1e-12
     )
 
 
 def test_the_compiled_loop_computes_its_sums() -> None:
-    values = arithmetic._values().numpy().astype(np.float64)
-    total, loss = arithmetic._compiled()
+    values = probes._values().numpy().astype(np.float64)
+    total, loss = probes._compiled()
     assert total == pytest.approx((values * values[::-1]).sum(), abs=1e-2)
     assert loss == pytest.approx(np.log1p(np.exp(-np.abs(values))).sum(), rel=1e-4)

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from fedrec.arithmetic import Arithmetic
-from fedrec.config.schema import Plan
 from fedrec.errors import RefusedError
+from fedrec.plan.schema import Plan
 from fedrec.provenance import ACCEPT_FLAG, Accepted, Provenance, provenance_of
 
 HERE = Arithmetic(

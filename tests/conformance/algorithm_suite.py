@@ -19,13 +19,13 @@ from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, plan_
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.combinations import find_conflicts
-from fedrec.config.layout import shared_values
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.combinations import find_conflicts
+from fedrec.plan.layout import shared_values
+from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.training.learner import Contribution
 

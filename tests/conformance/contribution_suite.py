@@ -13,10 +13,10 @@ from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, empty
 from numpy.typing import NDArray
 
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.layout import METRICS_SLICE
-from fedrec.config.rows import own_rows_of
 from fedrec.errors import TrainingError
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.layout import METRICS_SLICE
+from fedrec.plan.rows import own_rows_of
 from fedrec.training.fitting import fit_of
 from fedrec.training.learner import Contribution
 

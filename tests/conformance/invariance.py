@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.arithmetic import arithmetic_of, look
-from fedrec.config.algorithm import accelerator_of
-from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.plan.algorithm import accelerator_of
+from fedrec.plan.schema import Plan
 from fedrec.tensor_products import product_of_blocks
 from fedrec.training.learner import Contribution
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS, Algorithm
 from fedrec.algorithms.grid import RoundSums
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan
 from fedrec.data import UserSplit
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.server_half import Sums
 from fedrec.updates.settings import UpdateSettings

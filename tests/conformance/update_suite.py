@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedrec.config.layout import Layout
-from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
+from fedrec.plan.layout import Layout
+from fedrec.plan.schema import Plan
 from fedrec.updates import UPDATES, UpdateStructure
 from fedrec.updates.settings import UpdateSettings
 

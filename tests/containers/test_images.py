@@ -98,7 +98,7 @@ def test_compiled_code_is_that_of_this_processor(engine: Engine, images: Mapping
     """Training in a new container compiles nothing: what it has is what the image has."""
     code = """
 import json, pathlib
-from fedrec.config.starter import TUNED
+from fedrec.settings.starter import TUNED
 from fedrec.training.learner import Learner
 for plan in TUNED.values():
     Learner(plan, 100).warm_up()

@@ -12,7 +12,7 @@ from typer._click.core import Context
 from typer.main import get_command
 
 from fedrec.cli.main import app
-from fedrec.config.explain import all_settings, section_sentences
+from fedrec.settings.explain import all_settings, section_sentences
 
 SECTIONS = "|".join(section_sentences())
 SETTING = re.compile(rf"({SECTIONS})\.[a-z_]+")

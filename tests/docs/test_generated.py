@@ -8,8 +8,8 @@ import pytest
 from docs.pages import ROOT
 from reference_tables import settings_markdown
 
-from fedrec.config.explain import all_settings, explain
 from fedrec.errors import ERRORS
+from fedrec.settings.explain import all_settings, explain
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 
 REFERENCE = ROOT / "docs" / "reference"

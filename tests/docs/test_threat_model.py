@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fedrec.config.agreement import always_compared
-from fedrec.config.explain import all_settings
+from fedrec.plan.agreement import always_compared
+from fedrec.settings.explain import all_settings
 
 from .pages import ROOT
 

@@ -18,8 +18,8 @@ from typer._click.exceptions import ClickException
 from typer.main import get_command
 
 from fedrec.cli.main import app
-from fedrec.config.loading import load_settings
 from fedrec.errors import SettingsError
+from fedrec.settings.loading import load_settings
 
 Check = Callable[[Typed], str]
 """Returns what is wrong, or nothing."""

@@ -13,8 +13,8 @@ import pytest
 from e2e.commands import DEADLINE_SECONDS, WITHOUT, Command, commands
 from made_federation import DemoData, Workspace, prepare
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate
+from fedrec.plan.schema import Plan
 
 pytestmark = pytest.mark.slow
 
@@ -161,7 +161,7 @@ def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_p
 
 def test_the_coordinator_imports_no_torch() -> None:
     code = WITHOUT.format(missing=("torch", "fedrec_client")) + (
-        "import fedrec_server.app, fedrec_server.cli, fedrec.config.layout\n"
+        "import fedrec_server.app, fedrec_server.cli, fedrec.plan.layout\n"
         "import fedrec.protection.bfv, fedrec.protection.ckks, fedrec.protection.paillier_sums\n"
         "assert not [n for n in sys.modules if n.partition('.')[0] in ('torch', 'fedrec_client')]"
     )

@@ -12,10 +12,10 @@ import numpy as np
 from fuzz.target import Target, from_file
 from integration.support.bench import N_ITEMS, Bench, invite, plan_of
 
-from fedrec.config.loading import load_settings
-from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.readers import read_interactions
+from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
+from fedrec.follower.stored_state import RunPin, StoredState
 from fedrec.highwater import Highwater, record
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, Issuer, check_certificate, key_of
@@ -27,13 +27,13 @@ from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import seal, unseal, unwrap, wrap
 from fedrec.ids import ItemId, UserId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.privacy import Spent
+from fedrec.settings.loading import load_settings
 from fedrec.training.learner import Learner
 from fedrec_authority.folder import backup
 from fedrec_client.state.counted_data import CountedData
-from fedrec_client.state.database import STATE_FILE, StateDatabase, image_of
 from fedrec_client.state.privacy_ledger import PrivacyLedger, UserAccount
-from fedrec_client.state.stored_state import RunPin, StoredState
 
 GROUP_KEY, PURPOSE = b"g" * 32, "aggregate"
 PASSPHRASE = "four random words here"

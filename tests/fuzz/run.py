@@ -21,7 +21,8 @@ from pathlib import Path
 from fedrec.errors import FedrecError
 
 INSTRUMENTED = [
-    "fedrec.config",
+    "fedrec.plan",
+    "fedrec.settings",
     "fedrec.data",
     "fedrec.identity",
     "fedrec.model",

@@ -12,7 +12,7 @@ from integration.support.bench import Bench
 from integration.support.links import Wrap
 from integration.support.parties import Federation, Loop
 
-from fedrec.config.schema import Plan
+from fedrec.plan.schema import Plan
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.link import Link
 from fedrec_authority.delivery import AuthorityEvent

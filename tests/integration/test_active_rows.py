@@ -9,14 +9,14 @@ from integration.conftest import Found
 from integration.support.bench import N_ITEMS, merged, plan_of
 from integration.support.links import Passing, poll
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.schema import Plan
 from fedrec.errors import FedrecError, MalformedUpdate, ProtocolError
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.schema import Plan
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 
 def with_least(plan: Plan, least: int) -> Plan:

@@ -12,12 +12,13 @@ from integration.support.checks import check_against_one_process
 from integration.support.parties import Federation
 
 from fedrec.cli.flags import read_cells
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.planning.cell_rows import Cells, cell_rows, cells_of_roster
+from fedrec.plan.rows import Cells, cell_rows, cells_of_roster
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec_lab.simulation import SimulationResult, simulate
 
 N_CLIENTS = 6

@@ -28,7 +28,7 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import make_epoch
-from fedrec_client.link.connecting import open_link
+from fedrec_client.connecting import open_link
 from fedrec_server.run.presence import LIVE_SECONDS
 
 

@@ -15,9 +15,9 @@ from integration.support.links import Passing
 from integration.support.parties import Client, Federation, published_rounds
 from integration.support.poisoner import Poison, Poisoner
 
-from fedrec.cli.pricing import price
 from fedrec.errors import MalformedUpdate, RefusedError
 from fedrec.identity.identity import Identity
+from fedrec.plan.price import price
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader

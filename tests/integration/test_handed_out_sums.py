@@ -11,13 +11,13 @@ from integration.conftest import Found
 from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import Passing
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.rows import ROW_STEP
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key
 from fedrec.ids import RoundId
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.rows import ROW_STEP
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 

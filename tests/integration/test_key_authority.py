@@ -20,19 +20,19 @@ from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Federation, operators_link
 
 from fedrec.cli.operating import status_rows
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.rows import ROW_STEP
 from fedrec.errors import KeysError, RefusedError
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.rows import ROW_STEP
 from fedrec.protection import Accumulator
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.link.connecting import open_link
-from fedrec_client.state.round_journal import AUDIT_FILE
+from fedrec_client.connecting import open_link
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.service.wire_recorder import WireRecorder
 

@@ -26,6 +26,7 @@ from integration.support.masked import (
 )
 
 from fedrec.errors import RoundClosed
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.keys import RoundKeys
@@ -44,7 +45,6 @@ from fedrec.wire.messages import (
     Task,
     UploadHeader,
 )
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 
 @pytest.mark.parametrize("step", ["shares", "vector", "signature"])

@@ -14,9 +14,9 @@ from integration.support.links import DEADLINE_SECONDS, Gate, poll
 from integration.support.parties import Federation, operators_link
 
 from fedrec.errors import FolderIsOld, SecondCopy, StateWentBack
-from fedrec_client.events import ClientEvent
-from fedrec_client.state.database import STATE_FILE
-from fedrec_client.state.round_journal import AUDIT_FILE
+from fedrec.follower.database import STATE_FILE
+from fedrec.follower.events import ClientEvent
+from fedrec.follower.round_journal import AUDIT_FILE
 
 TOLD = {"audit.jsonl", "client-log.jsonl", "lock"}
 """What a client that refuses to go on adds to its folder."""

@@ -10,9 +10,9 @@ from integration.support.hostile import Misreporting
 from integration.support.links import DEADLINE_SECONDS, Gate, Passing, Wrap, poll
 from integration.support.parties import Federation
 
-from fedrec.config.layout import protection_of
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
+from fedrec.plan.layout import protection_of
 from fedrec.wire.admin_link import RunEvent
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Report

@@ -28,16 +28,17 @@ from integration.test_changing_members import Authorities
 from integration.test_spoilers import cells, together
 from numpy.typing import NDArray
 
-from fedrec.config.schema import Plan
 from fedrec.data import Interactions
 from fedrec.data.writing import write_interactions
+from fedrec.follower.shared_model import SharedModel
 from fedrec.identity.cells import guest_consent
 from fedrec.identity.identity import Identity
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Contribution
 from fedrec.wire.messages import RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.cell_counts import CellCounts
-from fedrec_client.round.local_model import LocalModel, SharedModel
+from fedrec_client.round.local_model import LocalModel
 from fedrec_lab.audit.sums import Inferred, determined_users
 
 pytestmark = pytest.mark.slow
@@ -183,7 +184,7 @@ def without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums keep their rows, and one cell may be a sum."""
     monkeypatch.setattr(CellCounts, "is_on", False)
     one_cell_is_enough(monkeypatch)
-    for name in ("fedrec_client.membership.membership", "fedrec_authority.opening.attribution"):
+    for name in ("fedrec.follower.membership", "fedrec_authority.opening.attribution"):
         monkeypatch.setattr(f"{name}.fewest_cells", lambda plan, partition: 1)
 
 

@@ -9,10 +9,10 @@ from integration.support.bench import KINDS, Bench, data, federal, merged, plan_
 from integration.support.checks import check_against_one_process
 from integration.support.links import InTurn
 
-from fedrec.config.combinations import COMBINATIONS
-from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.ids import RoundId
+from fedrec.plan.combinations import COMBINATIONS
+from fedrec.plan.schema import Plan
 
 ALWAYS = [
     ("none", 3, "fedmf"),

@@ -14,7 +14,6 @@ from integration.support.bench import N_ITEMS, accepted, compute, federal, plan_
 from integration.support.links import Passing
 from integration.support.parties import Client
 
-from fedrec.config.layout import Layout
 from fedrec.data import Catalogue
 from fedrec.errors import (
     BadSignature,
@@ -26,6 +25,7 @@ from fedrec.errors import (
 )
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId
+from fedrec.plan.layout import Layout
 from fedrec.protection import PROTECTIONS
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo, UploadHeader

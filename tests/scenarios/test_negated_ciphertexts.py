@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from conformance.protection_suite import random_vectors
 
-from fedrec.config.layout import vector_spec
-from fedrec.config.schema import Plan
 from fedrec.errors import WrongTags
+from fedrec.plan.layout import vector_spec
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, Member, SegmentSpec, VectorSpec
 from fedrec.protection.envelope import HEADER_BYTES
 from fedrec.protection.residues import ResidueLayout

@@ -24,12 +24,12 @@ from integration.support.bench import N_ITEMS, Bench, data, plan_of
 from made_federation import Workspace, prepare
 from scenarios.support.searching import found_in, without_empty_pages
 
-from fedrec.config.layout import protection_of
 from fedrec.errors import FedrecError
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.plan.layout import protection_of
 from fedrec.protection.masks import Participant
 from fedrec.protection.masks.participant import ParticipantState
 from fedrec.protection.tenseal_blocks import BlockCipher

@@ -15,9 +15,9 @@ from conformance.protection_suite import Party, make_party, random_vectors
 from numpy.typing import NDArray
 from scenarios.support.key_recovery import coefficients, recover_key, transform
 
-from fedrec.config.combinations import find_conflicts
-from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
+from fedrec.plan.combinations import find_conflicts
+from fedrec.plan.schema import Plan
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
 from fedrec.protection.blocks import BlockMember, unpack_blocks
 from fedrec.protection.residues import ResidueLayout, Residues

@@ -14,11 +14,11 @@ from integration.support.bench import KINDS, accepted, compute, plan_of
 from integration.support.poisoner import POISONED_ROUND, Poison, Poisoner
 
 from fedrec.errors import MalformedUpdate
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 HEADER_BYTES, CONTEXT_HEAD = 44, 56
 PROTECTION = "paillier/packed-2048"

@@ -25,10 +25,12 @@ from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import Forgetful
 from integration.support.parties import Federation
 
-from fedrec.config.layout import Layout
-from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RevealRefused
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
+from fedrec.plan.layout import Layout
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.blocks import pack_blocks
 from fedrec.protection.residues import ResidueLayout
@@ -36,8 +38,6 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 HEADER_BYTES = 44
 SPEC = VectorSpec(

@@ -11,9 +11,9 @@ from integration.support.bench import N_ITEMS
 from plan_check import check_plan
 from pydantic import ValidationError
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RoundError, SettingsError
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.schema import Plan
 from fedrec.protection import BFV, CKKS, Protection, SegmentSpec, VectorSpec
 
 

@@ -14,8 +14,8 @@ from integration.support.children import ClientProcess, CoordinatorProcess
 from integration.support.links import DEADLINE_SECONDS, Gate, poll
 from integration.support.parties import Client
 
-from fedrec_client.events import ClientEvent
-from fedrec_client.state.private_store import PrivateStore
+from fedrec.follower.events import ClientEvent
+from fedrec.follower.private_store import PrivateStore
 
 
 @pytest.mark.parametrize("limit", [20_000, 0])

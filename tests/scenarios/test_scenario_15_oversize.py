@@ -23,7 +23,7 @@ from fedrec.identity.identity import Identity
 from fedrec.wire.chunks import CHUNK_BYTES
 from fedrec.wire.error_status import from_rpc_error
 from fedrec.wire.grpc_calls import open_channel
-from fedrec_client.link.connecting import open_link
+from fedrec_client.connecting import open_link
 
 NEXT_TASK = "/fedrec.wire.v1.Coordinator/NextTask"
 BOMB_BYTES = 400 << 20

@@ -186,7 +186,7 @@ def test_scenario_18_a_certificate_for_another_key_is_named(found: Found) -> Non
     ours = found(plan_of("none", 3, total=1))
     other = ours.bench.state(1) / "client.crt"
     settings = ours.bench.client_settings(0, ours.address, client__certificate=str(other))
-    from fedrec_client.link.connecting import open_link
+    from fedrec_client.connecting import open_link
 
     with pytest.raises(KeysError, match=r"client\.certificate.*another key"):
         open_link(settings)

@@ -23,8 +23,8 @@ from server.support.federations import Bench
 from server.support.made_messages import AUTHORITY, client, rules
 from server.support.world import World
 
-from fedrec.config.noise import mechanism_of
-from fedrec.config.schema import Plan, PrivacySettings
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec_server.rounds.changes import RoundPublished, SumKept
 from fedrec_server.rounds.events import Failed

@@ -23,12 +23,12 @@ from server.support.federations import Bench, authority, identity
 from server.support.serving import serving, settings_of
 
 from fedrec.cli.main import main
-from fedrec.config.schema import Plan
 from fedrec.data import generate
 from fedrec.errors import FolderInUse, KeysError, SettingsError, StorageError
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.key_files import write_secret
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.schema import Plan
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait

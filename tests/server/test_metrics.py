@@ -12,10 +12,10 @@ from prometheus_client.exposition import generate_latest
 from server.support.driving import gather, play, running, speak, upload
 from server.support.federations import Bench, identity
 
-from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import NotInRoster, StorageError
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
+from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.engine import Engine
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.run.model_quality import Quality

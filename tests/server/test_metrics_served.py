@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from server.support.federations import Bench, identity
 from server.support.serving import serving, settings_of
 
-from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import FedrecError, SettingsError, StorageError
 from fedrec.ids import RoundId
+from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.app import Coordinator
 
 

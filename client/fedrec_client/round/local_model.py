@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,222 +9,22 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import divides_by_count
-from fedrec.config.rows import ActiveRows, OwnRows, own_rows_of
 from fedrec.data import UserSplit
-from fedrec.errors import TrainingError
-from fedrec.evaluation.metrics import MetricSums
+from fedrec.follower.membership import Membership
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.shared_model import SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.training.bounds import most_users
-from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
-from fedrec_client.membership.membership import Membership
-from fedrec_client.membership.round_terms import RoundTerms, RoundVector
+from fedrec.plan.algorithm import divides_by_count
+from fedrec.plan.rows import OwnRows, own_rows_of
+from fedrec.wire.messages import RevealStatement, RoundKind
 from fedrec_client.state.counted_data import CountedData
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import BestModel
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution, Learner
-    from fedrec.training.server_half import ServerHalf
 
 
 _log = structlog.get_logger("fedrec.client")
-
-
-class SharedModel:
-    """The shared state at the store's version, held in memory between rounds.
-
-    It is all that one has who opens sums and has no users.
-    """
-
-    def __init__(self, membership: Membership, half: ServerHalf, store: PrivateStore) -> None:
-        self._membership = membership
-        self._half = half
-        self._store = store
-        self._shared: SharedState | None = None
-        self._base_state: tuple[RoundId, bytes] | None = None
-
-    @property
-    def version(self) -> RoundId:
-        """The last published round that the shared model contains."""
-        return self._store.state.version
-
-    @property
-    def shared(self) -> SharedState:
-        """The shared model."""
-        if self._shared is None:
-            ref = self._store.state.shared
-            self._shared = (
-                self._half.initial_shared() if ref is None else self.read(self._store.read(ref))
-            )
-        return self._shared
-
-    @property
-    def n_items(self) -> int:
-        """Items in the catalogue."""
-        return self._half.n_items
-
-    def read(self, raw: bytes) -> SharedState:
-        """Return a version of the model from the bytes that `stored` makes of it.
-
-        Raises:
-            StorageError: they are none.
-        """
-        return SharedState.from_bytes(raw, self._half.initial_shared)
-
-    def stored(self, shared: SharedState) -> bytes:
-        """Return a version without the rows that everybody draws from the run's seed."""
-        return b"".join(self._parts(shared))
-
-    def _parts(self, shared: SharedState) -> Iterator[bytes]:
-        return shared.parts(self._half.initial_shared())
-
-    def terms(self, round_id: RoundId, kind: RoundKind) -> RoundTerms:
-        """Return the terms of a round that follows from the present model."""
-        return RoundTerms(
-            round=round_id,
-            kind=kind,
-            base_round=self.version,
-            base_state=self._digest(),
-            rows=self._membership.stated_rows(self.rows(kind)),
-        )
-
-    def rows(self, kind: RoundKind) -> ActiveRows:
-        """Return the item rows that the vectors of a round from the present model cover."""
-        return self._half.travelling.rows(kind, self.shared)
-
-    def vector(self, kind: RoundKind) -> RoundVector:
-        """Return what belongs to the vectors of a round from the present model."""
-        return self._membership.vector_of(kind, self.rows(kind).n_rows)
-
-    def rows_after(self, shared: SharedState) -> StatedRows:
-        """Return what is said of the rows that vectors cover once a model is published."""
-        return self._membership.stated_rows(self._half.travelling.rows("train", shared))
-
-    def _digest(self) -> bytes:
-        """Return the digest of the present model, made once for each version."""
-        known = self._base_state
-        if known is None or known[0] != self.version:
-            made = self._membership.base_state(self.version, self.shared)
-            known = self._base_state = (self.version, made)
-        return known[1]
-
-    def after(
-        self,
-        kind: RoundKind,
-        aggregate: NDArray[np.int64],
-        contributions: Collection[UploadHeader],
-    ) -> SharedState:
-        """Return the shared model that an aggregate leads to; changes nothing here.
-
-        Raises:
-            SumOutOfBounds: the contributors' users cannot add up to it.
-        """
-        self.check_sum(kind, aggregate, contributions)
-        return self.applied(kind, aggregate)
-
-    def applied(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> SharedState:
-        """Return the shared model that a checked aggregate leads to; changes nothing here."""
-        return self._half.apply(kind, self.shared.number, self.shared, aggregate)
-
-    def counts(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what an aggregate counts for each item that it covers."""
-        return self._half.travelling.counts(kind, self.shared, aggregate)
-
-    def with_rows(
-        self, kind: RoundKind, aggregate: NDArray[np.int64], kept: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """Return an aggregate in which other items' rows are zero; see `Travelling.with_rows`."""
-        return self._half.travelling.with_rows(kind, self.shared, aggregate, kept)
-
-    def check_sum(
-        self,
-        kind: RoundKind,
-        aggregate: NDArray[np.int64],
-        contributions: Collection[UploadHeader],
-    ) -> None:
-        """Refuse an aggregate that its contributors' users cannot add up to.
-
-        Raises:
-            SumOutOfBounds: naming what leaves its bounds.
-        """
-        self._half.travelling.check_sum(
-            kind,
-            self.shared,
-            aggregate,
-            most_users=most_users(
-                self._membership.plan,
-                self._membership.roster,
-                [one.client_id for one in contributions],
-            ),
-            n_clients=len(contributions),
-        )
-
-    def publish(
-        self,
-        round_id: RoundId,
-        shared: SharedState,
-        *,
-        metrics: NDArray[np.int64],
-        counted: bool,
-        statement: RevealStatement | None = None,
-    ) -> None:
-        """Move to a published round and keep the model that it measured, if it is the best.
-
-        Raises:
-            TrainingError: everybody's training diverged, so that more rounds would change nothing.
-        """
-        self._store.publish(
-            round_id,
-            self._parts(shared),
-            metrics=metrics.astype("<i8").tobytes(),
-            counted=counted,
-            best=self._better(metrics),
-            statement=statement,
-        )
-        self._shared = shared
-        sums, least = MetricSums(metrics), self._half.plan.rounds.minimum_clients
-        if sums.abstained >= least and not sums.participants:
-            raise TrainingError(
-                f"Training diverged at all {sums.abstained} clients of round {round_id}.",
-                remedy=self._half.algorithm.about.divergence_remedy,
-            )
-
-    def adopt(
-        self,
-        round_id: RoundId,
-        shared: SharedState,
-        *,
-        statement: RevealStatement | None = None,
-    ) -> None:
-        """Take over a snapshot of the shared model; users keep what they know."""
-        # Statements are about trained rows; the others are nobody's to send.
-        shared = self._half.apart(shared).over(self._half.initial_shared())
-        self._store.adopt(round_id, self._parts(shared), statement=statement)
-        self._shared = shared
-
-    def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
-        """Return the present model if the round measured it as the best so far.
-
-        A round measures the model that it started from. A model that these users took no part
-        in is not kept: it knows nothing of them, however well it serves the others.
-        """
-        state = self._store.state
-        sums = MetricSums(metrics)
-        rates = sums.rates("model", "validation")
-        if rates is None or state.shared is None or state.private is None:
-            return None
-        if state.best is not None and rates.ndcg <= state.best.validation.ndcg:
-            return None
-        return BestModel(
-            round=state.version,
-            validation=rates,
-            test=sums.rates("model", "test"),
-            shared=state.shared,
-            private=state.private,
-        )
 
 
 class LocalModel(SharedModel):

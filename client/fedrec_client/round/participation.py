@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
+from fedrec.follower.context import RoundContext
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.round_terms import RoundTerms
 from fedrec.ids import RoundId, UserId, canonical
+from fedrec.plan.algorithm import divides_by_count
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import StepTask, Train, UploadHeader
-from fedrec_client.membership.round_terms import RoundTerms
-from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.privacy_ledger import PrivacyLedger
-from fedrec_client.state.private_store import PrivateStore
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution

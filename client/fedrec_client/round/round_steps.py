@@ -31,13 +31,13 @@ from fedrec.errors import (
     SettingsError,
     SplitView,
 )
+from fedrec.follower.context import RoundContext
+from fedrec.follower.stored_state import StagedRound, SteppedRound
 from fedrec.protection import RoundTerms
 from fedrec.protection.round_protocol import ClientSide, Step
 from fedrec.wire.messages import StepMessage, StepTask, Train
-from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.round.participation import Participation
-from fedrec_client.state.stored_state import StagedRound, SteppedRound
 
 
 class RoundSteps:

@@ -78,9 +78,9 @@ def serve(
     """
     # Small products on several threads take longer, and others' time. Before numpy is imported.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
     from fedrec.listening import plain_host
+    from fedrec.settings.loading import load_settings
     from fedrec_client.serve.model_holder import ModelHolder, log_change
     from fedrec_client.serve.server import Place
     from fedrec_client.serve.server import serve as serve_until_stopped

@@ -18,15 +18,15 @@ from structlog import get_logger
 
 from fedrec import errors
 from fedrec.child_process import child_command
-from fedrec.config.local_sections import ClientSettings
-from fedrec.config.schema import Settings
 from fedrec.data.reading import DataSettings
 from fedrec.errors import DataError, FedrecError, InternalError, SettingsError, StorageError
 from fedrec.extras import how_to_install
+from fedrec.follower.database import change_counter
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender, UsersFile
 from fedrec.recommender.ranking import Ids, Scores
+from fedrec.settings.schema import ClientSettings, Settings
 from fedrec.stop_signals import ignore_stop_signals
 from fedrec_client.recommending import (
     model_file_of,
@@ -35,7 +35,6 @@ from fedrec_client.recommending import (
     users_of,
 )
 from fedrec_client.serve.request_reading import Recommend, Refusal, Similar
-from fedrec_client.state.database import change_counter
 from fedrec_client.state.held_model import (
     HeldModel,
     ModelName,

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.plan import plan_from_json
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, StorageError
+from fedrec.follower.files import FileRef
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stored_state import RunPin, StoredState
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec_client.state.files import FileRef
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import RunPin, StoredState
+from fedrec.plan.agreement import plan_from_json
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 
 Which = Literal["best", "latest"]
 _TRIES = 20

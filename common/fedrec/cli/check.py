@@ -21,13 +21,12 @@ from fedrec.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from fedrec.cli.opening_price import OpeningPrice
-    from fedrec.cli.pricing import ExpectedPrice, ParameterSet, Price
-    from fedrec.config.loading import LoadedSettings
-    from fedrec.config.schema import Settings
     from fedrec.data import Catalogue, UserSplit
     from fedrec.errors import FedrecError
+    from fedrec.plan.price import ExpectedPrice, OpeningPrice, ParameterSet, Price
     from fedrec.protection.asked_round import StepsPrice
+    from fedrec.settings.loading import LoadedSettings
+    from fedrec.settings.schema import Settings
 
 
 EPILOG = (
@@ -80,16 +79,16 @@ def check(
         return
     from fedrec.cli.data_options import catalogue_size
     from fedrec.cli.own_floor import HeldRows
-    from fedrec.cli.pricing import parameter_sets, price, warnings_for
-    from fedrec.cli.privacy_price import privacy_price, privacy_warnings
     from fedrec.cli.private_pricing import private_price
-    from fedrec.config.layout import protection_of
-    from fedrec.config.loading import load_with_sources
-    from fedrec.config.plan import plan_fingerprint
     from fedrec.errors import SettingsError
-    from fedrec.planning.cautions import protocol_cautions
-    from fedrec.planning.cell_rows import cell_rows
+    from fedrec.plan.agreement import plan_fingerprint
+    from fedrec.plan.cautions import protocol_cautions
+    from fedrec.plan.layout import protection_of
+    from fedrec.plan.price import parameter_sets, price, warnings_for
+    from fedrec.plan.privacy import privacy_price, privacy_warnings
+    from fedrec.plan.rows import cell_rows
     from fedrec.protection.rehearsal import check_summands
+    from fedrec.settings.loading import load_with_sources
 
     if not target:
         raise SettingsError(
@@ -231,10 +230,10 @@ def _refusals(
     accepted: bool,
 ) -> Iterator[FedrecError]:
     """Yield what `fedrec simulate` would refuse, in its order, by its own checks."""
-    from fedrec.config.algorithm import algorithm_of
-    from fedrec.config.exposure import check_exposure, check_own_floor
     from fedrec.data.source import check_one_party
     from fedrec.model.tables import room_in
+    from fedrec.plan.algorithm import algorithm_of
+    from fedrec.plan.exposure import check_exposure, check_own_floor
     from fedrec.runs_folder import check_runs_folder
     from fedrec.training.starting import check_start
 
@@ -305,7 +304,8 @@ def _set_row(entry: ParameterSet) -> tuple[str, ...]:
 
 
 def _print_settings(loaded: LoadedSettings) -> None:
-    from fedrec.config.explain import all_settings, as_toml
+    from fedrec.section import as_toml
+    from fedrec.settings.explain import all_settings
 
     rows = []
     settings = loaded.settings
@@ -412,8 +412,8 @@ def _expected_rows(expected: ExpectedPrice) -> list[tuple[str, str]]:
 
 
 def _explain(key: str, as_json: bool) -> None:
-    from fedrec.config.explain import as_toml, explain
-    from fedrec.section import Section
+    from fedrec.section import Section, as_toml
+    from fedrec.settings.explain import explain
 
     found = explain(key)
     if as_json:

@@ -21,8 +21,8 @@ from fedrec.data.reading import DataSettings, flag_of
 from fedrec.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from fedrec.config.schema import Settings
     from fedrec.data import Catalogue
+    from fedrec.settings.schema import Settings
 
 DataFlags = Mapping[str, object]
 """Which of the flags were given: names of settings of `data`, and their values."""
@@ -98,7 +98,7 @@ def data_settings(path: Path | str, flags: DataFlags) -> DataSettings:
     try:
         return DataSettings.model_validate({"path": str(path), **flags})
     except ValidationError as error:
-        from fedrec.config.explain import all_settings
+        from fedrec.settings.explain import all_settings
 
         wrong = {str(each["loc"][0]): each["input"] for each in error.errors()}
         known = all_settings()

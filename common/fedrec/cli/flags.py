@@ -14,10 +14,10 @@ from fedrec.errors import SettingsError, Unreachable
 from fedrec.listening import address_to_call
 
 if TYPE_CHECKING:
-    from fedrec.config.schema import Settings
     from fedrec.data.catalogue import Catalogue
     from fedrec.data.splits import UserSplit
-    from fedrec.planning.cell_rows import Cells
+    from fedrec.plan.rows import Cells
+    from fedrec.settings.schema import Settings
     from fedrec.wire.admin_link import AdminLink
 
 
@@ -82,7 +82,7 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
     from fedrec.errors import SettingsError
     from fedrec.identity.key_files import read_public
     from fedrec.identity.roster import MAX_BYTES, Roster
-    from fedrec.planning.cell_rows import (
+    from fedrec.plan.rows import (
         cells_in_use,
         cells_of_roster,
         deal_cells,
@@ -123,7 +123,7 @@ def tell_rows(
     settings: Settings, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
 ) -> dict[str, int] | None:
     """Say on stderr which rows cells cost, and return it for `--json`; without cells nothing."""
-    from fedrec.planning.cell_rows import cell_rows
+    from fedrec.plan.rows import cell_rows
 
     if not cells:
         return None
@@ -217,8 +217,8 @@ def values_of(given: Sequence[str] | None) -> dict[str, object]:
     Raises:
         SettingsError: for text without an equals sign.
     """
-    from fedrec.config.loading import UNSET
     from fedrec.errors import SettingsError
+    from fedrec.settings.loading import UNSET
 
     found: dict[str, object] = {}
     for text in given or ():

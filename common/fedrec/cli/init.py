@@ -16,7 +16,7 @@ from fedrec.cli.flags import ACCEPT_EXPOSURE, AcceptExposure
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
 if TYPE_CHECKING:
-    from fedrec.config.starter import Starter
+    from fedrec.settings.starter import Starter
 
 
 _START = STARTING_ALGORITHM.name
@@ -128,11 +128,11 @@ def write_settings(
             not go together.
         StorageError: it cannot be written.
     """
-    from fedrec.config.exposure import check_exposure
-    from fedrec.config.starter import Starter
     from fedrec.durable import replacing_text, unwritten
     from fedrec.errors import SettingsError
     from fedrec.listening import address_to_call
+    from fedrec.plan.exposure import check_exposure
+    from fedrec.settings.starter import Starter
 
     if path.exists() and not force:
         raise SettingsError(
@@ -167,8 +167,8 @@ def write_settings(
 
 def client_names(clients: str) -> tuple[str, ...]:
     """Return the clients' names; a number stands for as many with names of their own."""
-    from fedrec.config.local_sections import PartiesSettings
     from fedrec.errors import SettingsError
+    from fedrec.settings.schema import PartiesSettings
 
     if clients.strip().isdecimal():
         return tuple(f"client-{number}" for number in range(1, int(clients) + 1))
@@ -213,9 +213,9 @@ def _next_commands(path: Path, data: Path | None, starter: Starter, accepted: st
 
 
 def _checked_name(name: str) -> str:
-    from fedrec.config.explain import all_settings, wrong_sentence
-    from fedrec.config.schema import FederationSettings
     from fedrec.errors import SettingsError
+    from fedrec.plan.schema import FederationSettings
+    from fedrec.settings.explain import all_settings, wrong_sentence
 
     try:
         return FederationSettings(name=name).name

@@ -12,7 +12,7 @@ import typer
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import AsJson, count_of, human_bytes, print_json, print_table, printable
 from fedrec.clock import ago
-from fedrec.planning.cautions import explained
+from fedrec.plan.cautions import explained
 
 if TYPE_CHECKING:
     from fedrec.wire.admin_link import CurrentRound, RunStatus

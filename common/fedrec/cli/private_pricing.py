@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.cli.terminal import human_bytes
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Settings
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.settings.schema import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

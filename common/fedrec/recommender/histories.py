@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.config.loading import load_settings
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
 from fedrec.errors import DataError
+from fedrec.settings.loading import load_settings
 
 _SETTINGS = ("resolved.toml", "clients/*/client.toml", "kits/clients/*/client.toml")
 """The run's own settings, and in a demo's folder those of its clients."""

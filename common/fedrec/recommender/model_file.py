@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load
 
-from fedrec.config.plan import plan_from_json, plan_to_json
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.errors import FedrecError, StorageError
@@ -30,6 +28,8 @@ from fedrec.ids import RoundId, UserId
 from fedrec.model.blocked_table import Table
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tensor_file import file_parts, mapped_tensors
+from fedrec.plan.agreement import plan_from_json, plan_to_json
+from fedrec.plan.schema import Plan
 
 MODEL_NAME = "model.safetensors"
 USERS_NAME = "users.safetensors"

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import algorithm_of
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec.formats import CHECKPOINT_FILE, ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
+from fedrec.plan.algorithm import algorithm_of
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 from fedrec.recommender.ranking import (
     Ids,

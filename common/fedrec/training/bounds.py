@@ -28,13 +28,13 @@ from fedrec.algorithms.declarations import (
     TRAINED,
     UpdateTensor,
 )
-from fedrec.config.layout import Layout
-from fedrec.config.rows import ActiveRows
-from fedrec.config.schema import Plan
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES, largest_sums
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.plan.layout import Layout
+from fedrec.plan.rows import ActiveRows
+from fedrec.plan.schema import Plan
 from fedrec.protection.vector import Packed
 from fedrec.wire.messages import RoundKind
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.cohort import Chunk, Cohort
 from fedrec.algorithms.declarations import GRADES
-from fedrec.config.schema import PrivacySettings
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import (
@@ -23,6 +22,7 @@ from fedrec.evaluation.metrics import (
 )
 from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.schema import PrivacySettings
 from fedrec.training.local_round import train_locally
 from fedrec.training.samplers import draw_negatives
 from fedrec.training.user_half import BYTES_PER_SCORE, UserHalf

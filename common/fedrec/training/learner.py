@@ -12,12 +12,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.rows import OwnRows
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.rows import OwnRows
 from fedrec.training.evaluator import Evaluator, Segments
 from fedrec.training.local_round import train_locally
 from fedrec.training.user_half import UserHalf

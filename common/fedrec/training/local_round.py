@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from fedrec.algorithms.cohort import Chunk
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
-from fedrec.config.rows import OwnRows
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.rows import OwnRows
 from fedrec.training.engines.chunk_metrics import MAXIMUM_CLIPPED
 from fedrec.training.engines.engine import Job
 from fedrec.training.user_half import UserHalf

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fedrec.config.schema import Plan
 from fedrec.data.splits import leave_one_out
 from fedrec.data.synthetic import generate
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 

@@ -9,9 +9,9 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.layout import Layout
-from fedrec.config.rows import ActiveRows
-from fedrec.config.schema import Plan
+from fedrec.plan.layout import Layout
+from fedrec.plan.rows import ActiveRows
+from fedrec.plan.schema import Plan
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import RoundKind
 

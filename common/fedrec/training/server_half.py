@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import HOLDER_PAIRS
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.layout import METRICS_SLICE, Layout
-from fedrec.config.rows import ActiveRows
-from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.model.state import SharedState
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.layout import METRICS_SLICE, Layout
+from fedrec.plan.rows import ActiveRows
+from fedrec.plan.schema import Plan
 from fedrec.training.bounds import SumTerms, check_sum, pairs_of
 from fedrec.wire.messages import RoundKind
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.layout import Layout
-from fedrec.config.rows import ActiveRows
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import DataError, SettingsError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
+from fedrec.plan.layout import Layout
+from fedrec.plan.rows import ActiveRows
+from fedrec.plan.schema import Plan
 
 
 def check_start(

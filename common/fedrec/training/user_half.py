@@ -18,14 +18,14 @@ from fedrec.algorithms.cohort import Chunk, Cohort
 from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import most_steps
-from fedrec.config.algorithm import accelerator_of
-from fedrec.config.rows import OwnRows
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import array_of, room_in, table_bytes
+from fedrec.plan.algorithm import accelerator_of
+from fedrec.plan.rows import OwnRows
+from fedrec.plan.schema import Plan
 from fedrec.tensor_products import on_threads
 from fedrec.training.block_memory import BlockRoom
 from fedrec.training.device import choose_device, memory_on

@@ -251,7 +251,7 @@ class FederationInfo:
     """What a client learns when it calls for the first time.
 
     Attributes:
-        plan_json: the plan's canonical JSON (`fedrec.config.plan`).
+        plan_json: the plan's canonical JSON (`fedrec.plan.agreement`).
         roster_json: the signed roster (`fedrec.identity.roster`).
         server_context: the keyless context of the protection.
         wrapped_secrets: this client's secrets of the epoch, sealed to its X25519 key; empty

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fedrec.config.algorithm import about_algorithm
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
+from fedrec.plan.algorithm import about_algorithm
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit.sketches import audit_sketches
 from fedrec_lab.audit.sums import AuditReport, Finding, audit_pairs, audit_rows
 

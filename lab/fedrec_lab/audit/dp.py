@@ -21,9 +21,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.layout import Layout
-from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
+from fedrec.plan.layout import Layout
+from fedrec.plan.schema import Plan
 from fedrec.privacy.clipping import clipped_to
 from fedrec.privacy.mechanism import Mechanism
 

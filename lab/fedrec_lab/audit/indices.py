@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.model.state import PrivateState
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 FULL = 0.9

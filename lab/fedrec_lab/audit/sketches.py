@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.sketched_weights import drawn_directions, orthonormal
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit.sums import AuditReport, Finding, pair_counts_of
 
 _MOST_ROWS = 128

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.ids import UserId
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.schema import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

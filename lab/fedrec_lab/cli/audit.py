@@ -50,7 +50,7 @@ def audit_dp(
     below. A bound above the promise refutes it: the command ends with exit code 1. A bound below
     proves nothing. No data is read, nothing is started, sent or written.
     """
-    from fedrec.config.loading import load_settings
+    from fedrec.settings.loading import load_settings
     from fedrec_lab.audit.dp import audit_noise
 
     settings = load_settings(settings_file, values_of(values))
@@ -101,9 +101,9 @@ def indices(
     found is a lower bound. Nothing is sent.
     """
     from fedrec.cli.data_options import echo_note
-    from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
     from fedrec.extras import require
+    from fedrec.settings.loading import load_settings
     from fedrec_lab.audit.indices import audit_indices
 
     require("torch", *(("matplotlib",) if figure is not None else ()))
@@ -176,8 +176,8 @@ def sums(
     tried, and there are others. Nothing is started, sent or written.
     """
     from fedrec.cli.data_options import echo_note
-    from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.settings.loading import load_settings
     from fedrec_lab.audit import audit
 
     settings = load_settings(settings_file, values_of(values))
@@ -258,7 +258,7 @@ def wire(
 
     Ends with exit code 1 when a promise is broken. Nothing is sent or written.
     """
-    from fedrec.config.loading import load_settings
+    from fedrec.settings.loading import load_settings
     from fedrec_lab.audit.wire import audit_wire
 
     settings = load_settings(settings_file, values_of(values))

@@ -78,9 +78,9 @@ def demo(
     bfv. Ends with quality, bytes, what the coordinator could see, ten recommendations, and the
     run's folder.
     """
-    from fedrec.config.starter import TUNED
     from fedrec.errors import SettingsError
     from fedrec.protection import PROTECTIONS
+    from fedrec.settings.starter import TUNED
     from fedrec_lab.demo.demonstration import DemoOptions, demonstrate
 
     if protection not in PROTECTIONS:

@@ -31,8 +31,8 @@ from fedrec_lab.cli.round_progress import StopRequest, progress_bar
 from fedrec_lab.cli.simulate import seeds_of
 
 if TYPE_CHECKING:
-    from fedrec.config.schema import Settings
     from fedrec.evaluation.metrics import Protocol
+    from fedrec.settings.schema import Settings
     from fedrec_lab.comparison.comparing import Comparison, Job, Listener
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.result import SimulationResult
@@ -144,11 +144,11 @@ def evaluate(
     on stdout is the folder.
     """
     from fedrec.cli.data_options import echo_note
-    from fedrec.config.layout import training_modules
-    from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
     from fedrec.extras import require
+    from fedrec.plan.layout import training_modules
     from fedrec.provenance import provenance_of
+    from fedrec.settings.loading import load_settings
     from fedrec_lab.comparison.comparing import compare
 
     check_is_resumed(accept_other_arithmetic, resume)

@@ -43,7 +43,7 @@ def list_runs(
     which that is not known, and `fedrec runs show` says why. A simulation that was stopped goes on
     with `fedrec simulate --resume`; of what ended early there is nothing to go on with here.
     """
-    from fedrec.planning.cautions import marked
+    from fedrec.plan.cautions import marked
     from fedrec_lab.reports.run_folder import all_runs
 
     found = list(all_runs(base))
@@ -76,7 +76,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a run: what it was, what it reached and cost, and what its folder holds."""
-    from fedrec.planning.cautions import explained
+    from fedrec.plan.cautions import explained
     from fedrec_lab.reports.run_folder import summary_of
 
     found = summary_of(run)

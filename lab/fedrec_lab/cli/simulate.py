@@ -28,8 +28,9 @@ from fedrec_lab.cli.round_progress import StopRequest, round_progress
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fedrec.config.schema import EvaluationSettings, Settings
-    from fedrec.planning.cell_rows import Cells
+    from fedrec.plan.rows import Cells
+    from fedrec.plan.schema import EvaluationSettings
+    from fedrec.settings.schema import Settings
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.result import SimulationResult
@@ -241,12 +242,12 @@ def simulate(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.cli.private_pricing import private_price
-    from fedrec.config.algorithm import algorithm_warnings
-    from fedrec.config.exposure import check_exposure
-    from fedrec.config.layout import protection_modules, training_modules
-    from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
     from fedrec.extras import require
+    from fedrec.plan.algorithm import algorithm_warnings
+    from fedrec.plan.exposure import check_exposure
+    from fedrec.plan.layout import protection_modules, training_modules
+    from fedrec.settings.loading import load_settings
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.measurement import further_protocols
     from fedrec_lab.reports.drawing import why_no_figures

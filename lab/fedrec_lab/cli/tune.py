@@ -21,8 +21,9 @@ from fedrec.cli.terminal import INTERRUPTED, AsJson, print_json, print_table
 from fedrec_lab.cli.round_progress import StopRequest
 
 if TYPE_CHECKING:
-    from fedrec.config.schema import Plan, Settings
     from fedrec.evaluation.metrics import Rates
+    from fedrec.plan.schema import Plan
+    from fedrec.settings.schema import Settings
     from fedrec_lab.comparison.tuning import Trial
 
 
@@ -65,11 +66,11 @@ def tune(
     has. Nothing is written: copy the printed lines. Ctrl-C stops and shows what was tried.
     """
     from fedrec.cli.data_options import echo_note
-    from fedrec.config.exposure import check_exposure
-    from fedrec.config.layout import training_modules
-    from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
     from fedrec.extras import require
+    from fedrec.plan.exposure import check_exposure
+    from fedrec.plan.layout import training_modules
+    from fedrec.settings.loading import load_settings
     from fedrec_lab.comparison.tuning import grid_of, tried, try_settings
 
     given = values_of(values)

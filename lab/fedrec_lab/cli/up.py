@@ -33,10 +33,10 @@ def up(
     For a trial: in a deployment each party runs its own kit on its own machine. Ends when the run
     has ended. Ctrl-C ends all of them and loses nothing; the same command goes on.
     """
-    from fedrec.config.layout import protection_modules
-    from fedrec.config.loading import load_settings
     from fedrec.extras import require
-    from fedrec.planning.cautions import explained, measured_caution
+    from fedrec.plan.cautions import explained, measured_caution
+    from fedrec.plan.layout import protection_modules
+    from fedrec.settings.loading import load_settings
     from fedrec_lab.demo.parties import ANY_PAGE, PAGE_NEEDS, PARTIES_NEED, Parties, run_parties
     from fedrec_lab.reports.federation_record import RunView
 

@@ -20,7 +20,7 @@ from fedrec.cli.operating import status_rows
 from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address
-from fedrec.planning.cautions import explained
+from fedrec.plan.cautions import explained
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -300,8 +300,8 @@ def _recorded(
         as_json: whether stdout is for the events alone, so that the path goes to stderr.
     """
     from fedrec.cli.data_options import catalogue_size
-    from fedrec.config.loading import load_settings
     from fedrec.extras import require
+    from fedrec.settings.loading import load_settings
     from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.federation_record import RunView, record_federation
     from fedrec_lab.reports.run_folder import RunFolder

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Shape
 
-from fedrec.config.algorithm import about_algorithm
-from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.ids import digest
-from fedrec.planning.cautions import protocol_cautions
-from fedrec.planning.cell_rows import Cells, cells_in_use
+from fedrec.plan.algorithm import about_algorithm
+from fedrec.plan.cautions import protocol_cautions
+from fedrec.plan.rows import Cells, cells_in_use
+from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.measurement import (
     Measurement,
     Parts,

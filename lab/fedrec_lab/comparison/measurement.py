@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Rates
 from fedrec.formats import CHECKPOINT_FILE, check_format, format_number
-from fedrec.planning.cell_rows import Cells, trained_items
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.rows import Cells, trained_items
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult
 from fedrec_lab.simulation.runner import simulate

@@ -15,18 +15,19 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.exposure import check_exposure
-from fedrec.config.layout import protection_modules, protection_of
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Plan, Settings
-from fedrec.config.starter import TUNED
 from fedrec.data import partition_users
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.extras import require
-from fedrec.planning.cell_rows import cells_in_use, cells_of_roster
-from fedrec.planning.statements import trust_statement
+from fedrec.plan.exposure import check_exposure
+from fedrec.plan.layout import protection_modules, protection_of
+from fedrec.plan.privacy import trust_statement
+from fedrec.plan.rows import cells_in_use, cells_of_roster
+from fedrec.plan.schema import Plan
 from fedrec.provenance import provenance_of
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
+from fedrec.settings.starter import TUNED
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.wire import WireReport, audit_wire
 from fedrec_lab.demo.further_runs import (

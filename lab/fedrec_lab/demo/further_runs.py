@@ -17,14 +17,15 @@ from rich.console import Console
 from rich.text import Text
 
 from fedrec.child_process import child_command
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.model.state import SharedState
-from fedrec.planning.cell_rows import Cells
+from fedrec.plan.rows import Cells
+from fedrec.plan.schema import Plan
 from fedrec.provenance import provenance_of
 from fedrec.recommender import MODEL_NAME, ModelFile
+from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec_lab.demo.parties import ANY_PAGE, run_parties
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, provisioned

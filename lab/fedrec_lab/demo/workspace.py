@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate
 from fedrec.errors import DataError
 from fedrec.identity.authority import EPOCH_FILE
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec_lab.demo.parties import Parties
 
 DEVICE = "cpu"

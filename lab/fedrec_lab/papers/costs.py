@@ -25,10 +25,10 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from fedrec.algorithms import FedMFSettings
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import InternalError
 from fedrec.ids import RoundId
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.protection.plan import INDEX_BYTES
 from fedrec.training.learner import Learner

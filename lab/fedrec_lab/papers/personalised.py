@@ -14,7 +14,7 @@ from fedrec.algorithms import (
     PLGCSettings,
 )
 from fedrec.algorithms.declarations import AlgorithmSettings
-from fedrec.config.schema import Plan
+from fedrec.plan.schema import Plan
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 

@@ -9,9 +9,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedrec.config.explain import settings_to_toml
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.public import find, other_counts
 from fedrec.data.readers import read_interactions
@@ -21,7 +18,11 @@ from fedrec.durable import write_whole
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.formats import check_run_folder
+from fedrec.plan.schema import Plan
 from fedrec.provenance import provenance_of
+from fedrec.settings.explain import settings_to_toml
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
 from fedrec.training.device import choose_device
 from fedrec_lab.comparison.measurement import draws_negatives, protocol_groups
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named

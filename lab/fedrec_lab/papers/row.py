@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.algorithms import AlgorithmSettings
-from fedrec.config.schema import EvaluationSettings, FederationSettings, Plan, RoundSettings
+from fedrec.plan.schema import EvaluationSettings, FederationSettings, Plan, RoundSettings
 from fedrec.protection import ProtectionSettings
 from fedrec.updates.settings import UpdateSettings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrec.algorithms import FedMFSettings, FedNCFSettings
-from fedrec.config.schema import Plan
+from fedrec.plan.schema import Plan
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 

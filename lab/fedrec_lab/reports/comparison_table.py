@@ -23,7 +23,7 @@ from fedrec.evaluation.metrics import (
     Rates,
     ndcg_of_users,
 )
-from fedrec.planning.cautions import marked
+from fedrec.plan.cautions import marked
 from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow, aligned
 from fedrec_lab.reports.round_report import RoundReport
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from rich.table import Table
 
-from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates, Scorer, Split
 from fedrec.ids import RoundId
-from fedrec.planning.cautions import measured_caution
+from fedrec.plan.cautions import measured_caution
+from fedrec.plan.schema import Plan
 from fedrec.wire.admin_link import RunEvent
 from fedrec_lab.reports.figures import round_figures
 from fedrec_lab.reports.html import Fact, ReportContent

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.layout import dense_values, protection_of
-from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Rates, Split
-from fedrec.planning.cautions import marked
+from fedrec.plan.cautions import marked
+from fedrec.plan.layout import dense_values, protection_of
+from fedrec.plan.schema import Plan
 from fedrec.protection import ProtectionSettings
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.reports.drawing import COLOURS, BarPlot, GroupPlot, Level, LinePlot, Series, SizeBar

@@ -9,7 +9,7 @@ from html import escape
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
-from fedrec.planning.cautions import explained, marked
+from fedrec.plan.cautions import explained, marked
 from fedrec_lab.reports.drawing import Plot, as_element, why_no_figures
 from fedrec_lab.reports.result_row import ResultRow, cells, headings
 from fedrec_lab.reports.round_report import RoundReport

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedrec.config.exposure import exposure_of
-from fedrec.config.noise import mechanism_of
-from fedrec.config.schema import Plan
-from fedrec.planning.statements import (
+from fedrec.plan.exposure import exposure_of
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.privacy import (
     NO_DIFFERENTIAL_PRIVACY,
     NOT_COVERED,
     privacy_statements,
     trust_statement,
 )
+from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism
 from fedrec.wire.messages import RoundKind
 from fedrec_lab.reports.round_report import RoundReport

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fedrec.config.algorithm import about_algorithm
-from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer, Split
+from fedrec.plan.algorithm import about_algorithm
+from fedrec.plan.schema import Plan
 from fedrec_lab.reports.round_report import RoundReport
 
 if TYPE_CHECKING:

@@ -16,9 +16,6 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.explain import settings_to_toml
-from fedrec.config.loading import PATHS
-from fedrec.config.schema import Settings
 from fedrec.durable import write_whole
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError, FedrecError, StorageError
@@ -26,6 +23,9 @@ from fedrec.evaluation.metrics import MetricSums, Rates
 from fedrec.formats import CHECKPOINT_FILE, ENVIRONMENT_NAME, check_run_folder
 from fedrec.provenance import Provenance
 from fedrec.runs_folder import check_runs_folder, no_run_folder
+from fedrec.settings.explain import settings_to_toml
+from fedrec.settings.loading import PATHS
+from fedrec.settings.schema import Settings
 from fedrec_lab.reports.comparison_table import ComparisonTable, metrics_parquet
 from fedrec_lab.reports.drawing import as_png, as_svg_file
 from fedrec_lab.reports.html import Figure, ReportContent, render_report

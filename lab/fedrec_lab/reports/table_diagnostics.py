@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms import Algorithm
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.schema import Plan
 from fedrec.recommender import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 
 

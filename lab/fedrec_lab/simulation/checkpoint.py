@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import Settings
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
@@ -25,8 +23,10 @@ from fedrec.ids import RoundId, digest
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
-from fedrec.planning.cell_rows import Cells
+from fedrec.plan.agreement import plan_to_json
+from fedrec.plan.rows import Cells
 from fedrec.provenance import Provenance
+from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import Version
 

@@ -11,21 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.clock import Clock
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.exposure import check_users
-from fedrec.config.layout import vector_spec
-from fedrec.config.noise import fewest_clients, mechanism_of
-from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
-from fedrec.planning.cell_rows import Cells, cells_in_use, held_in_cells
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.exposure import check_users
+from fedrec.plan.layout import vector_spec
+from fedrec.plan.noise import fewest_clients, mechanism_of
+from fedrec.plan.rows import Cells, cells_in_use, held_in_cells
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.protection.rehearsal import Rehearsal, check_summands, rehearse
 from fedrec.provenance import provenance_of
+from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Segments
 from fedrec.training.learner import Contribution
 from fedrec.training.starting import check_start

@@ -10,10 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.exposure import check_own_floor
-from fedrec.config.rows import OwnRows, own_rows_of
-from fedrec.config.schema import Settings
 from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
@@ -23,7 +19,11 @@ from fedrec.model.blocked_table import BLOCK_BYTES
 from fedrec.model.new_table import NewTable
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import TableRoom
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.exposure import check_own_floor
+from fedrec.plan.rows import OwnRows, own_rows_of
 from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
+from fedrec.settings.schema import Settings
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner

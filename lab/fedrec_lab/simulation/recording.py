@@ -11,7 +11,7 @@ from fedrec.data.interactions import user_groups
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError
 from fedrec.evaluation.metrics import ndcg_of_users
-from fedrec.planning.cautions import marked
+from fedrec.plan.cautions import marked
 from fedrec_lab.reports.comparison_table import ComparisonTable
 from fedrec_lab.reports.figures import quality_by_activity, round_figures, share_of_clients, spectra
 from fedrec_lab.reports.html import Fact, Figure, ProtocolTable, ReportContent

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.chance import no_learning_rates
@@ -18,9 +16,11 @@ from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split
 from fedrec.evaluation.protocols import held_out_ranks
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.planning.cautions import protocol_cautions
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.cautions import protocol_cautions
 from fedrec.provenance import Provenance
 from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec_lab.reports.comparison_table import (
     ComparisonRow,

@@ -13,9 +13,9 @@ from fedrec.cli.terminal import AsJson, count_of, print_json
 from fedrec.extras import require
 
 if TYPE_CHECKING:
-    from fedrec.config.schema import Settings
     from fedrec.data import Catalogue, Interactions
     from fedrec.errors import FedrecError
+    from fedrec.settings.schema import Settings
     from fedrec_authority.provisioning import Kit
 
 
@@ -92,10 +92,10 @@ def provision(
     say; kits have it as an interactions.csv of fedrec's own.
     """
     from fedrec.cli.init import client_names
-    from fedrec.config.layout import protection_modules
-    from fedrec.config.loading import load_settings
     from fedrec.durable import require_writable
     from fedrec.listening import address_to_call
+    from fedrec.plan.layout import protection_modules
+    from fedrec.settings.loading import load_settings
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.provisioning import (
         AUTHORITY_KIT,

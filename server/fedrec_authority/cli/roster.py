@@ -157,9 +157,9 @@ def rotate(
     `fedrec keys authority run` brings it to the coordinator; members notice by themselves. With
     --settings it is for another run, whose settings all parties have to be given.
     """
-    from fedrec.config.loading import load_settings
     from fedrec.data import Catalogue
     from fedrec.listening import plain_host
+    from fedrec.settings.loading import load_settings
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.folder_changes import changing, renew_issuer
 

@@ -31,9 +31,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedrec.config.plan import plan_from_json, plan_to_json
-from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import (
     AUTHORITY_FILE,
     AUTHORITY_FOLDER,
@@ -49,11 +48,12 @@ from fedrec.identity.key_files import read_public
 from fedrec.identity.public import PublicIdentity, read_authority_key, read_issuer
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.plan.agreement import plan_from_json, plan_to_json
+from fedrec.plan.schema import Plan
 from fedrec_authority.membership.cell_placement import cell_size_of
 from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.membership.members import Membership, find
 from fedrec_authority.membership.operators import Operators
-from fedrec_client.state.private_store import PrivateStore
 
 STATE_FOLDER = "state"
 """Of the revealer, in its folder."""

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from fedrec.errors import KeysError, StorageError
+from fedrec.follower.database import OLDER_FILE, STATE_FILE, check_older, image_of
+from fedrec.follower.stored_state import StoredState
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.epoch_secrets import REVEALER_FOLDER
@@ -28,8 +30,6 @@ from fedrec_authority.folder.authority_folder import (
 from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
 from fedrec_authority.membership.invitations import INVITATIONS_FILE
-from fedrec_client.state.database import OLDER_FILE, STATE_FILE, check_older, image_of
-from fedrec_client.state.stored_state import StoredState
 
 KIND = "fedrec authority backup"
 _CONTENT = "fedrec authority folder"

@@ -7,10 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedrec.config.algorithm import divides_by_count
-from fedrec.config.layout import protection_of
-from fedrec.config.plan import plan_from_json
-from fedrec.config.schema import Plan
 from fedrec.durable import require_writable
 from fedrec.errors import KeysError
 from fedrec.folder_lock import FolderLock
@@ -23,6 +19,10 @@ from fedrec.identity.epoch_secrets import RevealerKeyChanges
 from fedrec.identity.key_files import replace_secret, write_new_public, write_public
 from fedrec.identity.public import PublicIdentity, write_authority_key
 from fedrec.identity.roster import MAX_MEMBERS, Roster
+from fedrec.plan.agreement import plan_from_json
+from fedrec.plan.algorithm import divides_by_count
+from fedrec.plan.layout import protection_of
+from fedrec.plan.schema import Plan
 from fedrec_authority.folder.authority_folder import (
     APPLICANTS,
     APPLICANTS_FILE,

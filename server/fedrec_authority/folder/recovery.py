@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.errors import KeysError, StorageError
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import ROSTERS_FOLDER
 from fedrec.identity.key_files import read_public, write_new_public
 from fedrec.identity.roster import Roster
@@ -17,7 +18,6 @@ from fedrec.wire.messages import RevealStatement
 from fedrec.wire.recovery import RecoveryPoint, unpack_headers
 from fedrec_authority.folder.authority_folder import MAX_BYTES, AuthorityFolder
 from fedrec_authority.folder.folder_changes import changing
-from fedrec_client.state.private_store import PrivateStore
 
 STATE_FOLDER = "state"
 _TRIES = 20

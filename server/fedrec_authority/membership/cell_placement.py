@@ -8,10 +8,10 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil, comb
 
-from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
 from fedrec.identity.cells import FEWEST_IN_CELL, Cell, Partition, Standing
 from fedrec.ids import ClientId
+from fedrec.plan.schema import Plan
 
 HONEST = 3
 """So many honest clients every cell should have, among whom each one hides."""

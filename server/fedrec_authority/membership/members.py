@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fedrec.config.plan import plan_from_json
 from fedrec.errors import KeysError
 from fedrec.identity.cells import Standing
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
+from fedrec.plan.agreement import plan_from_json
 from fedrec.protection.tolerance import FEWEST_SUMMANDS
 
 KIND = "fedrec authority membership"

@@ -20,15 +20,15 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.rows import fewest_cells
 from fedrec.errors import FedrecError, ProtocolError, RefusedError
+from fedrec.follower.context import RoundContext
+from fedrec.follower.shared_model import SharedModel
 from fedrec.identity.cells import core_among, whole_cells
 from fedrec.ids import ClientId
+from fedrec.plan.rows import fewest_cells
 from fedrec.wire.limits import MAX_PAUSED
 from fedrec.wire.messages import Reveal, UploadHeader
 from fedrec_authority.opening.cell_counts import CellCounts, Contributions, open_cell
-from fedrec_client.round.context import RoundContext
-from fedrec_client.round.local_model import SharedModel
 
 MOST_CELLS = 64
 """A sum of more cells is not taken apart."""

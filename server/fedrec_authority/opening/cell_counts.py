@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fedrec.config.rows import held_widely
 from fedrec.errors import RefusedError
+from fedrec.follower.context import RoundContext
+from fedrec.follower.membership import Membership
+from fedrec.follower.shared_model import SharedModel
 from fedrec.identity.cells import Cell, whole_cells
 from fedrec.ids import digest
+from fedrec.plan.rows import held_widely
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RoundKind, UploadHeader
 from fedrec_authority.opening.opened_sums import OpenedSums
-from fedrec_client.membership.membership import Membership
-from fedrec_client.round.context import RoundContext
-from fedrec_client.round.local_model import SharedModel
 
 Contributions = tuple[UploadHeader, ...]
 _KEPT_SETS = 8

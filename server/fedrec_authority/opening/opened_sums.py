@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stored_state import OpenedCell, OpenedRound, PausedCell, RevealedRound
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RevealStatement
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import OpenedCell, OpenedRound, PausedCell, RevealedRound
 
 
 class OpenedSums:

@@ -11,7 +11,6 @@ from contextlib import suppress
 import numpy as np
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
 from fedrec.durable import DiskFull
 from fedrec.errors import (
@@ -23,8 +22,20 @@ from fedrec.errors import (
     NotInRoster,
     Unreachable,
 )
+from fedrec.follower.context import RoundContext
+from fedrec.follower.enrolment import enrol
+from fedrec.follower.events import ClientEvent
+from fedrec.follower.membership import Membership
+from fedrec.follower.patient_link import Backoff, Meter, patient_link
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.pull_loop import EpochChanged, PullLoop, Work, why_behind
+from fedrec.follower.round_journal import AuditLog, RoundJournal
+from fedrec.follower.shared_model import SharedModel
+from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.identity.public import read_authority_key, verify
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, Reveal
@@ -34,17 +45,6 @@ from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.folder.recovery import former_rosters
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.sum_opening import SumOpening
-from fedrec_client.events import ClientEvent
-from fedrec_client.link.patient_link import Backoff, Meter, patient_link
-from fedrec_client.link.stopping import Stopped, StopSwitch
-from fedrec_client.membership.enrolment import enrol
-from fedrec_client.membership.membership import Membership
-from fedrec_client.round.context import RoundContext
-from fedrec_client.round.local_model import SharedModel
-from fedrec_client.session import EpochChanged, PullLoop, Work, why_behind
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import AuditLog, RoundJournal
-from fedrec_client.state.stored_state import RunPin, users_digest
 
 
 def continue_chain(

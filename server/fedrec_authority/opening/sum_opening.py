@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import divides_by_count
-from fedrec.config.layout import METRICS_SLICE
 from fedrec.errors import (
     FedrecError,
     PartialCell,
@@ -34,6 +32,10 @@ from fedrec.errors import (
     SumOutOfBounds,
     WrongTags,
 )
+from fedrec.follower.context import RoundContext
+from fedrec.follower.shared_model import SharedModel
+from fedrec.plan.algorithm import divides_by_count
+from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
@@ -43,8 +45,6 @@ from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.opening.attribution import Attribution, CellFindings
 from fedrec_authority.opening.cell_counts import CellCounts, Contributions, fetch
 from fedrec_authority.opening.opened_sums import OpenedSums
-from fedrec_client.round.context import RoundContext
-from fedrec_client.round.local_model import SharedModel
 
 MOST_REFUSED = MAX_PAUSED
 """On so many sums the key may be used in vain in an epoch: each answer tells about it."""

@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedrec.config.noise import mechanism_of
-from fedrec.config.schema import Plan
 from fedrec.errors import FedrecError
 from fedrec.ids import RoundId
-from fedrec.planning.cautions import explained, marked
-from fedrec.planning.statements import trust_statement
+from fedrec.plan.cautions import explained, marked
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.privacy import trust_statement
+from fedrec.plan.schema import Plan
 from fedrec.wire.admin_link import RunStatus
 from fedrec_server.engine import Engine
 from fedrec_server.run.model_quality import Quality

@@ -14,10 +14,10 @@ import structlog
 from cryptography.x509 import ExtensionNotFound
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.certificates import hosts_of
 from fedrec.listening import is_own_address, split_address, written_address
+from fedrec.settings.schema import CoordinatorSettings
 from fedrec.web_server import listening_socket, web_server
 from fedrec_server.engine import Engine
 from fedrec_server.page.application import Access, application

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from fedrec.config.schema import RoundSettings
 from fedrec.identity.cells import Partition, core_among, whole_among, whole_cells
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.schema import RoundSettings
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
 from fedrec.protection.asked_round import opening_seconds
 from fedrec.protection.round_protocol import ONE_STEP, SUMMING

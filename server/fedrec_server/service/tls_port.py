@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import structlog
 
-from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.certificates import Credentials, certificate_sha256
 from fedrec.identity.roster import Roster
 from fedrec.listening import reached_from_here, split_address, written_address
+from fedrec.settings.schema import CoordinatorSettings
 from fedrec.wire.limits import MAX_MESSAGE_BYTES
 
 OWN_FILES = 200

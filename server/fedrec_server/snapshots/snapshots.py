@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import structlog
 
 from fedrec.clock import Clock
-from fedrec.config.layout import shared_values
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.layout import shared_values
 from fedrec.wire.chunks import Blob, Chunk
 from fedrec.wire.limits import MAX_REPORTS
 from fedrec.wire.messages import MakeSnapshot, Report, Snapshot, Task

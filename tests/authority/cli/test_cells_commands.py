@@ -13,6 +13,8 @@ from changed_keys import rotate
 
 from fedrec.cli.main import main
 from fedrec.errors import KeysError
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stored_state import RunPin
 from fedrec.identity.cell_rules import check
 from fedrec.identity.key_files import write_public
 from fedrec.ids import RoundId
@@ -21,8 +23,6 @@ from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.opening.opened_sums import OpenedSums
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import RunPin
 
 Call = Callable[..., tuple[int, str]]
 

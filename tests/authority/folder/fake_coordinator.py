@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from changed_keys import change
 
-from fedrec.config.schema import Plan
 from fedrec.errors import FedrecError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
+from fedrec.plan.schema import Plan
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 

@@ -11,13 +11,13 @@ import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, FakeCoordinator, ids, invited
 from changed_keys import change, keep, rotate
 
-from fedrec.config.schema import FederationSettings
 from fedrec.errors import InvitationUsed, KeysError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.document import encode_bytes
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.plan.schema import FederationSettings
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import AuthorityFolder

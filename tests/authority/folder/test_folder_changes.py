@@ -20,10 +20,10 @@ from changed_keys import change, keep, rotate
 from fake_clock import FakeClock
 
 from fedrec import folder_lock
-from fedrec.config.schema import Plan
 from fedrec.errors import FolderInUse, KeysError
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
+from fedrec.plan.schema import Plan
 from fedrec_authority.cli import roster, running
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import folder_changes

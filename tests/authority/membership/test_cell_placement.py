@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from changed_keys import keep, rotate
 
-from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
 from fedrec.identity.identity import Identity
+from fedrec.plan.schema import Plan
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.membership.cell_placement import cell_size_of
 

@@ -13,7 +13,6 @@ from changed_keys import change, keep, rotate
 from fake_clock import FakeClock
 from isolation import smallest_isolated
 
-from fedrec.config.schema import Plan
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cell_rules import check
@@ -29,6 +28,7 @@ from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.plan.schema import Plan
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.membership.cell_placement import place

@@ -19,11 +19,11 @@ from client.support.fake_federation import FakeRound
 from client.support.fake_parties import N_ITEMS
 from safetensors.numpy import load
 
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.identity import Identity
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import PublishedRound
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.private_store import PrivateStore
 
 LEAST, RARE, APART, MADE_UP = 4, 5, 7, 10
 

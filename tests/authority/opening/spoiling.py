@@ -16,11 +16,11 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound, World
 
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import RevealStatement, manifest_digest
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.private_store import PrivateStore
 
 ROW, WIDTH, BITS = 5, 4, 8
 

@@ -16,8 +16,9 @@ from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
 from numpy.typing import NDArray
 
-from fedrec.config.rows import held_widely
-from fedrec.config.schema import Plan
+from fedrec.follower.private_store import PrivateStore
+from fedrec.plan.rows import held_widely
+from fedrec.plan.schema import Plan
 from fedrec.wire.messages import Reveal, Wait
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -26,7 +27,6 @@ from fedrec_authority.opening import cell_counts
 from fedrec_authority.opening.cell_counts import CellCounts
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -11,15 +11,15 @@ from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch
 
-from fedrec.config.plan import plan_to_json
 from fedrec.durable import DiskFull
 from fedrec.errors import NotInRoster, PlanMismatch
+from fedrec.follower.database import Records, StateDatabase, Table
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_to_json
 from fedrec.wire.messages import MakeSnapshot, Wait
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.database import Records, StateDatabase, Table
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -26,6 +26,7 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch, put_watch
 
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import ROSTERS_FOLDER
 from fedrec.identity.key_files import write_public
 from fedrec.ids import RoundId
@@ -34,7 +35,6 @@ from fedrec.wire.messages import Wait
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _NOT_THEIRS, _UNFIT
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

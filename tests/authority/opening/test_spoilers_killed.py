@@ -12,8 +12,8 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch, put_watch
 
+from fedrec.follower.private_store import PrivateStore
 from fedrec_authority.opening.opened_sums import OpenedSums
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

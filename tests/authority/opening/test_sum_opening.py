@@ -11,12 +11,12 @@ from client.support.fake_federation import World
 from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch
 
-from fedrec.config.layout import METRICS_SLICE
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
+from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Wait, manifest_digest
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

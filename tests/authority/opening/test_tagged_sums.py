@@ -11,6 +11,7 @@ from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch
 
+from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import RoundId
 from fedrec.protection.blocks import BlockMember, unpack_blocks
 from fedrec.protection.residues import ResidueLayout
@@ -18,7 +19,6 @@ from fedrec.wire.chunks import Blob
 from fedrec_authority.folder.authority_folder import STATE_FOLDER
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.sum_opening import MOST_REFUSED
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

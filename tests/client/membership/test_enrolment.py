@@ -9,8 +9,6 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import World
 
 from fedrec.algorithms import FedMFSettings
-from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import (
     BadSignature,
@@ -24,12 +22,15 @@ from fedrec.errors import (
     SettingsError,
     VersionMismatch,
 )
+from fedrec.follower.enrolment import enrol
+from fedrec.follower.membership import Membership
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import Authority
 from fedrec.identity.public import read_authority_key
+from fedrec.plan.agreement import plan_to_json
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec.wire.messages import FederationInfo, Wait
-from fedrec_client.membership.enrolment import enrol
-from fedrec_client.membership.membership import Membership
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

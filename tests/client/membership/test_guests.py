@@ -9,18 +9,18 @@ from cells import guest, partition_of
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import World
 
-from fedrec.config.schema import Settings
 from fedrec.errors import SettingsError
+from fedrec.follower.events import ClientEvent
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stopping import Stopped
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import Partition, consents
 from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.key_files import write_public, write_secret
 from fedrec.identity.roster import Roster
+from fedrec.settings.schema import Settings
 from fedrec_client.app import ClientApp
-from fedrec_client.events import ClientEvent
-from fedrec_client.link.stopping import Stopped
-from fedrec_client.membership.joining import Leave, leave
-from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.joining import Leave, leave
 
 
 def settings_of(world: World, **client: str) -> Settings:

@@ -12,9 +12,9 @@ import pytest
 from client.support.silo import Silo
 
 from fedrec.cli.main import main
-from fedrec.config.loading import load_settings
 from fedrec.data import Catalogue
 from fedrec.errors import DataError, SettingsError, StorageError
+from fedrec.settings.loading import load_settings
 from fedrec_client.recommending import Wanted, export_recommendations, own_recommender
 
 

@@ -13,9 +13,9 @@ from client.support.fake_federation import FakeRound, World
 from client.support.fake_parties import N_ITEMS
 from client.support.following import make_snapshot
 
-from fedrec.config.layout import METRICS_SLICE, Layout
 from fedrec.identity.sealing import keyed_tag
 from fedrec.ids import canonical
+from fedrec.plan.layout import METRICS_SLICE, Layout
 from fedrec.wire.messages import UNSAID, Finished
 
 pytestmark = pytest.mark.slow

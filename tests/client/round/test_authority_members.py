@@ -10,12 +10,12 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound, World
 
 from fedrec.errors import BadSignature, KeysError, RefusedError
+from fedrec.follower.enrolment import enrol
+from fedrec.follower.membership import Membership
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.protection.envelope import CONTEXT_BYTES
 from fedrec.wire.messages import PublishedRound, RevealStatement, Wait
-from fedrec_client.membership.enrolment import enrol
-from fedrec_client.membership.membership import Membership
 
 pytestmark = pytest.mark.slow
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.follower.private_store import PrivateStore
 from fedrec.protection import VectorSpec
 from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from client.support.masked_federation import MaskedWorld
 
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.messages import key_list_from_bytes, key_list_to_bytes, pack, unpack
 from fedrec.wire.messages import RoundKind
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 pytestmark = pytest.mark.slow
 

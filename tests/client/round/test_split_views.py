@@ -11,6 +11,7 @@ import pytest
 from client.support.masked_federation import MaskedWorld
 
 from fedrec.errors import BadSignature, ProtocolError, SplitView
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
 from fedrec.protection.masks.messages import (
     inbox_from_bytes,
@@ -19,7 +20,6 @@ from fedrec.protection.masks.messages import (
     signatures_to_bytes,
 )
 from fedrec.wire.messages import PublishedRound, StepMessage
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 LIE = 1
 

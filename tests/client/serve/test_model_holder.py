@@ -12,13 +12,13 @@ from client.serve.asking import ask
 from client.support.silo import Silo
 
 from fedrec.errors import StorageError, VersionMismatch
+from fedrec.follower.database import STATE_FILE
+from fedrec.follower.private_store import PrivateStore
 from fedrec.recommender import UsersFile
 from fedrec_client.recommending import own_recommender
 from fedrec_client.serve.application import Application
 from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
 from fedrec_client.serve.request_reading import Gate
-from fedrec_client.state.database import STATE_FILE
-from fedrec_client.state.private_store import PrivateStore
 
 # They start the process that reads.
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ from client.support.fake_parties import USERS
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec_client.recommending import Wanted, export_model, recommend
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import StoredState
 
 pytestmark = pytest.mark.slow
 

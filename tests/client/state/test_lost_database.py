@@ -11,13 +11,13 @@ import pytest
 from client.state.test_private_store import PIN, header, publish, stage, store
 
 from fedrec.errors import StateWentBack, StorageError
+from fedrec.follower.database import STATE_FILE, image_of
+from fedrec.follower.private_store import PrivateStore
 from fedrec.highwater import FILE
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
 from fedrec_client.round.participation import selection_secret
-from fedrec_client.state.database import STATE_FILE, image_of
-from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["store"]
 

@@ -14,15 +14,15 @@ import pytest
 from fedrec.durable import DiskFull
 from fedrec.errors import FolderInUse, PlanMismatch, StorageError, VersionMismatch
 from fedrec.evaluation.metrics import Rates
+from fedrec.follower.database import STATE_FILE, STATE_FORMAT, change_counter, image_of
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stored_state import BestModel, RunPin, StoredState
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, room_in
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.round.participation import selection_secret
-from fedrec_client.state.database import STATE_FILE, STATE_FORMAT, change_counter, image_of
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import BestModel, RunPin, StoredState
 
 PIN = RunPin(
     federation="films", run="run-1", plan_json="{}", catalogue_fingerprint="ab", users="cd"

@@ -10,10 +10,10 @@ import pytest
 from client.support.fake_federation import World
 
 from fedrec.cli.main import main
+from fedrec.follower.stopping import Stopped
 from fedrec.identity.certificates import CERTIFICATE_FILE, Issuer, check_certificate
 from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.key_files import write_secret
-from fedrec_client.link.stopping import Stopped
 
 pytestmark = pytest.mark.slow
 

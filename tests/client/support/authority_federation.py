@@ -11,17 +11,17 @@ from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
 from made_keys import encryption_key_of
 
-from fedrec.config.layout import METRICS_SLICE
+from fedrec.follower.round_journal import AUDIT_FILE
+from fedrec.follower.stopping import Stopped
 from fedrec.identity.authority import AUTHORITY_FILE
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import write_authority_key
 from fedrec.ids import RoundId
+from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, manifest_digest
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER, Revealer
-from fedrec_client.link.stopping import Stopped
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 
 class AuthorityWorld(World):

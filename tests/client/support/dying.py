@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from client.support.fake_link import Killed
 
-from fedrec_client.state.database import StateDatabase
+from fedrec.follower.database import StateDatabase
 
 
 @contextmanager

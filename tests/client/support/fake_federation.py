@@ -10,12 +10,13 @@ import numpy as np
 from blake3 import blake3
 from client.support.fake_parties import Parties
 
-from fedrec.config.plan import plan_fingerprint
-from fedrec.config.rows import ActiveRows
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.follower.round_terms import RoundVector
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
+from fedrec.plan.agreement import plan_fingerprint
+from fedrec.plan.rows import ActiveRows
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
@@ -28,7 +29,6 @@ from fedrec.wire.messages import (
     Wait,
 )
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_client.membership.round_terms import RoundVector
 
 
 @dataclass

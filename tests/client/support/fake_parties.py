@@ -15,27 +15,27 @@ from client.support.fake_link import FakeLink
 from fake_clock import FakeClock
 from made_keys import encryption_key_of, keys_of
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.local_sections import ClientSettings
-from fedrec.config.plan import plan_fingerprint, plan_to_json
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.data.reading import DataSettings
+from fedrec.follower.membership import Membership, tag_key_of
+from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.authority import Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity, write_authority_key
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.agreement import plan_fingerprint, plan_to_json
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.schema import Plan
 from fedrec.protection import Member
+from fedrec.settings.schema import ClientSettings, Settings
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     FederationInfo,
 )
 from fedrec_client.app import ClientApp
-from fedrec_client.membership.membership import Membership, tag_key_of
-from fedrec_client.state.round_journal import AUDIT_FILE
 
 USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")
 N_ITEMS = 12

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fedrec_client.membership.enrolment import enrol
-from fedrec_client.membership.membership import Membership
+from fedrec.follower.enrolment import enrol
+from fedrec.follower.membership import Membership
 
 
 class KeyWatch:

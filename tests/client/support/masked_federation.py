@@ -11,9 +11,9 @@ import numpy as np
 from client.support.fake_federation import FakeRound, World
 from client.support.fake_link import FakeLink
 
-from fedrec.config.plan import plan_fingerprint
 from fedrec.errors import RoundClosed
 from fedrec.identity.identity import Identity
+from fedrec.plan.agreement import plan_fingerprint
 from fedrec.protection import NoProtection, RoundTerms
 from fedrec.protection.masks import Collector, MaskTerms, MaskWords, Participant
 from fedrec.protection.masks.messages import (

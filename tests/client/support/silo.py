@@ -7,15 +7,15 @@ from pathlib import Path
 from conformance.party import N_ITEMS, ROUND, Party, plan_of
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.loading import load_settings
-from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import Rates
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.stored_state import BestModel, RunPin, users_digest
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.stored_state import BestModel, RunPin, users_digest
+from fedrec.plan.agreement import plan_to_json
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
 
 
 class Silo:

@@ -8,8 +8,8 @@ import pytest
 from conformance.algorithm_suite import AlgorithmSuite
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.combinations import COMBINATIONS
-from fedrec.config.explain import all_settings
+from fedrec.plan.combinations import COMBINATIONS
+from fedrec.settings.explain import all_settings
 
 pytestmark = pytest.mark.slow
 

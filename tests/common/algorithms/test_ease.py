@@ -11,12 +11,13 @@ from conformance.histories import split_of, versions
 from reference.plain_ease import interactions_of, plain_ease
 
 from fedrec.algorithms.ease import item_weights
-from fedrec.config.combinations import find_conflicts
-from fedrec.config.layout import Layout, vector_spec
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
+from fedrec.plan.combinations import find_conflicts
+from fedrec.plan.layout import Layout, vector_spec
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS
+from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation.runner import simulate
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from reference.plain_fedals import half_gradient, item_step, objective, solve_user
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow

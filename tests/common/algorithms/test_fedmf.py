@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from reference.plain_fedmf import Rule, minibatch
 
-from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.model.state import SharedState
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 

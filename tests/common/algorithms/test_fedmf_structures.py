@@ -7,11 +7,11 @@ import pytest
 import torch
 from reference.plain_updates import largest_values, nearest_of_rank
 
-from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.updates import SCoLR
 

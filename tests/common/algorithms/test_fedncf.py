@@ -9,10 +9,10 @@ from conformance.histories import unequal_users
 from plan_check import check_plan
 from reference.plain_fedncf import logits_of
 
-from fedrec.config.algorithm import algorithm_warnings
-from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import PrivateState
+from fedrec.plan.algorithm import algorithm_warnings
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 N_ITEMS = 61

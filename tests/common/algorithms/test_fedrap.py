@@ -14,9 +14,9 @@ from plan_check import check_plan
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
 from fedrec.algorithms.fedrap import accounted_epsilon
 from fedrec.algorithms.whole_decay import coordinates, shrinking
-from fedrec.config.schema import Plan, TrainingSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
+from fedrec.plan.schema import Plan, TrainingSettings
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
 

@@ -26,11 +26,11 @@ from fedrec.algorithms import (
     own_moments,
 )
 from fedrec.algorithms.fedrecgel import FedRecGEL
-from fedrec.config.algorithm import algorithm_of, algorithm_warnings
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
+from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
+from fedrec.plan.schema import Plan
 from fedrec.training.blocks import blocks_of, buckets_of
 from fedrec.training.learner import Learner
 from fedrec.training.samplers import draw_samples

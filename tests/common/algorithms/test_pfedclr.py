@@ -7,12 +7,12 @@ import pytest
 from conformance.hand_made import HandMade
 
 from fedrec.algorithms.pfedclr import nominal_epsilon
-from fedrec.config.algorithm import algorithm_warnings
-from fedrec.config.combinations import find_conflicts
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
+from fedrec.plan.algorithm import algorithm_warnings
+from fedrec.plan.combinations import find_conflicts
+from fedrec.plan.schema import Plan
 from fedrec.recommender import Recommender
 from fedrec.recommender.model_file import ModelFile, UsersFile
 from fedrec.training.learner import Learner

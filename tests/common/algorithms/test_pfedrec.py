@@ -12,10 +12,10 @@ from plan_check import check_plan
 from reference.plain_pfedrec import minibatch, train_user
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
-from fedrec.config.algorithm import accelerator_of
-from fedrec.config.schema import Plan
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import accelerator_of
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
 

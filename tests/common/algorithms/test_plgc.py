@@ -16,10 +16,10 @@ from fedrec.algorithms.plgc_terms import (
     normalised,
     redundancy,
 )
-from fedrec.config.algorithm import algorithm_of, algorithm_warnings
-from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
+from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
+from fedrec.plan.schema import Plan, PrivacySettings
 from fedrec.training.learner import Learner
 
 C = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]], dtype=torch.float64)

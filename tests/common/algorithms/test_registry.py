@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from fedrec.algorithms import ALGORITHMS, FedMF
 from fedrec.algorithms.registry import Registry
-from fedrec.config.plan import plan_from_json, plan_to_json
-from fedrec.config.schema import Plan
 from fedrec.errors import PlanMismatch, SettingsError
+from fedrec.plan.agreement import plan_from_json, plan_to_json
+from fedrec.plan.schema import Plan
 
 MODULE = """
 from typing import Literal

@@ -18,15 +18,16 @@ from fedrec.algorithms.sketched_weights import (
     orthonormal,
     weights_of,
 )
-from fedrec.config.algorithm import algorithm_warnings
-from fedrec.config.combinations import find_conflicts
-from fedrec.config.layout import Layout, vector_spec
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums
+from fedrec.plan.algorithm import algorithm_warnings
+from fedrec.plan.combinations import find_conflicts
+from fedrec.plan.layout import Layout, vector_spec
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS
 from fedrec.recommender import ModelFile, Recommender
+from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation.runner import simulate

@@ -8,11 +8,10 @@ import pytest
 from conformance.toys import registered
 from pydantic import ValidationError
 
-from fedrec.config.agreement import plan_differences
-from fedrec.config.algorithm import accelerator_of, algorithm_of
-from fedrec.config.explain import as_toml
-from fedrec.config.plan import plan_from_json, plan_to_json
-from fedrec.config.schema import Plan
+from fedrec.plan.agreement import plan_differences, plan_from_json, plan_to_json
+from fedrec.plan.algorithm import accelerator_of, algorithm_of
+from fedrec.plan.schema import Plan
+from fedrec.section import as_toml
 
 FILE = """
 [federation]

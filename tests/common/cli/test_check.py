@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.cli.pricing import price
-from fedrec.config.explain import all_settings, explain
-from fedrec.config.schema import Plan
+from fedrec.plan.price import price
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS
+from fedrec.settings.explain import all_settings, explain
 
 from .conftest import Fedrec
 

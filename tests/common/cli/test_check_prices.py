@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from plan_check import check_plan
 
-from fedrec.cli.pricing import parameter_sets, price, warnings_for
 from fedrec.cli.private_pricing import private_price
-from fedrec.config.layout import Layout, vector_spec
-from fedrec.config.schema import Plan, Settings
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.plan.layout import Layout, vector_spec
+from fedrec.plan.price import parameter_sets, price, warnings_for
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS
 from fedrec.protection.encryption_parameters import CKKS_PRESETS
+from fedrec.settings.schema import Settings
 
 from .conftest import Fedrec
 

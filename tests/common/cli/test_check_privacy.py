@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from plan_check import check_plan
 
-from fedrec.cli.privacy_price import privacy_price, privacy_warnings
-from fedrec.config.schema import Plan
+from fedrec.plan.privacy import privacy_price, privacy_warnings
+from fedrec.plan.schema import Plan
 
 from .conftest import Fedrec
 

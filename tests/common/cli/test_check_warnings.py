@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.cli.pricing import warnings_for
-from fedrec.config.schema import Plan
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
+from fedrec.plan.price import warnings_for
+from fedrec.plan.schema import Plan
 from fedrec.protection import ProtectionSettings
 
 from .conftest import Fedrec

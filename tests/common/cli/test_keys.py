@@ -12,14 +12,14 @@ import structlog
 from changed_keys import change, keep, rotate
 from cryptography.x509 import IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
-from fedrec.config.layout import protection_of
-from fedrec.config.loading import load_settings
 from fedrec.identity.authority import Authority
 from fedrec.identity.certificates import Credentials, certificate_sha256, key_of
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key, read_issuer
+from fedrec.plan.layout import protection_of
+from fedrec.settings.loading import load_settings
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 from .conftest import Fedrec

@@ -32,7 +32,7 @@ def run_python(code: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "unwanted"),
     [
-        (["--help"], (*HEAVY, "pydantic", "fedrec.config.schema")),
+        (["--help"], (*HEAVY, "pydantic", "fedrec.plan.schema", "fedrec.settings.schema")),
         (["--version"], (*HEAVY, "pydantic", "rich")),
         # typer itself takes pydantic to show the types of options.
         (["check", "--help"], HEAVY),

@@ -9,10 +9,10 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 
 from .conftest import Fedrec

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedrec.algorithms import FedMFSettings, FedRecGELSettings, PLGCSettings
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.schema import Plan
 from fedrec_lab.reports.table_diagnostics import (
     as_text,
     diagnose,

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.layout import METRICS_SLICE
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
+from fedrec.plan.layout import METRICS_SLICE
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation import simulate

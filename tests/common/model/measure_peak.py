@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit
 from fedrec.ids import UserId
+from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation import simulate
 

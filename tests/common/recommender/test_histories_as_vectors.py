@@ -7,11 +7,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit
 from fedrec.errors import DataError, StorageError
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.training.learner import Learner
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import fedrec
-from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
+from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender
 from fedrec.training.learner import Learner
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedrec.config.layout import Layout
-from fedrec.config.rows import ActiveRows
-from fedrec.config.schema import Plan
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.plan.layout import Layout
+from fedrec.plan.rows import ActiveRows
+from fedrec.plan.schema import Plan
 from fedrec.training.bounds import SumTerms, check_sum
 
 N_ITEMS = 5

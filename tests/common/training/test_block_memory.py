@@ -12,9 +12,9 @@ from conformance.party import empty_sums
 
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.trained import _BYTES_PER_SAMPLE
-from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.ids import UserId
+from fedrec.plan.schema import Plan
 from fedrec.training import trainer as trainer_module
 from fedrec.training.block_memory import BlockRoom, block_bytes
 from fedrec.training.blocks import BlockSize, blocks_of, buckets_of

@@ -10,8 +10,8 @@ import torch
 from conformance.unrounded import UnroundedSums, begin
 from reference.plain_fedmf import batches_of, samples_of
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, padded
 from fedrec.training.learner import Learner

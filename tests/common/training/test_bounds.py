@@ -23,11 +23,11 @@ from common.training.honest_sum import (
     plan_of,
 )
 
-from fedrec.config.algorithm import algorithm_of
-from fedrec.config.layout import Layout
-from fedrec.config.rows import ActiveRows
 from fedrec.identity.cells import Partition, Standing
 from fedrec.ids import ClientId
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.layout import Layout
+from fedrec.plan.rows import ActiveRows
 from fedrec.training.bounds import SumTerms, most_users
 
 

@@ -20,11 +20,11 @@ from common.training.honest_sum import (
     plan_of,
 )
 
-from fedrec.config.layout import Layout
-from fedrec.config.noise import mechanism_of
-from fedrec.config.rows import ActiveRows
-from fedrec.config.schema import Plan
 from fedrec.errors import SumOutOfBounds
+from fedrec.plan.layout import Layout
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.rows import ActiveRows
+from fedrec.plan.schema import Plan
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.training.bounds import SumTerms
 

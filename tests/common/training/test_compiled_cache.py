@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conformance.invariance import CASES, DIMS, plan_of_case
 
-from fedrec.config.algorithm import accelerator_of
+from fedrec.plan.algorithm import accelerator_of
 
 TESTS = Path(__file__).parents[2]
 COMPILED = [

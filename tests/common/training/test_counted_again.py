@@ -9,9 +9,9 @@ from reference.plain_fedals import half_gradient, item_step, solve_user
 from reference.plain_sketch import plain_orth, plain_sum
 
 from fedrec.algorithms.ease import item_weights
-from fedrec.config.combinations import find_conflicts
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.combinations import find_conflicts
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 N_ITEMS, LEAST = 60, 8

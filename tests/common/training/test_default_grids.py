@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS, sketch
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from conformance import invariance
 from conformance.invariance import CASES, DIMS, SHAPES, differences, plan_of_case
 from conformance.shape_dependence import ShapeDependence
 
-from fedrec.config.algorithm import accelerator_of
+from fedrec.plan.algorithm import accelerator_of
 
 pytestmark = pytest.mark.slow
 

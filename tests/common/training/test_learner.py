@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from fedrec.algorithms import FedMF, UpdateTensor
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 

@@ -10,8 +10,8 @@ import torch
 
 from fedrec.algorithms import UploadNoise
 from fedrec.algorithms.cohort import BlockChange
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.privacy.random_bits import RandomBits, gaussian_noise, laplace_noise
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.fitting import NoisyUploads

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import HOLDER_PAIRS
-from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 N_ITEMS, LEAST = 300, 4

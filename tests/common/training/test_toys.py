@@ -15,8 +15,8 @@ from conformance.unrounded import assert_near, begin, train_unrounded
 from reference import plain_toys
 from reference.plain_fedmf import batches_of, samples_of
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from conformance.unrounded import assert_near, begin, train_unrounded
 from reference.plain_fedmf import Rule
 from reference.plain_fedmf_rounds import Structure, fedmf_round
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 # PFedRec's parity stays in the fast part.

@@ -11,8 +11,8 @@ from conformance.unrounded import assert_near, begin, train_unrounded
 from reference.plain_fedmf import batches_of, samples_of
 from reference.plain_fedrap import schedule_of, visit
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow

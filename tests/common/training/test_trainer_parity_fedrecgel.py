@@ -8,8 +8,8 @@ import torch
 from conformance.unrounded import assert_near, begin, train_unrounded
 from reference.plain_fedrecgel import Adam, Settings, State, fedrecgel_round
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ import pytest
 from conformance.unrounded import assert_near, begin, train_unrounded
 from reference.plain_pfedrec import train_user
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 N_ITEMS, RATE, ITEM_SCALE = 41, 0.3, 0.1

@@ -15,8 +15,8 @@ from plan_check import check_plan
 from reference.plain_fedmf import batches_of, samples_of
 from reference.plain_plgc import Rule, added_visit
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow

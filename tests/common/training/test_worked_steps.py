@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conformance.hand_made import HandMade
 
-from fedrec.config.schema import Plan
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 TABLE = np.array([[0.5], [-0.4], [0.2]])

@@ -6,7 +6,7 @@ from typing import get_args
 
 from conformance.update_suite import UpdateSuite
 
-from fedrec.config.combinations import COMBINATIONS
+from fedrec.plan.combinations import COMBINATIONS
 from fedrec.updates import UPDATES
 from fedrec.updates.settings import UpdateSettings
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from reference.plain_updates import subset_of
 
-from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.updates import UPDATES, SCoLR
 from fedrec.updates.settings import UpdateSettings

@@ -10,8 +10,8 @@ import numpy as np
 from integration.support.bench import Bench, data, plan_of
 from made_federation import DemoData, prepare
 
-from fedrec.config.schema import Plan
 from fedrec.data import Interactions, UserSplit, leave_one_out, partition_users
+from fedrec.plan.schema import Plan
 
 N_USERS = 8
 

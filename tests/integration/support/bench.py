@@ -15,20 +15,21 @@ from changed_keys import change, keep, rotate
 from made_federation import DemoData, Workspace, prepare
 from numpy.typing import NDArray
 
-from fedrec.config.loading import load_settings
-from fedrec.config.rows import held_widely, own_rows_of
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partition_users
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import AUTHORITY_FOLDER, ROSTERS_FOLDER
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.rows import held_widely, own_rows_of
+from fedrec.plan.schema import Plan
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_client.state.private_store import PrivateStore
 
 N_USERS, N_ITEMS = 40, 60
 ROUNDS = 3

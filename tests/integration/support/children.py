@@ -23,8 +23,8 @@ from typing import Any
 from integration.support.bench import N_ITEMS, Bench
 from integration.support.links import DEADLINE_SECONDS, Passing
 
-from fedrec.config.schema import Settings
 from fedrec.errors import FolderInUse, SettingsError
+from fedrec.settings.schema import Settings
 from fedrec.telemetry import log_to_stderr
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.chunks import Chunk
@@ -190,11 +190,11 @@ def _die_with_the_tests() -> None:
 def _run_client(
     settings: Settings, kill: KillClient | None, in_files: bool, parent: Connection
 ) -> None:
+    from fedrec.follower.events import ClientEvent
+    from fedrec.follower.stopping import Stopped, StopSwitch
     from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp
-    from fedrec_client.events import ClientEvent
-    from fedrec_client.link.connecting import open_link
-    from fedrec_client.link.stopping import Stopped, StopSwitch
+    from fedrec_client.connecting import open_link
 
     _die_with_the_tests()
     log_to_stderr(logging.ERROR)
@@ -225,9 +225,9 @@ def _run_client(
 
 
 def _put_tables_into_files(settings: Settings) -> None:
-    from fedrec.config.algorithm import algorithm_of
     from fedrec.model import blocked_table
     from fedrec.model.tables import TableRoom, table_bytes
+    from fedrec.plan.algorithm import algorithm_of
 
     widths = algorithm_of(settings.plan, N_ITEMS).private_widths
     blocked_table.BLOCK_BYTES = table_bytes(2, widths)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from integration.support.links import Passing
 
+from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
@@ -23,7 +24,6 @@ from fedrec.wire.messages import (
     Task,
     UploadHeader,
 )
-from fedrec_client.state.private_store import PrivateStore
 
 
 @dataclass(frozen=True, kw_only=True)

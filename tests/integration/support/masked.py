@@ -9,9 +9,9 @@ from integration.support.bench import plan_of
 from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
 from integration.support.parties import Federation
 
-from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS
 from fedrec.wire.link import Link
 from fedrec.wire.messages import StepMessage, UploadHeader

@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 from integration.support.bench import N_ITEMS, Bench
 from integration.support.links import DEADLINE_SECONDS, Wrap, poll
 
-from fedrec.config.schema import Settings
 from fedrec.errors import FedrecError
+from fedrec.follower.events import ClientEvent
+from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
+from fedrec.settings.schema import Settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.admin_link import AdminLink, RunEvent
 from fedrec.wire.messages import PublishedRound
 from fedrec_client.app import ClientApp, ClientOutcome
-from fedrec_client.events import ClientEvent
-from fedrec_client.link.connecting import certificate_path, open_link
-from fedrec_client.link.stopping import Stopped, StopSwitch
+from fedrec_client.connecting import certificate_path, open_link
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 from fedrec_server.service.wire_recorder import WireRecorder

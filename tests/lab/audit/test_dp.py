@@ -11,9 +11,9 @@ import pytest
 import typer
 from numpy.typing import NDArray
 
-from fedrec.config.layout import Layout
-from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
+from fedrec.plan.layout import Layout
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit.dp import audit_noise, noisy_sum, share_bounds
 from fedrec_lab.cli.audit import audit_dp
 from fedrec_lab.simulation.federation import make_adder

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit.indices import audit_indices, guessed_items, leak_of
 
 

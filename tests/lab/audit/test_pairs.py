@@ -8,9 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedrec.config.schema import Plan
 from fedrec.data import UserSplit
 from fedrec.ids import UserId
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit import audit
 from fedrec_lab.audit.sums import determined_users
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrec.config.schema import Plan
 from fedrec.data import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.ids import UserId
+from fedrec.plan.schema import Plan
 from fedrec_lab.audit import audit
 from fedrec_lab.audit.sketches import decoded_rows, measurements
 

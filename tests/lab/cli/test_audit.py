@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from made_federation import DemoData, prepare
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate
+from fedrec.plan.schema import Plan
 
 from .conftest import Fedrec
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
+from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.measurement import Task
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fedrec.algorithms import FedRAPSettings
-from fedrec.config.schema import Plan, Settings
-from fedrec.config.starter import TUNED
 from fedrec.errors import SettingsError, TrainingError
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
+from fedrec.settings.starter import TUNED
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.comparison import comparing
 from fedrec_lab.comparison.comparing import compare, jobs_of

@@ -10,10 +10,10 @@ import pytest
 import torch
 from plan_check import check_plan
 
-from fedrec.config.schema import Settings
-from fedrec.config.starter import TUNED
 from fedrec.errors import SettingsError
 from fedrec.evaluation.protocols import held_out_ranks
+from fedrec.settings.schema import Settings
+from fedrec.settings.starter import TUNED
 from fedrec_lab.comparison.measurement import Stopped, Task
 from fedrec_lab.comparison.references import REFERENCES, Ease, Fitted, ScoredReference
 from fedrec_lab.comparison.references import centralised as centralised_module

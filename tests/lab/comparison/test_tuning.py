@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.loading import load_settings
-from fedrec.config.starter import Starter
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Rates
+from fedrec.settings.loading import load_settings
+from fedrec.settings.starter import Starter
 from fedrec_lab.comparison.tuning import Trial, grid_of, tried, try_settings
 
 

@@ -9,8 +9,8 @@ import pytest
 from made_federation import DemoData, Workspace, prepare
 from rich.console import Console
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate
+from fedrec.plan.schema import Plan
 from fedrec_lab.demo.demonstration import finish_recording, recording_of
 
 

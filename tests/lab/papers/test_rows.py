@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fedrec.algorithms import FedMFSettings, PFedCLRSettings, PFedRecSettings
-from fedrec.config.combinations import find_conflicts
-from fedrec.config.loading import load_settings
 from fedrec.data import PUBLIC
 from fedrec.errors import SettingsError
+from fedrec.plan.combinations import find_conflicts
+from fedrec.settings.loading import load_settings
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named
 from fedrec_lab.papers.reproduction import row_settings
 

@@ -12,13 +12,13 @@ import pytest
 from fake_clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
-from fedrec.config.explain import settings_to_toml
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Settings
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError, RefusedError, StorageError, VersionMismatch
-from fedrec.planning.statements import trust_statement
+from fedrec.plan.privacy import trust_statement
 from fedrec.provenance import Provenance
+from fedrec.settings.explain import settings_to_toml
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
 from fedrec_lab.reports import ReportContent, RoundReport, RunFolder, ledger_of
 
 

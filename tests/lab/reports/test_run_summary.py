@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from fake_clock import FakeClock
 
-from fedrec.config.schema import Settings
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
+from fedrec.settings.schema import Settings
 from fedrec_lab.reports.comparison_table import ComparisonTable
 from fedrec_lab.reports.federation_record import RunView, record_federation
 from fedrec_lab.reports.run_folder import RunFolder, summary_of

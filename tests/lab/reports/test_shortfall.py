@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import Rates
+from fedrec.plan.schema import Plan
+from fedrec.settings.schema import Settings
 from fedrec_lab.reports.result_row import shortfall
 from fedrec_lab.simulation.result import SimulationResult
 from fedrec_lab.simulation.runner import simulate

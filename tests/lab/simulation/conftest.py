@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
+from fedrec.settings.schema import Settings
 
 
 @pytest.fixture(scope="session")

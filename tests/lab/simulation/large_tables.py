@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from fedrec.config.schema import Settings
 from fedrec.data import generate, leave_one_out
 from fedrec.model import blocked_table
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import TableRoom
+from fedrec.settings.schema import Settings
 from fedrec_lab.simulation import checkpoint, simulate
 from fedrec_lab.simulation.result import SimulationResult
 

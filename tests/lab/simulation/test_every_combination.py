@@ -14,10 +14,10 @@ import pytest
 from conformance.party import plan_of
 from numpy.typing import NDArray
 
-from fedrec.config.combinations import COMBINATIONS, find_conflicts
-from fedrec.config.layout import vector_spec
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.model.state import SharedState
+from fedrec.plan.combinations import COMBINATIONS, find_conflicts
+from fedrec.plan.layout import vector_spec
 from fedrec.protection import PROTECTIONS
 from fedrec.training.learner import Learner
 from fedrec.training.server_half import Travelling

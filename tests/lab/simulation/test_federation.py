@@ -314,7 +314,7 @@ def test_the_data_file_of_the_settings_is_read(settings_of, tmp_path):
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
 def test_ml_100k_has_the_same_bits_in_seven_clients(ml_100k, ml_100k_users, protection):
-    from fedrec.config.schema import Settings
+    from fedrec.settings.schema import Settings
 
     data = ml_100k_users, ml_100k.catalogue
     settings = Settings.model_validate(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrec.config.schema import Settings
 from fedrec.data import generate, leave_one_out, partition_users
 from fedrec.data.interactions import user_groups
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState
+from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec_lab.simulation import simulate
 from fedrec_lab.simulation.parties import select_users

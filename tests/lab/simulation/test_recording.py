@@ -9,8 +9,8 @@ from fake_clock import FakeClock
 
 from fedrec import Recommender
 from fedrec.algorithms import ease
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Settings
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
 from fedrec_lab.reports import RunFolder
 from fedrec_lab.reports.figures import message_sizes
 from fedrec_lab.simulation import record_simulation, simulate

@@ -9,12 +9,13 @@ import pytest
 from changed_keys import keep, rotate
 from made_federation import DemoData, Workspace, prepare
 
-from fedrec.config.loading import load_settings
-from fedrec.config.schema import Plan, Settings
 from fedrec.data import generate
 from fedrec.errors import DamagedFile, KeysError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
+from fedrec.plan.schema import Plan
+from fedrec.settings.loading import load_settings
+from fedrec.settings.schema import Settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.audit.wire.known import Known

@@ -18,8 +18,8 @@ from server.support.browsing import Told, ask, give_up_rounds, publish_round, to
 from server.support.federations import Bench, authority, operator
 from server.support.serving import Serving, serving, settings_of
 
-from fedrec.config.schema import PrivacySettings
 from fedrec.errors import SettingsError
+from fedrec.plan.schema import PrivacySettings
 from fedrec.wire.admin_link import AdminLink
 from fedrec_server.app import Coordinator
 from fedrec_server.page import application as pages

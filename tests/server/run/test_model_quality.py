@@ -11,9 +11,9 @@ import pytest
 from server.support.driving import current, gather, running, upload
 from server.support.federations import Bench, identity
 
-from fedrec.config.schema import EvaluationSettings
 from fedrec.evaluation.metrics import METRIC_NAMES, Protocol
 from fedrec.ids import RoundId
+from fedrec.plan.schema import EvaluationSettings
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.chunks import Blob
 from fedrec.wire.stated_rows import StatedRows

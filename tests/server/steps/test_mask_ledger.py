@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from server.support.masked import Masked, federation_of, masked
 
-from fedrec.config.noise import mechanism_of
-from fedrec.config.schema import PrivacySettings
 from fedrec.errors import StorageError
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.schema import PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation

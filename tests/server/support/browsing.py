@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from fake_clock import FakeClock
 from server.support.serving import Serving
 
-from fedrec.config.local_sections import CoordinatorSettings
+from fedrec.settings.schema import CoordinatorSettings
 
 Told = tuple[str, str, Any]
 """The id, the kind and the content of a message."""

@@ -24,9 +24,9 @@ import structlog
 from server.support.driving import act, gather, running, together, upload
 from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
-from fedrec.config.schema import PrivacySettings
 from fedrec.errors import FedrecError
 from fedrec.ids import RoundId
+from fedrec.plan.schema import PrivacySettings
 from fedrec_server.engine import Engine
 
 CLIENTS = range(3)

@@ -11,13 +11,13 @@ import numpy as np
 from blake3 import blake3
 from cells import partition_of
 
-from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import FederationSettings, Plan, PrivacySettings, RoundSettings
 from fedrec.identity.authority import Authority
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_fingerprint
+from fedrec.plan.schema import FederationSettings, Plan, PrivacySettings, RoundSettings
 from fedrec.protection import NoProtection, Protection, ProtectionSettings, SegmentSpec, VectorSpec
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.messages import (

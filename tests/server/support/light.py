@@ -9,11 +9,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.plan import plan_fingerprint, plan_from_json
-from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_fingerprint, plan_from_json
+from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, RoundTerms, VectorSpec
 from fedrec.protection.masks import KeyList, MaskTerms, MaskWords, Participant
 from fedrec.protection.masks.messages import (

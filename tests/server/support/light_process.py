@@ -7,15 +7,15 @@ from pathlib import Path
 
 from server.support.light import LightClient, made_up
 
-from fedrec.config.plan import plan_from_json
+from fedrec.follower.patient_link import Backoff, Meter, patient_link
+from fedrec.follower.stopping import StopSwitch
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_from_json
 from fedrec.protection import SegmentSpec, VectorSpec
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import NOTHING, Finished, Remembered, StepMessage, StepTask, Train
-from fedrec_client.link.patient_link import Backoff, Meter, patient_link
-from fedrec_client.link.stopping import StopSwitch
 
 POLL_SECONDS = 20.0
 

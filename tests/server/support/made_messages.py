@@ -8,8 +8,8 @@ from typing import Any
 
 from blake3 import blake3
 
-from fedrec.config.schema import RoundSettings
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.schema import RoundSettings
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.state import Rules, State

@@ -17,11 +17,11 @@ from server.support.driving import gather, pieces
 from server.support.federations import CATALOGUE, authority, identity, spec_of
 from server.support.light import LightClient, made_up
 
-from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import FederationSettings, Plan, PrivacySettings, RoundSettings
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_fingerprint
+from fedrec.plan.schema import FederationSettings, Plan, PrivacySettings, RoundSettings
 from fedrec.protection import Masks, NoProtection, ProtectionSettings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.messages import StepMessage, StepTask, Train, UploadHeader

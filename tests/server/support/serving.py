@@ -14,10 +14,10 @@ from server.support.driving import told_of
 from server.support.federations import Bench, authority, credentials, identity, operator
 
 from fedrec.clock import Clock
-from fedrec.config.local_sections import CoordinatorSettings
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.key_files import write_secret
 from fedrec.ids import RoundId
+from fedrec.settings.schema import CoordinatorSettings
 from fedrec.wire.convert import UPLOAD_HEADER
 from fedrec.wire.grpc_calls import open_channel
 from fedrec.wire.grpc_link import GrpcLink

@@ -18,9 +18,9 @@ from server.support.made_messages import (
 from server.support.steps import STEP_OF, stepwise
 from server.support.world import World
 
-from fedrec.config.schema import RoundSettings
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.schema import RoundSettings
 from fedrec.wire.messages import StepMessage
 from fedrec_server.rounds.events import (
     EpochInstalled,

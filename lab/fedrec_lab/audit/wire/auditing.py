@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrec.config.schema import Settings
 from fedrec.errors import DataError
+from fedrec.settings.schema import Settings
 from fedrec.wire.recording import SUFFIX, FrameReader
 from fedrec_lab.audit.wire.declared import BLOBS, file_kind
 from fedrec_lab.audit.wire.findings import (

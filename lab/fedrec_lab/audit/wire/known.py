@@ -15,11 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from fedrec.config.layout import protection_of
-from fedrec.config.local_sections import CoordinatorSettings
-from fedrec.config.plan import plan_to_json
-from fedrec.config.rows import ROW_STEP, padded_rows
-from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import DataError, FedrecError, KeysError, SettingsError
 from fedrec.identity.authority import AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
@@ -27,7 +22,12 @@ from fedrec.identity.epoch import MAX_BYTES, KeyEpoch
 from fedrec.identity.key_files import read_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.plan.agreement import plan_to_json
+from fedrec.plan.layout import protection_of
+from fedrec.plan.rows import ROW_STEP, padded_rows
+from fedrec.plan.schema import Plan
 from fedrec.protection import NoProtection, Protection, VectorSpec
+from fedrec.settings.schema import CoordinatorSettings, Settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec_lab.audit.wire.declared import file_kind
 from fedrec_lab.audit.wire.reading import PlainReader

@@ -20,12 +20,12 @@ from fedrec.algorithms import (
     Values,
 )
 from fedrec.algorithms.trained import MOST_SAMPLES
-from fedrec.config.schema import Settings
-from fedrec.config.starter import TUNED
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Protocol, Rates, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
 from fedrec.protection import ProtectionSettings
+from fedrec.settings.schema import Settings
+from fedrec.settings.starter import TUNED
 from fedrec.tensor_products import one_thread
 from fedrec.training.learner import Learner
 from fedrec.training.samplers import draw_samples

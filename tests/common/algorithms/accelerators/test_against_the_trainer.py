@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedrec.algorithms.accelerators import ACCELERATORS, accelerator_for
-from fedrec.config.algorithm import accelerator_of, algorithm_of, training_path
-from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.evaluation.metrics import MetricSums
+from fedrec.plan.agreement import plan_fingerprint
+from fedrec.plan.algorithm import accelerator_of, algorithm_of, training_path
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 # They compile.

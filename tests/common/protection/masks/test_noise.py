@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from common.protection.masks.cohort import Cohort
 
-from fedrec.config.layout import Layout, protection_of
-from fedrec.config.schema import Plan
 from fedrec.errors import RoundError, SettingsError
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.schema import Plan
 from fedrec.protection.masks import MaskWords, plan_masks
 from fedrec.protection.vector import Integers
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 N_ITEMS = 200

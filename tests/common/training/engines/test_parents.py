@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 # No main guard, as in a notebook: whoever imported this again would start processes for ever.
 SCRIPT = """
 import json, sys
-from fedrec.config.schema import Settings
+from fedrec.plan.schema import Settings
 from fedrec.data import generate, leave_one_out
 from fedrec_lab.simulation.federation import Federation
 from fedrec_lab.simulation.runner import simulate

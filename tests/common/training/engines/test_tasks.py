@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedrec.algorithms import FedMF
-from fedrec.config.local_sections import ClientSettings
+from fedrec.settings.schema import ClientSettings
 from fedrec.training.engines import choosing
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.engines.engine import Engine, Job, algorithm_from, can_be_made_again, recipe_of

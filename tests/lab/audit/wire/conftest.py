@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from made_federation import DemoData, Workspace, prepare
 
-from fedrec.config.schema import Plan
 from fedrec.data import generate
+from fedrec.plan.schema import Plan
 from fedrec.wire.recording import Frame, FrameReader, FrameWriter, Kind
 from fedrec.wire.v1 import update_pb2
 from fedrec_lab.audit.wire.findings import traffic_findings

@@ -11,12 +11,12 @@ import pytest
 from changed_keys import keep, rotate
 from made_federation import Workspace
 
-from fedrec.config.loading import load_settings
 from fedrec.errors import BadSignature, DataError, KeysError
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import canonical
+from fedrec.settings.loading import load_settings
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, update_pb2
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import make_epoch

@@ -1,1 +1,0 @@
-"""The coordinator as this client reaches it: connecting, trying again, counting bytes, stopping."""

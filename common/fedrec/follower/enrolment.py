@@ -1,0 +1,210 @@
+"""First contact: nothing that the coordinator says is believed before it was compared.
+
+The roster is signed by the authority whose key this client pinned; the plan is compared with
+what this client agreed to, the catalogue with the local file, and the protection's parameters
+with what this version plans for that vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedrec.data import Catalogue
+from fedrec.durable import write_whole
+from fedrec.errors import CatalogueMismatch, DataError, KeysError, PlanMismatch
+from fedrec.follower.membership import Membership, check_protocol, tag_key_of
+from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec.plan.agreement import Difference, plan_differences, plan_fingerprint, plan_from_json
+from fedrec.plan.exposure import check_exposure, check_sampling
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.schema import Plan
+from fedrec.protection import Member, Protection
+from fedrec.wire.link import Link
+from fedrec.wire.messages import FederationInfo
+
+_REMEDY = "Ask the operator which federation this coordinator serves."
+
+
+def enrol(
+    link: Link,
+    identity: Identity,
+    *,
+    authority_key: bytes,
+    catalogue_cache: Path,
+    expected: Plan,
+    catalogue_file: Path | None = None,
+    accept_exposure: bool = False,
+    secret_of: Callable[[int], bytes] | None = None,
+) -> Membership:
+    """Ask a coordinator for its federation, check everything and open the epoch.
+
+    Args:
+        link: the coordinator.
+        identity: this client's keys.
+        authority_key: the pinned public key of the data owners' authority.
+        catalogue_cache: where a fetched catalogue is kept.
+        expected: the local settings; what they give, and what decides privacy even where they
+            give nothing, must be the federation's.
+        catalogue_file: the catalogue that this client was given, if any.
+        accept_exposure: who runs this client knows what a plan without encryption exposes;
+            nobody else's word counts here.
+        secret_of: returns an epoch's secret key, to the key authority's revealer alone.
+
+    Raises:
+        VersionMismatch: another major protocol version.
+        PlanMismatch: the plan cannot be read, or is not what this client agreed to.
+        CatalogueMismatch: the local catalogue is another one.
+        RefusedError: the roster is not the authority's, this client is not in it, or the plan
+            exposes its users and nobody here accepted that.
+        NotInRoster: this client is neither a member nor the revealer.
+        KeysError: the epoch belongs to other settings, or its context holds a key.
+    """
+    info = link.federation(identity.client_id)
+    check_protocol(info.protocol_version)
+    plan = plan_from_json(info.plan_json)
+    _refuse(plan_differences(expected, plan))
+    check_exposure(plan, accepted=accept_exposure)
+    check_sampling(plan)
+    if plan.federation.name != info.federation:
+        raise PlanMismatch(
+            f"The coordinator calls itself {info.federation!r}, its plan is for "
+            f"{plan.federation.name!r}.",
+            remedy=_REMEDY,
+        )
+    catalogue = _catalogue(link, identity, info, catalogue_cache, catalogue_file)
+    roster, secrets = open_epoch(
+        roster_json=info.roster_json,
+        server_context=info.server_context,
+        wrapped=info.wrapped_secrets,
+        identity=identity,
+        pinned_authority_key=authority_key,
+    )
+    protection = _protection(plan, len(catalogue), roster, info)
+    return Membership(
+        identity=identity,
+        run=info.run,
+        plan=plan,
+        plan_fingerprint=plan_fingerprint(plan),
+        catalogue=catalogue,
+        catalogue_fingerprint=info.catalogue_fingerprint,
+        roster=roster,
+        secrets=secrets,
+        context=info.server_context,
+        protection=protection,
+        member=_half(protection, info, roster, secrets, secret_of),
+        layout=Layout.uncounted(plan, len(catalogue)),
+    )
+
+
+def _half(
+    protection: Protection,
+    info: FederationInfo,
+    roster: Roster,
+    secrets: EpochSecrets,
+    secret_of: Callable[[int], bytes] | None,
+) -> Member:
+    """Return what protects vectors here, and opens sums where this is for us to do."""
+    context, tag_key = info.server_context, tag_key_of(secrets, info.federation, roster.epoch)
+    if roster.revealer is not None and secret_of is None:
+        return protection.encryptor(context, secrets.protection_secret, tag_key=tag_key)
+    secret = secrets.protection_secret if protection.needs_reveal else b"none"
+    if roster.revealer is not None and secret_of is not None:
+        secret = secret_of(roster.epoch)
+    return protection.member(context, secret, tag_key=tag_key)
+
+
+def _refuse(differences: tuple[Difference, ...]) -> None:
+    if differences:
+        lines = " and ".join(difference.agreeing for difference in differences)
+        raise PlanMismatch(
+            f"The federation's plan is not what this client agreed to: "
+            f"{'; '.join(map(str, differences))}.",
+            remedy=f"Do not take part, or agree by setting {lines} in this client's settings file.",
+        )
+
+
+def _catalogue(
+    link: Link, identity: Identity, info: FederationInfo, cache: Path, local: Path | None
+) -> Catalogue:
+    """Return the federation's catalogue: the local one if given, else kept, else fetched."""
+    if local is not None:
+        catalogue = Catalogue.load(local)
+        if catalogue.fingerprint() != info.catalogue_fingerprint:
+            raise CatalogueMismatch(
+                f"The catalogue {local} has the fingerprint {catalogue.fingerprint()[:16]}, the "
+                f"federation's has {info.catalogue_fingerprint[:16]}.",
+                remedy="Ask for the federation's catalogue, or take data.catalogue out of the "
+                "settings to fetch it.",
+            )
+    else:
+        catalogue = _kept_or_fetched(link, identity, info, cache)
+    if len(catalogue) != info.n_items:
+        raise CatalogueMismatch(
+            f"The catalogue has {len(catalogue)} items, the coordinator says {info.n_items}.",
+            remedy=_REMEDY,
+        )
+    return catalogue
+
+
+def _kept_or_fetched(
+    link: Link, identity: Identity, info: FederationInfo, cache: Path
+) -> Catalogue:
+    try:
+        kept = Catalogue.load(cache)
+    except DataError:
+        kept = None
+    if kept is not None and kept.fingerprint() == info.catalogue_fingerprint:
+        return kept
+    write_whole(cache, link.catalogue(identity.client_id), private=True)
+    fetched = Catalogue.load(cache)
+    if fetched.fingerprint() != info.catalogue_fingerprint:
+        raise CatalogueMismatch(
+            "The coordinator sent another catalogue than the one it announced.", remedy=_REMEDY
+        )
+    return fetched
+
+
+def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) -> Protection:
+    """Return the protection that the authority signed, if it is the plan's as planned here."""
+    protection = protection_of(plan, n_items)
+    chosen = protection.chosen
+    expected = (
+        plan.federation.name,
+        info.epoch,
+        plan.protection.name,
+        chosen.fingerprint(),
+        "authority" if plan.authority_opens else "members",
+        plan.has_cells,
+    )
+    found = (
+        roster.federation,
+        roster.epoch,
+        roster.protection,
+        roster.protection_fingerprint,
+        roster.key_holder,
+        bool(roster.partition.cell_size),
+    )
+    names = (
+        "federation",
+        "epoch",
+        "protection",
+        "protection parameters",
+        "key holder",
+        "division into cells",
+    )
+    wrong = [
+        f"{name} {there!r} instead of {here!r}"
+        for name, there, here in zip(names, found, expected, strict=True)
+        if there != here
+    ]
+    if wrong:
+        raise KeysError(
+            f"The roster that the authority signed is for another federation: {', '.join(wrong)}.",
+            remedy="Use the settings and the release of fedrec of the federation, or ask its key "
+            "authority for an epoch that fits yours.",
+        )
+    protection.check_context(info.server_context)
+    return protection

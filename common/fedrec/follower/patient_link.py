@@ -1,0 +1,175 @@
+"""A link that outlives a coordinator's restart, counts the bytes, and waits in between."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from fedrec.errors import (
+    CorruptUpload,
+    FedrecError,
+    InternalError,
+    StorageError,
+    TooLarge,
+    Unreachable,
+)
+from fedrec.follower.stopping import StopSwitch
+from fedrec.wire.link import Link
+from fedrec.wire.messages import (
+    FederationInfo,
+    PublishedRound,
+    Report,
+    Reveal,
+    RevealStatement,
+    Snapshot,
+    StepMessage,
+    Task,
+    UploadHeader,
+)
+
+
+class Backoff:
+    """Pauses of a random length below a doubling bound.
+
+    Args:
+        stop: ends a pause early.
+        sleep: waits so many seconds.
+        jitter: returns a number from 0 to 1.
+        base_seconds: the bound of the first pause.
+        cap_seconds: the bound that is never exceeded.
+    """
+
+    def __init__(
+        self,
+        stop: StopSwitch,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+        base_seconds: float = 0.25,
+        cap_seconds: float = 10.0,
+    ) -> None:
+        self._stop = stop
+        self._sleep = sleep
+        self._jitter = jitter
+        self._base = base_seconds
+        self._cap = cap_seconds
+
+    def pause(self, attempt: int) -> float:
+        """Wait after the attempt of that number, from 0; return the seconds waited."""
+        seconds = self._jitter() * min(self._cap, self._base * 2.0 ** min(attempt, 30))
+        with self._stop.interruptible():
+            self._sleep(seconds)
+        return seconds
+
+
+PASSING = (Unreachable, StorageError, InternalError, TooLarge)
+"""Troubles of the coordinator that end without us: it is down, its disk is full, it failed, its
+limits are too low, or it still counts streams that broke off."""
+CORRUPT_TRIES = 5
+
+
+@dataclass(slots=True)
+class Meter:
+    """Bytes sent and received: payloads, and the headers and statements that are signed."""
+
+    sent: int = 0
+    received: int = 0
+
+
+def patient_link(
+    link: Link,
+    meter: Meter,
+    stop: StopSwitch,
+    backoff: Backoff,
+    on_trouble: Callable[[FedrecError], None],
+    *,
+    on_answer: Callable[[int], None] = lambda failed: None,
+    maximum_attempts: int = 0,
+) -> Link:
+    """Return a link that repeats every call on another one until the coordinator answers.
+
+    Every call of the protocol is idempotent, so repeating one is always safe.
+
+    Args:
+        link: the link to be patient with.
+        meter: counts what is sent, at every attempt anew, and received.
+        stop: interrupts waiting.
+        backoff: how long to pause.
+        on_trouble: told what failed, once until something else does.
+        on_answer: told how many attempts in a row had failed, once one succeeds.
+        maximum_attempts: give up after so many in a row; 0 never does.
+    """
+
+    def call(method: Callable[..., Any], /, *sent: Any, **named: Any) -> Any:
+        attempt, corrupt, told = 0, 0, ""
+        while True:
+            meter.sent += _payload_bytes(*sent)
+            try:
+                answer = stop.aside(partial(method, *sent, **named))
+            except PASSING as error:
+                if 0 < maximum_attempts <= attempt + 1:
+                    raise
+                problem: FedrecError = error
+            except CorruptUpload as error:
+                # Counted alone: a line that was down for an hour cuts streams as it comes back.
+                corrupt += 1
+                if corrupt == CORRUPT_TRIES:
+                    raise
+                problem = error
+            else:
+                meter.received += _payload_bytes(answer)
+                if attempt:
+                    on_answer(attempt)
+                return answer
+            # Every answer of a coordinator whose disk is full has an incident of its own.
+            trouble = problem.message.replace(problem.incident, "")
+            if trouble != told:
+                on_trouble(problem)
+                told = trouble
+            backoff.pause(attempt)
+            attempt += 1
+
+    # It has the methods of the link that it calls, with their types.
+    return cast(Link, _Called(link, call))
+
+
+class _Called:
+    """Makes every call of a link by one function; closing is none."""
+
+    def __init__(self, link: Link, call: Callable[..., Any]) -> None:
+        self._link = link
+        self._call = call
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self._call, getattr(self._link, method))
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._link.close()
+
+
+def _payload_bytes(*values: object) -> int:
+    """Return the bytes that are payload, or signed, of a link's arguments or answers."""
+    total = 0
+    for value in values:
+        match value:
+            case bytes():
+                total += len(value)
+            case UploadHeader() | RevealStatement() | Report() | StepMessage():
+                total += len(value.statement()) + len(value.signature)
+            case FederationInfo():
+                total += _payload_bytes(value.plan_json, value.roster_json)
+                total += _payload_bytes(value.server_context, value.wrapped_secrets)
+            case PublishedRound():
+                total += _payload_bytes(value.blob, value.statement, *value.contributions)
+            case Snapshot():
+                total += _payload_bytes(value.blob, value.statement, *value.reports)
+            case Task(task=Reveal(contributions=contributions)):
+                total += _payload_bytes(*contributions)
+            case _:
+                pass
+    return total

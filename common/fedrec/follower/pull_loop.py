@@ -1,0 +1,177 @@
+"""The pull loop: ask what to do, do it, ask again; for ever, through every interruption."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from fedrec.clock import Clock
+from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError
+from fedrec.follower.catching_up import CatchingUp
+from fedrec.follower.context import RoundContext
+from fedrec.follower.patient_link import Backoff
+from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.rollback_detection import RollbackDetection
+from fedrec.follower.run_binding import epoch_went_back
+from fedrec.follower.shared_model import SharedModel
+from fedrec.follower.stopping import StopSwitch
+from fedrec.ids import RoundId
+from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Task, Train, Wait
+
+Work = Wait | Train | StepTask | Reveal | MakeSnapshot | Finished
+POLL_SECONDS = 30.0
+BRISK_SECONDS = 0.5
+"""An answer without work that came faster than this is not asked for again at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochChanged:
+    """The federation has newer keys than this session: enrol again."""
+
+    epoch: int
+
+
+class PullLoop(ABC):
+    """The pull loop of one run and key epoch, whatever the work.
+
+    Args:
+        stop: the request to stop.
+        backoff: how long to pause when there is nothing to do.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        context: RoundContext[SharedModel],
+        stop: StopSwitch,
+        backoff: Backoff,
+        clock: Clock,
+    ) -> None:
+        self._membership = context.membership
+        self._link = context.link
+        self._model = context.model
+        self._store = context.store
+        self._journal = context.journal
+        self._stop = stop
+        self._backoff = backoff
+        self._clock = clock
+        self._rollbacks = RollbackDetection(context)
+        self._catching_up = CatchingUp(context)
+        self._pause_is_told = False
+
+    def run(self) -> Finished | EpochChanged:
+        """Work until the run is over or the keys changed.
+
+        Raises:
+            Stopped: somebody asked to stop; everything is saved.
+            FedrecError: the client cannot, or must not, go on.
+        """
+        self._begin()
+        # Whether the last report arrived before a crash, or under the keys before, nobody knows.
+        self._catching_up.report(self._model.version)
+        idle = 0
+        while True:
+            self._stop.check()
+            self._tell_pause()
+            asked = self._clock.now()
+            task = self._link.next_task(
+                self._membership.client_id,
+                self._membership.run,
+                self._model.version,
+                wait_seconds=POLL_SECONDS,
+                remembered=self._rollbacks.remembered(),
+            )
+            brisk = self._clock.now() - asked < BRISK_SECONDS
+            if not self._rollbacks.agrees(task):
+                self._backoff.pause(idle)
+                idle += 1
+                continue
+            before = self._model.version
+            worked = self._do(task)
+            if isinstance(task.task, Finished):
+                return self._finish(task.task)
+            changed = _newer_epoch(task, self._membership.epoch)
+            if changed is not None:
+                self._journal.tell("epoch_changed", detail=f"key epoch {changed.epoch}")
+                return changed
+            if worked or self._model.version > before:
+                idle = 0
+            elif brisk:
+                self._backoff.pause(idle)
+                idle += 1
+
+    def _tell_pause(self) -> None:
+        """Say once for what this client waits where its cell is paused."""
+        if self._pause_is_told or not self._paused:
+            return
+        self._pause_is_told = True
+        detail = (
+            f"cell {self._paused}, of which this client is, takes part no more: one of its clients "
+            "sent what no honest client sends; this one waits until the key authority takes the "
+            f"cell in again (fedrec keys roster resume {self._paused})"
+        )
+        self._journal.tell("cell_paused", self._model.version, detail=detail)
+
+    @property
+    def _paused(self) -> int:
+        """The number of this client's cell where the key authority paused it; else 0."""
+        return self._membership.paused_by(self._store.state.statement)
+
+    def _do(self, task: Task) -> bool:
+        """Catch up and do one task; tell whether there was something to do."""
+        self._catching_up.catch_up(task.published_round)
+        if _newer_epoch(task, self._membership.epoch) is not None:
+            return True
+        self._catching_up.report(task.published_round)
+        try:
+            return self._answer(task.task)
+        except RevealRefused as error:
+            self._journal.tell("reveal_refused", _round_of(task), detail=error.message)
+            return False
+        except RoundError as error:
+            # The coordinator and we crossed: what it asked for is over. It will ask anew.
+            self._journal.tell("stale", _round_of(task), detail=error.message)
+            return False
+
+    @abstractmethod
+    def _answer(self, work: Work) -> bool:
+        """Do what the coordinator asks for; tell whether there was something to do."""
+
+    def _begin(self) -> None:
+        """Do what comes before the first question."""
+        self._journal.tell(
+            "joined", detail=f"{self._membership.run}, key epoch {self._membership.epoch}"
+        )
+
+    def _finish(self, finished: Finished) -> Finished:
+        number = self._store.in_progress
+        if number is not None:
+            self._store.roll_back()
+            self._journal.settle(number, "abandoned")
+        self._journal.tell("finished", detail=finished.reason)
+        return finished
+
+
+def why_behind(error: NotInRoster | CoordinatorWentBack, store: PrivateStore) -> str:
+    """Return why a party waits for a coordinator whose key epoch is older than its own.
+
+    Raises:
+        NotInRoster: the roster that does not list this party is no older one.
+    """
+    if isinstance(error, NotInRoster):
+        known = store.state.epoch if store.is_bound else 0
+        if not 0 < error.epoch < known:
+            raise error
+        error = epoch_went_back(known, error.epoch)
+    return error.message
+
+
+def _round_of(task: Task) -> RoundId | None:
+    return None if isinstance(task.task, Wait | Finished) else task.task.round
+
+
+def _newer_epoch(task: Task, epoch: int) -> EpochChanged | None:
+    found = task.epoch
+    if isinstance(task.task, Train | StepTask | Reveal):
+        found = max(found, task.task.epoch)
+    return EpochChanged(epoch=found) if found > epoch else None

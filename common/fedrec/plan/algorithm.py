@@ -1,0 +1,95 @@
+"""The algorithm of a plan: its class, the one for a catalogue, and what it has to say."""
+
+from __future__ import annotations
+
+from fedrec.algorithms import ALGORITHMS, About, Algorithm, Circumstances, Shapes
+from fedrec.algorithms.accelerators import Accelerator, accelerator_for
+from fedrec.algorithms.declarations import SumNoise
+from fedrec.algorithms.trained import TRAINER_VERSION
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.schema import Plan
+
+
+def algorithm_type(plan: Plan) -> type[Algorithm]:
+    """Return the class that a plan names."""
+    return ALGORITHMS[plan.algorithm.name]
+
+
+def algorithm_of(plan: Plan, n_items: int) -> Algorithm:
+    """Return a plan's algorithm for a catalogue of so many items.
+
+    Raises:
+        SettingsError: when it cannot be made for so many.
+    """
+    shapes = Shapes(
+        n_items=n_items,
+        seed=plan.federation.seed,
+        update=plan.update,
+        n_rounds=plan.rounds.total,
+        minimum_item_users=plan.federation.minimum_item_users,
+        noise=_noise_of(plan),
+    )
+    return algorithm_type(plan)(plan.algorithm, shapes)
+
+
+def _noise_of(plan: Plan) -> SumNoise | None:
+    mechanism = mechanism_of(plan)
+    if mechanism is None:
+        return None
+    step = plan.update.clip * 2.0**-plan.update.fraction_bits
+    return SumNoise(
+        clip=plan.privacy.clip, deviation=mechanism.deviation * step, users=mechanism.divisor
+    )
+
+
+def accelerator_of(plan: Plan) -> Accelerator | None:
+    """Return what trains a plan's users on a processor in place of the trainer, or None.
+
+    It follows from the plan alone: never from load, size, or what a machine has installed. Noise
+    needs users' changes one by one, which compiled code does not hand over.
+    """
+    if not plan.training.accelerated or plan.privacy.mechanism != "none":
+        return None
+    algorithm = algorithm_of(plan, 1)
+    return None if algorithm.upload_noise else accelerator_for(algorithm)
+
+
+def training_path(plan: Plan) -> str:
+    """Return what trains on a processor, with its version: other paths give other bits."""
+    accelerator = accelerator_of(plan)
+    if accelerator is not None:
+        return f"{plan.algorithm.name} accelerator {accelerator.version}"
+    return f"trainer {TRAINER_VERSION}"
+
+
+def about_algorithm(plan: Plan) -> About:
+    """Return what is said of a plan's algorithm, and what it goes with."""
+    return algorithm_type(plan).about
+
+
+def divides_by_count(plan: Plan) -> bool:
+    """Tell whether training rounds are divided by what the last count round found.
+
+    They are over exactly those whom it counted; without some of these, the others count again.
+    Nobody counts under noise.
+    """
+    return about_algorithm(plan).exact and plan.privacy.mechanism == "none"
+
+
+def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:
+    """Return what somebody who chooses a plan's algorithm should know.
+
+    Args:
+        n_items: size of the catalogue; 0 where nobody knows.
+    """
+    return about_algorithm(plan).warnings(
+        Circumstances(
+            settings=plan.algorithm,
+            update=plan.update,
+            n_items=n_items,
+            n_rounds=plan.rounds.total,
+            minimum_item_users=plan.federation.minimum_item_users,
+            minimum_clients=plan.rounds.minimum_clients,
+            under_noise=plan.privacy.mechanism != "none",
+        )
+    )

@@ -1,0 +1,422 @@
+"""Which choices go together: one table for the four seams, and the rules between their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.errors import SettingsError
+from fedrec.plan.algorithm import about_algorithm, algorithm_of
+from fedrec.plan.layout import vector_spec
+from fedrec.plan.privacy import privacy_problems
+from fedrec.plan.schema import Plan
+from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.section import Section, as_toml
+from fedrec.updates import UPDATES
+
+Problem = tuple[tuple[str, ...], str]
+
+
+def index_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what contradicts indices in the clear: the settings and a sentence."""
+    update, name = plan.update, plan.protection.name
+    if update.indices == "hidden" or update.structure != "topk":
+        return
+    advice = "or leave update.indices out, which sends zeros along."
+    if PROTECTIONS[name].without_entries:
+        yield (
+            ("update.indices", "protection.name"),
+            f'update.indices is "clear", but under {name} {PROTECTIONS[name].without_entries}. Set '
+            f'protection.name = "paillier" with protection.preset = "single-3072", {advice}',
+        )
+    elif plan.protection.preset.startswith(("packed", "default")):
+        yield (
+            ("protection.preset", "update.indices"),
+            f'update.indices is "clear", but under paillier/{plan.protection.preset} '
+            "values share ciphertexts: clients' indices differ, and nobody can move a slot inside "
+            "a ciphertext to where another client has it. Set protection.preset = "
+            f'"single-3072", {advice}',
+        )
+    if update.compress == "client":
+        yield (
+            ("update.compress", "update.indices"),
+            'update.compress is "client", which is for clients of several users, but '
+            'under update.indices = "clear" a client is one user. Set update.compress = "user", '
+            + advice,
+        )
+    if plan.privacy.mechanism != "none":
+        yield (
+            ("update.indices", "privacy.mechanism"),
+            f'update.indices is "clear", but privacy.mechanism = '
+            f'"{plan.privacy.mechanism}" puts noise on every value, so that none could be left '
+            'out. Set update.indices = "hidden", or privacy.mechanism = "none".',
+        )
+
+
+NEGATIVES_RANKED = 99
+_CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation.protocol")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """A row of the table: any choice of each column goes with any of the others.
+
+    Attributes:
+        reason: why an algorithm goes with nothing else than the row says.
+    """
+
+    algorithm: str
+    updates: tuple[str, ...]
+    protections: tuple[str, ...]
+    protocols: tuple[str, ...]
+    reason: str
+
+    def choices(self) -> Iterator[tuple[str, ...]]:
+        """Yield every (algorithm, update, protection, protocol) of this row."""
+        return product((self.algorithm,), self.updates, self.protections, self.protocols)
+
+
+COMBINATIONS: tuple[Combination, ...] = tuple(
+    Combination(
+        algorithm=name,
+        updates=kind.about.updates,
+        protections=kind.about.protections or tuple(PROTECTIONS),
+        protocols=kind.about.protocols,
+        reason=kind.about.combination_reason,
+    )
+    for name, kind in ALGORITHMS.items()
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Settings that contradict each other.
+
+    Attributes:
+        keys: the dotted keys involved, the one to change first.
+        sentence: what was found, what is needed and what would work.
+    """
+
+    keys: tuple[str, ...]
+    sentence: str
+
+
+def find_conflicts(
+    plan: Plan, combinations: tuple[Combination, ...] = COMBINATIONS
+) -> list[Conflict]:
+    """Return every contradiction in a plan, with the settings that it is about."""
+    found = list(_outside(plan, combinations))
+    for rule in _RULES:
+        found.extend(rule(plan))
+    # The planner's own words are about numbers that must make sense to begin with.
+    return found or list(_unplannable(plan))
+
+
+def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conflict]:
+    wanted = (
+        plan.algorithm.name,
+        plan.update.structure,
+        plan.protection.name,
+        plan.evaluation.protocol,
+    )
+    possible = [(row, choice) for row in combinations for choice in row.choices()]
+    if wanted in [choice for _, choice in possible]:
+        return
+
+    def distance(choice: tuple[str, ...]) -> int:
+        return sum(a != b for a, b in zip(choice, wanted, strict=True))
+
+    # Settings that chose an algorithm keep it if anything goes with it at all.
+    row, nearest = min(possible, key=lambda pair: (pair[1][0] != wanted[0], distance(pair[1])))
+    changed = [index for index in range(len(wanted)) if nearest[index] != wanted[index]]
+    advice = " and ".join(f'{_CHOICES[index]} = "{nearest[index]}"' for index in changed)
+    yield Conflict(
+        keys=tuple(_CHOICES[index] for index in changed),
+        sentence=f"{' + '.join(wanted)} is no meaningful combination: {row.reason} The nearest "
+        f"that works has {advice}.",
+    )
+
+
+def _algorithm(plan: Plan) -> Iterator[Conflict]:
+    problem = about_algorithm(plan).contradiction(plan.algorithm)
+    if problem:
+        yield Conflict(keys=problem[0], sentence=problem[1])
+
+
+def _rank(plan: Plan) -> Iterator[Conflict]:
+    """Refuse ranks that the length of the vectors does not allow."""
+    dim = getattr(plan.algorithm, "dim", None)
+    if dim is None or plan.update.structure not in about_algorithm(plan).updates:
+        return
+    problem = UPDATES[plan.update.structure].problem(plan.update, dim)
+    if problem:
+        yield Conflict(keys=("update.rank", "algorithm.dim"), sentence=problem)
+
+
+def _needs(plan: Plan) -> Iterator[Conflict]:
+    """Refuse an update structure that an algorithm goes with under other settings only."""
+    structure = plan.update.structure
+    needs = about_algorithm(plan).needs.get(structure)
+    for name, value in {} if needs is None else needs.settings.items():
+        assert needs is not None
+        if getattr(plan.algorithm, name) != value:
+            yield Conflict(
+                keys=("update.structure", f"algorithm.{name}"),
+                sentence=f'update.structure is "{structure}", but algorithm.{name} is '
+                f"{as_toml(getattr(plan.algorithm, name))}. {needs.reason} Set algorithm.{name} = "
+                f'{as_toml(value)}, or update.structure = "dense".',
+            )
+
+
+def _everybody(plan: Plan) -> Iterator[Conflict]:
+    """Refuse rounds that leave somebody out where their sums belong together."""
+    rounds = plan.rounds
+    reason = about_algorithm(plan).needs_everybody_with(plan.algorithm)
+    if not reason:
+        return
+    if rounds.user_fraction < 1:
+        yield Conflict(
+            keys=("rounds.user_fraction",),
+            sentence=f"rounds.user_fraction is {rounds.user_fraction:g}, but {reason} over the "
+            "same users. Set rounds.user_fraction = 1.",
+        )
+    for key in ("clients_per_round", "cells_per_round"):
+        if getattr(rounds, key):
+            yield Conflict(
+                keys=(f"rounds.{key}",),
+                sentence=f"rounds.{key} is {getattr(rounds, key)}, but {reason} over the same "
+                f"clients. Set rounds.{key} = 0, which asks everybody.",
+            )
+
+
+def _sampling(plan: Plan) -> Iterator[Conflict]:
+    """Refuse a fixed number of users where it would be all of them."""
+    if plan.rounds.user_sampling == "count" and plan.rounds.user_fraction == 1:
+        yield Conflict(
+            keys=("rounds.user_sampling", "rounds.user_fraction"),
+            sentence='rounds.user_sampling is "count", but rounds.user_fraction is 1, so that '
+            "all users take part. Lower rounds.user_fraction, or leave rounds.user_sampling out.",
+        )
+
+
+def _unused(plan: Plan) -> Iterator[Conflict]:
+    """Refuse settings that have no say beside the others: they would be ignored."""
+    for name in type(plan).model_fields:
+        section = getattr(plan, name)
+        for keys, sentence in section.without_use(name) if isinstance(section, Section) else ():
+            yield Conflict(keys=keys, sentence=sentence)
+
+
+def _indices(plan: Plan) -> Iterator[Conflict]:
+    for keys, sentence in index_problems(plan):
+        yield Conflict(keys=keys, sentence=sentence)
+
+
+def _unclipped(plan: Plan) -> Iterator[Conflict]:
+    """Refuse a public range where it has no say in what users contribute."""
+    if about_algorithm(plan).clips:
+        return
+    for name in ("clip", "fraction_bits"):
+        default = type(plan.update).model_fields[name].default
+        if getattr(plan.update, name) != default:
+            yield Conflict(
+                keys=(f"update.{name}", "algorithm.name"),
+                sentence=f"update.{name} is set, but has no say in what {plan.algorithm.name} "
+                f"sums: {about_algorithm(plan).range_instead}. Leave it out.",
+            )
+
+
+def _preset(plan: Plan) -> Iterator[Conflict]:
+    """Ask the planner for the least that there is to sum: it only refuses unknown names."""
+    name, preset = plan.protection.name, plan.protection.preset
+    least = SegmentSpec(name="least", length=1, max_abs_sum=1)
+    try:
+        PROTECTIONS[name].plan(VectorSpec(segments=(least,), max_summands=1), preset=preset)
+    except SettingsError as error:
+        yield Conflict(
+            keys=("protection.preset", "protection.name"),
+            sentence=f'protection.preset is "{preset}", but {error} Set protection.preset = '
+            f'"{PROTECTIONS[name].presets[0]}".',
+        )
+
+
+def _summands(plan: Plan) -> Iterator[Conflict]:
+    rounds, protection = plan.rounds, plan.protection.name
+    if protection == "none":
+        return
+    if rounds.minimum_summands < FEWEST_SUMMANDS:
+        yield Conflict(
+            keys=("rounds.minimum_summands",),
+            sentence=f"rounds.minimum_summands is {rounds.minimum_summands}, but under "
+            f"{protection} a sum of fewer than {FEWEST_SUMMANDS} clients is never revealed: with "
+            "two, each could compute the other's update. Set rounds.minimum_summands = "
+            f"{FEWEST_SUMMANDS} or more.",
+        )
+    needed = max(rounds.minimum_summands, FEWEST_SUMMANDS)
+    if rounds.minimum_clients < needed:
+        yield Conflict(
+            keys=("rounds.minimum_clients", "rounds.minimum_summands"),
+            sentence=f"rounds.minimum_clients is {rounds.minimum_clients}, but under {protection} "
+            f"a round can only be revealed with {needed} clients. Set rounds.minimum_clients = "
+            f'{needed} or more, or protection.name = "none".',
+        )
+
+
+def _protection_settings(plan: Plan) -> Iterator[Conflict]:
+    """Refuse settings of other protections: they would be ignored."""
+    own = PROTECTIONS[plan.protection.name].own_settings
+    every = [key for kind in PROTECTIONS.values() for key in kind.own_settings]
+    for key in dict.fromkeys(every):
+        section, name = key.split(".")
+        part = getattr(plan, section)
+        if key in own or getattr(part, name) == type(part).model_fields[name].default:
+            continue
+        having = [name for name, kind in PROTECTIONS.items() if key in kind.own_settings]
+        yield Conflict(
+            keys=(key, "protection.name"),
+            sentence=f"{key} is set, but {plan.protection.name} has no use for it, only "
+            f"{' and '.join(having)}. Leave it out, or set protection.name = "
+            f'"{having[0]}".',
+        )
+
+
+def _key_holder(plan: Plan) -> Iterator[Conflict]:
+    """Refuse to keep a key from clients without which they cannot encrypt."""
+    name = plan.protection.name
+    if plan.authority_opens and not PROTECTIONS[name].has_encryptor:
+        yield Conflict(
+            keys=("protection.key_holder", "protection.name"),
+            sentence=f'protection.key_holder is "authority", but {name} has no key that only '
+            "encrypts: who sends an update under it can open sums, too. Set "
+            'protection.key_holder = "members", or protection.name = "bfv".',
+        )
+
+
+def _sizes(plan: Plan) -> Iterator[Conflict]:
+    """Refuse rounds of a size that does not withstand what the protection should."""
+    rounds = plan.rounds
+    least = max(FEWEST_SUMMANDS, rounds.minimum_clients, rounds.minimum_summands)
+    most = max(least, plan.most_in_cells)
+    try:
+        PROTECTIONS[plan.protection.name].check_sizes(least, most, plan.protection)
+    except SettingsError as error:
+        yield Conflict(
+            keys=("protection.dropout_share", "protection.corrupt_share"),
+            sentence=f"Rounds of {least} to {most} clients are possible, but: {error}",
+        )
+
+
+def _clients(plan: Plan) -> Iterator[Conflict]:
+    rounds = plan.rounds
+    asked = rounds.clients_per_round
+    yield from _asked(plan)
+    if asked and asked < rounds.minimum_clients:
+        yield Conflict(
+            keys=("rounds.clients_per_round", "rounds.minimum_clients"),
+            sentence=f"rounds.clients_per_round is {asked}, but rounds.minimum_clients is "
+            f"{rounds.minimum_clients}, so that every round would be abandoned. Set "
+            f"rounds.clients_per_round = {rounds.minimum_clients} or more, or 0 to ask everybody.",
+        )
+    yield from _unopened(plan)
+    key = "cells_per_round" if plan.has_cells else "clients_per_round"
+    if rounds.over_provision > 1 and not getattr(rounds, key):
+        yield Conflict(
+            keys=("rounds.over_provision", f"rounds.{key}"),
+            sentence=f"rounds.over_provision is {rounds.over_provision:g}, but rounds.{key} is 0, "
+            f"which asks every client already. Set rounds.{key} to the number wanted, or leave "
+            "over_provision out.",
+        )
+
+
+def _asked(plan: Plan) -> Iterator[Conflict]:
+    """Refuse to count clients where cells are asked, and the other way round."""
+    used, other = "clients_per_round", "cells_per_round"
+    reason = "nothing here is summed by cells: a reader of a sum could read single updates, too"
+    if plan.has_cells:
+        used, other = other, used
+        reason = "clients are summed in whole cells, so that no two sums differ by fewer"
+    if getattr(plan.rounds, other):
+        yield Conflict(
+            keys=(f"rounds.{other}", "protection.name"),
+            sentence=f"rounds.{other} is {getattr(plan.rounds, other)}, but {reason}. Set "
+            f"rounds.{used}, or rounds.{other} = 0.",
+        )
+
+
+def _unopened(plan: Plan) -> Iterator[Conflict]:
+    """Sums that the key authority neither adds up itself nor knows by their tags."""
+    from fedrec.protection import PROTECTIONS
+
+    rounds, limit = plan.rounds, plan.rounds.recompute_limit
+    protection = PROTECTIONS[plan.protection.name]
+    alone = plan.authority_opens
+    if not (protection.needs_reveal and alone) or protection.can_tag:
+        return
+    count = rounds.minimum_clients
+    if count > limit:
+        yield Conflict(
+            keys=("rounds.recompute_limit", "rounds.minimum_clients"),
+            sentence=f"rounds.minimum_clients is {count}, but rounds.recompute_limit is {limit}, "
+            f"and under {protection.name} no round sums more updates than the key authority adds "
+            f"up itself. Set rounds.recompute_limit = {count}, lower rounds.minimum_clients to "
+            f'{limit}, or set protection.name = "bfv", whose sums carry tags.',
+        )
+
+
+def _protocol(plan: Plan) -> Iterator[Conflict]:
+    protocol, at = plan.evaluation.protocol, plan.evaluation.at
+    if protocol != "full" and at > NEGATIVES_RANKED:
+        yield Conflict(
+            keys=("evaluation.at", "evaluation.protocol"),
+            sentence=f"evaluation.at is {at}, but the protocol {protocol} ranks the held-out item "
+            f"among {NEGATIVES_RANKED} others, so that it is always found. Set evaluation.at = "
+            f'{NEGATIVES_RANKED} or less, or evaluation.protocol = "full".',
+        )
+
+
+def _privacy(plan: Plan) -> Iterator[Conflict]:
+    for keys, sentence in privacy_problems(plan):
+        yield Conflict(keys=keys, sentence=sentence)
+
+
+_RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
+    _algorithm,
+    _rank,
+    _needs,
+    _everybody,
+    _unused,
+    _indices,
+    _unclipped,
+    _preset,
+    _summands,
+    _protection_settings,
+    _key_holder,
+    _sizes,
+    _clients,
+    _protocol,
+    _privacy,
+    _sampling,
+)
+
+
+def _unplannable(plan: Plan) -> Iterator[Conflict]:
+    """Ask the protection's planner, with a catalogue of one item: bounds do not depend on more."""
+    try:
+        # What an algorithm itself finds wrong is not about sums.
+        _ = algorithm_of(plan, 1).tensors
+    except SettingsError as error:
+        yield Conflict(keys=("rounds.total", "algorithm.name"), sentence=str(error))
+        return
+    try:
+        kind = PROTECTIONS[plan.protection.name]
+        kind.plan(vector_spec(plan, 1), preset=plan.protection.preset)
+    except SettingsError as error:
+        yield Conflict(
+            keys=("protection.preset", "federation.maximum_users", "update.fraction_bits"),
+            sentence=f"{plan.protection.name}/{plan.protection.preset} cannot sum what "
+            "federation.maximum_users, update.fraction_bits and rounds.recompute_limit ask for: "
+            f"{error}",
+        )

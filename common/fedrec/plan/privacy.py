@@ -1,0 +1,369 @@
+"""What a plan promises, who has to be honest for it, and what its noise goes with and costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.errors import SettingsError
+from fedrec.plan.algorithm import about_algorithm, algorithm_of
+from fedrec.plan.layout import Layout
+from fedrec.plan.noise import mechanism_of
+from fedrec.plan.schema import Plan
+from fedrec.privacy import Mechanism
+from fedrec.privacy.gaussian import FEWEST_STEPS
+from fedrec.protection import PROTECTIONS
+
+Problem = tuple[tuple[str, ...], str]
+_COUNTS = "users"
+
+
+def privacy_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what contradicts a plan's privacy: the settings and a sentence."""
+    if plan.privacy.mechanism == "none":
+        return
+    yield from _own_noise(plan)
+    yield from _algorithm(plan)
+    yield from _update(plan)
+    yield from _protection(plan)
+    yield from _noise(plan)
+
+
+def _own_noise(plan: Plan) -> Iterator[Problem]:
+    if algorithm_of(plan, 1).upload_noise is not None:
+        yield (
+            ("privacy.mechanism", "algorithm.name"),
+            f"{plan.algorithm.name} is set to put its paper's noise on every upload, and "
+            f"privacy.mechanism is {plan.privacy.mechanism!r}: nobody accounts for both together. "
+            'Leave the algorithm\'s own noise out, or set privacy.mechanism = "none".',
+        )
+
+
+def _algorithm(plan: Plan) -> Iterator[Problem]:
+    reason = about_algorithm(plan).not_under_noise
+    if reason:
+        able = [name for name, kind in ALGORITHMS.items() if not kind.about.not_under_noise]
+        yield (
+            ("algorithm.name", "privacy.mechanism"),
+            f"algorithm.name = {plan.algorithm.name!r} cannot be trained with "
+            f"privacy.mechanism = {plan.privacy.mechanism!r}: {reason}. Set "
+            f"algorithm.name to one of {', '.join(able)}.",
+        )
+        return
+    try:
+        tensors = algorithm_of(plan, 1).tensors
+    except SettingsError:
+        # Told with its own keys where all of a plan's sums are planned.
+        return
+    divisors = [tensor.name for tensor in tensors if not tensor.signed and tensor.name != _COUNTS]
+    if divisors:
+        yield (
+            ("privacy.mechanism", "update.normaliser", "algorithm.name"),
+            f"Sums are divided by what users send as {' and '.join(divisors)}, which would tell "
+            "about them; under privacy the divisor is the fixed privacy.expected_users. Weigh "
+            'users equally: update.normaliser = "item", or the algorithm\'s own weighting by '
+            "users.",
+        )
+
+
+def _update(plan: Plan) -> Iterator[Problem]:
+    if plan.update.structure in ("svd", "topk") and plan.update.compress == "client":
+        yield (
+            ("update.compress", "privacy.mechanism"),
+            'update.compress is "client", which changes a sum after its users were clipped, so '
+            'that nothing bounds what one of them does to it. Set update.compress = "user".',
+        )
+
+
+def _protection(plan: Plan) -> Iterator[Problem]:
+    name = plan.protection.name
+    if plan.privacy.mechanism == "gaussian" and name == "none":
+        yield (
+            ("protection.name", "privacy.mechanism"),
+            'privacy.mechanism is "gaussian", but protection.name is "none": the coordinator reads '
+            "every client's update, on which lies only that client's share of the noise. Set "
+            'protection.name = "bfv", or privacy.mechanism = "laplace", whose noise is enough for '
+            "each client alone.",
+        )
+    shares = (plan.privacy.colluding_share, plan.protection.corrupt_share)
+    if "protection.corrupt_share" in PROTECTIONS[name].own_settings and shares[0] > shares[1]:
+        yield (
+            ("privacy.colluding_share", "protection.corrupt_share"),
+            f"privacy.colluding_share is {shares[0]:g}, but protection.corrupt_share is "
+            f"{shares[1]:g}: against more than that {name} hide no single update, on which lies "
+            "only its client's share of the noise. Set protection.corrupt_share = "
+            f"{shares[0]:g} or more.",
+        )
+
+
+def _noise(plan: Plan) -> Iterator[Problem]:
+    mechanism = mechanism_of(plan)
+    if mechanism is None:
+        return
+    step = plan.update.clip * 2.0**-plan.update.fraction_bits
+    if plan.privacy.clip < step:
+        yield (
+            ("privacy.clip", "update.fraction_bits", "update.clip"),
+            f"privacy.clip = {plan.privacy.clip:g} is less than one step of the grid, which is "
+            f"update.clip x 2^-update.fraction_bits = {step:.3g}: nothing that a user sends would "
+            "be left. Raise privacy.clip or update.fraction_bits.",
+        )
+        return
+    if mechanism.share < FEWEST_STEPS:
+        yield (
+            ("update.fraction_bits", "privacy.clip", "privacy.noise_multiplier"),
+            f"One client's noise is {mechanism.share} steps of the grid, fewer than the "
+            f"{FEWEST_STEPS} for which its law is proven. Raise update.fraction_bits, "
+            "privacy.clip or privacy.noise_multiplier.",
+        )
+        # What such noise costs is not known either.
+        return
+    if mechanism.most_sums == 0:
+        yield (
+            ("privacy.noise_multiplier", "privacy.epsilon"),
+            f"One round costs epsilon {mechanism.epsilon_after(1):.3g}, more than "
+            f"privacy.epsilon = {plan.privacy.epsilon:g}, so that no round could open. Raise "
+            "privacy.noise_multiplier, or leave it out: 0 takes the least that is enough.",
+        )
+
+
+NO_DIFFERENTIAL_PRIVACY = (
+    "No differential privacy: no noise was added, so there is no epsilon. What was released are "
+    "exact sums over all participating users. A user's values are clipped to a public range, "
+    "which bounds an influence but hides nothing. Somebody who knows everybody else's data can "
+    "compute the last user's from a sum."
+)
+NOT_COVERED = (
+    "Not covered: which clients took part and when, how long they took, message sizes (all alike), "
+    "the settings, and that training may stop with an error. Item counts and metrics are not "
+    "released at all: they are zero in every sum.",
+    "Not covered: what a user's own client knows and shows, the figures that a simulation prints, "
+    "and other runs on the same data, which each client counts in a ledger of its own.",
+)
+_GAUSSIAN = (
+    "User-level differential privacy with Gaussian noise: epsilon {epsilon:.4g} at delta "
+    "{delta:g} for a user who took part in {rounds} noisy sums, the most that "
+    "privacy.rounds_per_user allowed. Neighbouring federations differ in one user's whole data, "
+    "present or absent. No amplification by sampling is claimed."
+)
+_WHO_ADDED = (
+    "It holds against every reader of sums: each has noise of standard deviation {deviation:.4g} "
+    "times the clip, from {noisy} honest clients at least. It does not hold against the user's own "
+    "client, nor against so many clients together that fewer than these are left."
+)
+_LAPLACE = (
+    "User-level differential privacy with Laplace noise as papers add it: epsilon {epsilon:.4g} at "
+    "delta {delta:g} for a user who took part in {rounds} noisy sums. The clip bounds the L2 norm, "
+    "so the noise is no pure epsilon of clip / scale = {nominal:.4g} a round: over the {length} "
+    "values of an update the pure epsilon of one round is {pure:.4g}. What is stated here follows "
+    "from concentrated differential privacy."
+)
+_LAPLACE_WHO = (
+    "Every client's noise is enough by itself, so that it holds against the coordinator as well, "
+    "and whatever other clients do."
+)
+_AUTHORITY = (
+    "Under {name} the coordinator sees ciphertexts and revealed metric sums; the key authority "
+    "alone holds the secret key and opens sums, so it reads every message if it colludes with the "
+    "coordinator; members have no key that opens one."
+)
+_HONEST_MEMBERS = (
+    "Under {name} all clients are taken to be honest, as in the papers: its sums carry no tags, so "
+    "that the coordinator and one client with changed software can add others' ciphertexts negated "
+    "or multiplied, until what the authority opens is a single update. Under protection.name = "
+    '"bfv" it notices.'
+)
+
+
+def trust_statement(plan: Plan) -> str:
+    """Return who can read what under a plan's protection, and who is taken to be honest."""
+    kind = PROTECTIONS[plan.protection.name]
+    if not plan.authority_opens:
+        return kind.statement()
+    return " ".join((_AUTHORITY.format(name=kind.name), *honesty_statements(plan)))
+
+
+def honesty_statements(plan: Plan) -> tuple[str, ...]:
+    """Return what follows where the authority opens sums without tags; else ()."""
+    kind = PROTECTIONS[plan.protection.name]
+    if not plan.authority_opens or kind.can_tag:
+        return ()
+    return (_HONEST_MEMBERS.format(name=kind.name),)
+
+
+def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, ...]:
+    """Return what so many noisy sums of a plan promise, and what they do not; () without noise."""
+    mechanism = mechanism_of(plan)
+    if mechanism is None:
+        return ()
+    rounds = min(n_sums, mechanism.rounds_per_user)
+    said = {"epsilon": mechanism.epsilon_after(n_sums), "delta": mechanism.delta, "rounds": rounds}
+    if mechanism.kind == "gaussian":
+        who = _WHO_ADDED.format(
+            deviation=mechanism.deviation / mechanism.bound, noisy=mechanism.noisy
+        )
+        return (_GAUSSIAN.format(**said), who, *NOT_COVERED)
+    length = Layout.of(plan, max(1, n_items)).change_slice.stop
+    nominal = mechanism.bound / mechanism.share
+    pure = math.sqrt(length) * nominal
+    text = _LAPLACE.format(**said, nominal=nominal, length=length, pure=pure)
+    return (text, _LAPLACE_WHO, *NOT_COVERED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyPrice:
+    """What `[privacy]` comes to.
+
+    Attributes:
+        epsilon: of a user after the planned rounds, at delta.
+        epsilon_of_one_round: of a user who takes part once.
+        epsilon_coordinator: of a user after the planned rounds, against the coordinator alone.
+        epsilon_with_one_client: the same against it and one client, who knows its own noise
+            and, where `opens_updates`, reads single updates.
+        opens_updates: whether a coordinator and one client can open single updates.
+        rounds_per_user: most rounds that count for a user.
+        rounds_allowed: training rounds within the budget; None for all.
+        noise_multiplier: standard deviation of a sum's noise over the clip.
+        deviation: of the noise of every value of a sum, in the model's units.
+        deviation_of_mean: the same after division by privacy.expected_users.
+        clip: largest length of a user's contribution, in the model's units.
+        honest_clients: whose shares a sum has at least.
+        statements: what is promised and what is not.
+    """
+
+    mechanism: str
+    epsilon: float
+    delta: float
+    epsilon_of_one_round: float
+    epsilon_coordinator: float
+    epsilon_with_one_client: float
+    opens_updates: bool
+    rounds_per_user: int
+    rounds_allowed: int | None
+    noise_multiplier: float
+    deviation: float
+    deviation_of_mean: float
+    clip: float
+    honest_clients: int
+    statements: tuple[str, ...]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return it as rows for people."""
+        allowed = "all planned rounds"
+        if self.rounds_allowed is not None:
+            allowed = f"{self.rounds_allowed} training rounds; then the run ends"
+        return [
+            ("mechanism", self.mechanism),
+            (
+                "epsilon",
+                f"{self.epsilon:.4g} at delta {self.delta:g}, after {self.rounds_per_user} rounds "
+                f"of a user; {self.epsilon_of_one_round:.4g} after one",
+            ),
+            ("against the coordinator", f"epsilon {self.epsilon_coordinator:.4g}"),
+            (
+                "and one client with it",
+                f"epsilon {self.epsilon_with_one_client:.4g}"
+                + (", of single updates, which they can open" if self.opens_updates else ""),
+            ),
+            ("within the budget", allowed),
+            (
+                "noise of a sum",
+                f"{self.deviation:.4g} (standard deviation of every value); the clip is "
+                f"{self.clip:.4g} for a user's whole contribution, {self.noise_multiplier:.4g} "
+                "times less",
+            ),
+            ("noise of a mean", f"{self.deviation_of_mean:.4g} in every value of the model"),
+            ("relied upon", f"the noise of {self.honest_clients} clients"),
+            *(("", sentence) for sentence in self.statements),
+        ]
+
+
+def privacy_price(plan: Plan, n_items: int) -> PrivacyPrice | None:
+    """Return what a plan's privacy comes to; None where it asks for none."""
+    mechanism = mechanism_of(plan)
+    if mechanism is None:
+        return None
+    total = plan.rounds.total
+    rounds = total if mechanism.most_sums is None else min(total, mechanism.most_sums)
+    step = plan.update.clip * 2.0**-plan.update.fraction_bits
+    alone, helped = _unknown_shares(plan, mechanism)
+    return PrivacyPrice(
+        mechanism=mechanism.kind,
+        epsilon=mechanism.epsilon_after(rounds),
+        delta=mechanism.delta,
+        epsilon_of_one_round=mechanism.epsilon_after(1),
+        epsilon_coordinator=mechanism.epsilon_under(alone, rounds),
+        epsilon_with_one_client=mechanism.epsilon_under(helped, rounds),
+        opens_updates=_opens_updates(plan),
+        rounds_per_user=min(rounds, mechanism.rounds_per_user),
+        rounds_allowed=None if rounds == total else rounds,
+        noise_multiplier=mechanism.deviation / mechanism.bound,
+        deviation=mechanism.deviation * step,
+        deviation_of_mean=mechanism.deviation * step / mechanism.divisor,
+        clip=mechanism.bound * step,
+        honest_clients=mechanism.noisy,
+        statements=privacy_statements(plan, rounds, n_items),
+    )
+
+
+def _opens_updates(plan: Plan) -> bool:
+    """Tell whether one client that helps the coordinator is enough to open a single update.
+
+    It is where every client has the key, and where sums carry no tags, so that it takes others'
+    ciphertexts off them.
+    """
+    kind = PROTECTIONS[plan.protection.name]
+    return kind.needs_reveal and (not plan.authority_opens or not kind.can_tag)
+
+
+def _unknown_shares(plan: Plan, mechanism: Mechanism) -> tuple[int, int]:
+    """Return how many shares of noise the coordinator does not know; alone, and with a client."""
+    return mechanism.clients, 1 if _opens_updates(plan) else max(1, mechanism.clients - 1)
+
+
+def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
+    """Return what somebody who chose these numbers should know."""
+    mechanism, asked = mechanism_of(plan), plan.privacy
+    if mechanism is None:
+        return []
+    found = []
+    if mechanism.epsilon > 10:
+        found.append(
+            f"privacy.epsilon is {mechanism.epsilon:g}: an attacker that guesses whether a user "
+            "took part may be right almost always. Promises that mean something are below 10."
+        )
+    if n_users and mechanism.delta > 1.0 / n_users:
+        found.append(
+            f"privacy.delta is {mechanism.delta:g}, more than one in {n_users} users, who are in "
+            f"data.path: a mechanism that shows one of them would keep it. Set it below "
+            f"{0.1 / n_users:.1g}."
+        )
+    if mechanism.most_sums is not None and mechanism.most_sums < plan.rounds.total:
+        found.append(
+            f"Of {plan.rounds.total} training rounds the budget pays for {mechanism.most_sums}; "
+            "then the run ends (exit code 4). Raise privacy.noise_multiplier, or leave it out."
+        )
+    fraction = plan.rounds.user_fraction
+    if mechanism.rounds_per_user < plan.rounds.total * fraction:
+        found.append(
+            f"A user takes part in {mechanism.rounds_per_user} rounds at most "
+            f"(privacy.rounds_per_user), and with rounds.user_fraction = {fraction:g} has done so "
+            f"after about {mechanism.rounds_per_user / fraction:.0f} of {plan.rounds.total}; later "
+            f"sums are noise alone. Set rounds.user_fraction to "
+            f"{mechanism.rounds_per_user / plan.rounds.total:.2g}."
+        )
+    if asked.mechanism == "gaussian" and _opens_updates(plan):
+        found.append(
+            "One client that helps the coordinator opens single updates, on each of which lies one "
+            "client's share of the noise: privacy.epsilon does not hold against the two. It does "
+            'with protection.name = "bfv" and protection.key_holder = "authority", with "masks", '
+            'and with privacy.mechanism = "laplace".'
+        )
+    if asked.mechanism == "laplace":
+        found.append(
+            "Laplace noise is there for comparison with papers: for the same epsilon a sum has "
+            "more of it, by the square root of twice the number of clients and more."
+        )
+    return found

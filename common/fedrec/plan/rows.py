@@ -1,0 +1,311 @@
+"""Which item rows travel: those that are trained, padded so that their number says little.
+
+Items that fewer than `federation.minimum_item_users` users hold are never trained, so that after
+the count round their rows need not travel. The others are put together in the order of the
+catalogue, and rows of zeros are added up to a multiple of 256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data.interactions import user_groups
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
+from fedrec.identity.cells import FEWEST_IN_CELL, Partition
+from fedrec.identity.roster import Roster
+from fedrec.ids import canonical, digest
+from fedrec.model.state import SharedState
+from fedrec.plan.schema import Plan
+from fedrec.wire.stated_rows import StatedRows
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+ROW_STEP = 256
+"""Vectors cover a multiple of so many rows: who sees a length learns the number of trained items
+as nearly as that."""
+
+
+OwnRows: TypeAlias = NDArray[np.bool_] | None
+"""The rows of the catalogue that a client contributes to, bool (n_items,); None for all."""
+
+
+def own_rows_of(holders: NDArray[np.int64], least: int) -> OwnRows:
+    """Return the rows that enough of a client's own users hold.
+
+    Args:
+        holders: of the client's users, those who hold each item, (n_items,).
+        least: `client.minimum_own_item_users`; 1 asks for nothing, not even for a holder.
+    """
+    return None if least <= 1 else holders >= least
+
+
+def padded_rows(n_active: int) -> int:
+    """Return how many rows travel for so many active items."""
+    return -(-n_active // ROW_STEP) * ROW_STEP
+
+
+def fewest_cells(plan: Plan, partition: Partition) -> int:
+    """Return how many whole cells every sum of a roster needs.
+
+    Without more cells than may be corrupt, no item would be held widely enough.
+    """
+    is_by_cell = plan.counts_by_cell and len(partition.in_use) > 1
+    return plan.federation.corrupt_cells + 1 if is_by_cell else 1
+
+
+def held_widely(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
+    """Tell which items enough users hold, whichever cells report users they don't have.
+
+    A corrupt cell may report any number for an item. Leaving out the `corrupt_cells` largest
+    counts leaves at most what the honest cells report: if C are the corrupt cells and L the
+    largest, then sum(all but L) <= sum(all but C), since both leave out as many cells.
+
+    Args:
+        counts: each cell's holders of each item, (n_items,) each; one cell at least.
+
+    Returns:
+        bool (n_items,).
+    """
+    n_trusted = max(0, len(counts) - plan.federation.corrupt_cells)
+    smallest = np.sort(np.stack(counts), axis=0)[:n_trusted]
+    least = plan.federation.minimum_item_users
+    return np.asarray(smallest.sum(axis=0, dtype=np.int64) >= least)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActiveRows:
+    """The rows of a vector: which item of the catalogue each of them belongs to.
+
+    Attributes:
+        n_items: items in the catalogue.
+        index: their rows in the catalogue, ascending int64 (n_active,).
+        n_rows: rows in the vector; those behind the active ones are zero.
+    """
+
+    n_items: int
+    index: NDArray[np.int64]
+    n_rows: int
+
+    @classmethod
+    def whole(cls, n_items: int) -> ActiveRows:
+        """Return the rows of a vector that covers the catalogue: nobody has counted."""
+        return cls(n_items=n_items, index=np.arange(n_items, dtype=np.int64), n_rows=n_items)
+
+    @classmethod
+    def counted(cls, holders: NDArray[np.int64], least: int) -> ActiveRows:
+        """Return the rows of the items that so many users hold at least.
+
+        Args:
+            holders: users of each item, (n_items,).
+        """
+        index = np.nonzero(holders >= least)[0].astype(np.int64)
+        return cls(n_items=len(holders), index=index, n_rows=padded_rows(len(index)))
+
+    @classmethod
+    def of(cls, plan: Plan, n_items: int, holders: NDArray[np.int64] | None) -> ActiveRows:
+        """Return the rows of a version's training rounds.
+
+        Args:
+            holders: its item counts; None before the first round. Under noise nobody counts, so
+                that all rows travel.
+        """
+        if holders is None or plan.privacy.mechanism != "none":
+            return cls.whole(n_items)
+        return cls.counted(holders, plan.federation.minimum_item_users)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every item has a row of its number."""
+        return self.n_rows == self.n_items == len(self.index)
+
+    def padded(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the active items' rows, (n_active, ...), as they travel."""
+        if len(values) == self.n_rows:
+            return values
+        rows = np.zeros((self.n_rows, *values.shape[1:]), dtype=values.dtype)
+        rows[: len(values)] = values
+        return rows
+
+    def scatter(self, rows: NDArray[Number]) -> NDArray[Number]:
+        """Return a table of the catalogue from rows that travelled; zero where none did."""
+        if self.is_whole:
+            return rows
+        values = np.zeros((self.n_items, *rows.shape[1:]), dtype=rows.dtype)
+        values[self.index] = rows[: len(self.index)]
+        return values
+
+    def apart(self, shared: SharedState, names: Sequence[str]) -> SharedState:
+        """Return the same version with these rows of item tables apart from the others.
+
+        Args:
+            names: of the item tables.
+        """
+        return shared if self.is_whole else shared.apart(self.index, names)
+
+    def content(self) -> bytes:
+        """Return an injective encoding of the list, of which parties state a digest."""
+        return canonical("fedrec active rows v1", self.n_items, self.index.astype("<i8").tobytes())
+
+    def stated(self, federation: str, run: str) -> StatedRows:
+        """Return what is said of the list where the coordinator reads the counts itself."""
+        if self.is_whole:
+            return StatedRows.whole(self.n_items)
+        named = digest("fedrec rows v1", federation, run, self.content())
+        return StatedRows(n_rows=self.n_rows, digest=named)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse to train nothing.
+
+        Raises:
+            SettingsError: naming `federation.minimum_item_users`.
+        """
+        if not len(self.index):
+            raise no_active_rows(plan)
+
+
+def no_active_rows(plan: Plan) -> SettingsError:
+    """Return the error of a federation in which no item has enough holders."""
+    least = plan.federation.minimum_item_users
+    return SettingsError(
+        f"After the count no item is held by {least} users "
+        f"(federation.minimum_item_users = {least}), so that no row would be trained.",
+        remedy="Lower federation.minimum_item_users, or wait for clients with more users.",
+    )
+
+
+Cells = tuple[tuple[int, ...], ...]
+"""The parties of each cell by their positions; empty where there is no partition. A party of no
+cell is counted in sums alone, as guests are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRows:
+    """How many items a partition has trained.
+
+    Attributes:
+        n_trained: items that are trained.
+        n_left_out: items that enough users hold, but not outside the largest cells.
+    """
+
+    n_trained: int
+    n_left_out: int
+
+    def sentence(self, plan: Plan) -> str:
+        """Say it to the reader of a command."""
+        least, corrupt = plan.federation.minimum_item_users, plan.federation.corrupt_cells
+        largest = "cell" if corrupt == 1 else f"{corrupt} cells"
+        return (
+            f"{self.n_trained} items are trained; {self.n_left_out} more are held by {least} "
+            f"users, but not outside the largest {largest} (federation.corrupt_cells = {corrupt})."
+        )
+
+
+def fewest_clients_of(plan: Plan, n_cells: int) -> int:
+    """Return the fewest clients that `n_cells` cells have."""
+    return n_cells * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
+
+
+def deal_cells(plan: Plan, n_cells: int, n_clients: int) -> Cells:
+    """Deal parties out to cells in turn: party i to cell i % n_cells.
+
+    Raises:
+        SettingsError: a cell would have too few parties; see `cells_in_use`, too.
+    """
+    least = fewest_clients_of(plan, n_cells)
+    if n_clients < least:
+        raise SettingsError(
+            f"{n_clients} clients are too few for {n_cells} cells: each has at least "
+            f"{least // n_cells}.",
+            remedy=f"Ask for {least} clients or more, or for fewer cells.",
+        )
+    cells = tuple(tuple(range(cell, n_clients, n_cells)) for cell in range(n_cells))
+    return cells_in_use(plan, cells, n_clients)
+
+
+def cells_of_roster(roster: Roster, names: Sequence[str]) -> Cells:
+    """Return the partition of a roster.
+
+    Args:
+        names: the parties' labels, in the order in which users are dealt out to them.
+
+    Raises:
+        SettingsError: the roster has other members.
+    """
+    labels = {member.client_id: member.label for member in roster.members}
+    if sorted(labels.values()) != sorted(names):
+        raise SettingsError(
+            f"The roster's {len(labels)} members are not the {len(names)} in parties.clients.",
+            remedy="Name the members' labels in parties.clients, each once, or give a number of "
+            "cells.",
+        )
+    place = {name: position for position, name in enumerate(names)}
+    return tuple(
+        tuple(sorted(place[labels[client]] for client in cell.core))
+        for cell in roster.partition.in_use
+    )
+
+
+def cells_in_use(plan: Plan, cells: Cells, n_clients: int) -> Cells:
+    """Return the cells by which rows are counted; empty where a plan counts none, or has one.
+
+    Raises:
+        SettingsError: they are no parts of the parties, or no more than may be corrupt.
+    """
+    parties = [party for cell in cells for party in cell]
+    if len(set(parties)) < len(parties) or not set(parties) <= set(range(n_clients)):
+        raise SettingsError(
+            f"The cells name parties twice, or others than the {n_clients} that there are.",
+            remedy=f"Name each of 0 to {n_clients - 1} in one cell at most.",
+        )
+    if len(cells) < 2 or not plan.counts_by_cell:
+        return ()
+    corrupt = plan.federation.corrupt_cells
+    if len(cells) <= corrupt:
+        raise SettingsError(
+            f"{len(cells)} cells are no more than may be corrupt (federation.corrupt_cells = "
+            f"{corrupt}), so that no row would be trained.",
+            remedy=f"Ask for {corrupt + 1} cells or more, or lower federation.corrupt_cells.",
+        )
+    return cells
+
+
+def held_in_cells(
+    plan: Plan, counts: Sequence[NDArray[np.int64]], cells: Cells
+) -> NDArray[np.bool_]:
+    """Tell which items enough users hold outside the largest cells, bool (n_items,).
+
+    Args:
+        counts: each party's holders of each item, (n_items,) each.
+        cells: several.
+    """
+    nobody = np.zeros_like(counts[0])
+    by_cell = [sum((counts[party] for party in cell), start=nobody) for cell in cells]
+    return held_widely(plan, by_cell)
+
+
+def trained_items(
+    plan: Plan, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
+) -> NDArray[np.bool_]:
+    """Tell which items a simulation will train, from its users' data alone, bool (n_items,)."""
+    holders = np.bincount(users.train_items, minlength=n_items)
+    enough = np.asarray(holders >= plan.federation.minimum_item_users)
+    if not cells:
+        return enough
+    groups = user_groups(users.user_ids, n_clients)
+    counts = [np.bincount(users.select(one).train_items, minlength=n_items) for one in groups]
+    return enough & held_in_cells(plan, counts, cells)
+
+
+def cell_rows(
+    plan: Plan, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
+) -> CellRows:
+    """Return how many items a simulation will train, from its users' data alone."""
+    without = trained_items(plan, users, n_items, n_clients=n_clients, cells=())
+    kept = trained_items(plan, users, n_items, n_clients=n_clients, cells=cells)
+    return CellRows(n_trained=int(kept.sum()), n_left_out=int((without & ~kept).sum()))

@@ -1,0 +1,359 @@
+"""Reading settings: flag before environment before file before default, and every error at once.
+
+- A flag is a dotted key in `overrides`, an environment variable is ``FEDREC_SECTION__FIELD``.
+- Relative paths of the local sections (`PATHS`) are found from the folder of the settings file
+  when the file sets them or nobody does, and from the working folder when a flag or the
+  environment sets them. The plan has no paths and is never rewritten.
+- `data.path` may be the name of a public data set, which stands for its place in the cache, unless
+  there is a file or folder of that name.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedrec.data.public import PUBLIC, cached_path
+from fedrec.errors import SettingsError
+from fedrec.plan.combinations import find_conflicts
+from fedrec.plan.schema import NAMED, section_type
+from fedrec.section import Section
+from fedrec.settings.explain import all_settings, unknown_sentence, wrong_sentence
+from fedrec.settings.schema import Settings
+
+PATHS = frozenset(
+    {
+        "data.path",
+        "data.catalogue",
+        "coordinator.state",
+        "coordinator.epoch",
+        "coordinator.certificate",
+        "coordinator.operators",
+        "coordinator.metrics_token",
+        "coordinator.metrics_certificate",
+        "coordinator.page_certificate",
+        "client.state",
+        "client.authority_key",
+        "client.certificate",
+        "client.invitation",
+        "client.metrics_token",
+        "client.metrics_certificate",
+        "output.runs",
+    }
+)
+LARGEST_FILE_BYTES = 1 << 20
+_SHOWN_CHARS = 60
+_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]")
+_KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[^=\s]+)*)\s*=")
+_SYNTAX_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+
+
+class _Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = _Unset.UNSET
+"""In place of a value: the setting is as if neither the file nor the environment had it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a value came from.
+
+    Attributes:
+        where: file and line, the variable, or ``flag``; empty for a default.
+        line: the line in the file, or 0.
+    """
+
+    kind: Literal["flag", "environment", "file", "default"]
+    where: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return self.where or self.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSettings:
+    """Settings, and for every dotted key where its value came from.
+
+    Attributes:
+        path: the file; None where there was none.
+    """
+
+    path: Path | None
+    settings: Settings
+    origins: Mapping[str, Origin]
+
+
+def load_settings(
+    path: str | Path | None = None,
+    values: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Return the settings of a file with further values over them, or of values alone.
+
+    ``load_settings(values={"algorithm.name": "fedals", "rounds.total": 5})`` needs no file; see
+    `load_with_sources`.
+    """
+    return load_with_sources(path, values, environ).settings
+
+
+def load_with_sources(
+    path: str | Path | None,
+    values: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    """Read a settings file, and say where every value came from.
+
+    Args:
+        path: the TOML file; None where values and the environment are everything.
+        values: what goes before the file, by dotted key, also as text; None is a flag not given,
+            `UNSET` takes away what the file and the environment say.
+        environ: the environment; `os.environ` by default.
+
+    Raises:
+        SettingsError: with every problem found, each with its place, what was found, what is
+            allowed and what to do.
+    """
+    path = None if path is None else Path(path)
+    given = _Given()
+    if path is not None:
+        given.take_file(path, _read(path))
+    given.take_environment(os.environ if environ is None else environ)
+    given.take_flags(values or {}, where="flag" if path is not None else "values")
+    settings = _validated(given)
+    if settings is not None:
+        for conflict in find_conflicts(settings.plan):
+            given.refuse(given.origin_of(conflict.keys), conflict.sentence)
+    if given.problems or settings is None:
+        raise _refusal(path, given.ordered_problems())
+    return LoadedSettings(
+        path=path,
+        settings=_with_paths(settings, given.origins, Path() if path is None else path.parent),
+        origins={
+            key: given.origins.get(key, Origin(kind="default"))
+            for key in all_settings(settings.algorithm.name, settings.protection.name)
+        },
+    )
+
+
+class _Given:
+    """What was given for known keys, the last giver winning, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, object] = {}
+        self.origins: dict[str, Origin] = {}
+        self.problems: list[tuple[Origin, str]] = []
+
+    def refuse(self, origin: Origin, sentence: str) -> None:
+        """Note a problem once."""
+        if (origin, sentence) not in self.problems:
+            self.problems.append((origin, sentence))
+
+    def origin_of(self, keys: Iterable[str]) -> Origin:
+        """Return where the first of these keys that was given comes from, or the table it is in."""
+        for key in keys:
+            for name in (key, key.rpartition(".")[0]):
+                if name in self.origins:
+                    return self.origins[name]
+        return Origin(kind="default")
+
+    def ordered_problems(self) -> list[str]:
+        """Return the problems in the order of the file, then those from elsewhere."""
+        ordered = sorted(self.problems, key=lambda found: found[0].line or LARGEST_FILE_BYTES)
+        return [f"{origin}: {sentence}" for origin, sentence in ordered]
+
+    def take_file(self, path: Path, text: str) -> None:
+        lines = _lines_of_keys(text)
+        try:
+            document = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise _refusal(path, [_syntax_problem(path, text, error)]) from None
+        for key, value in _flattened(document):
+            line = lines.get(key) or lines.get(key.rpartition(".")[0], 0)
+            where = f"{path}:{line}" if line else str(path)
+            origin = Origin(kind="file", where=where, line=line)
+            self._take(key, value, origin, "Rename it, or remove the line.")
+
+    def take_environment(self, environ: Mapping[str, str]) -> None:
+        for name in sorted(environ):
+            if not name.startswith("FEDREC_") or "__" not in name:
+                continue
+            key = name.removeprefix("FEDREC_").lower().replace("__", ".")
+            value = _from_text(key, environ[name])
+            origin = Origin(kind="environment", where=f"environment {name}")
+            self._take(key, value, origin, "Rename or unset the variable.")
+
+    def take_flags(self, values: Mapping[str, object], *, where: str) -> None:
+        for key, value in values.items():
+            if value is not None:
+                origin = Origin(kind="flag", where=where)
+                value = _from_text(key, value) if isinstance(value, str) else value
+                self._take(key, value, origin, "Name a setting that exists.")
+
+    def _take(self, key: str, value: object, origin: Origin, remedy: str) -> None:
+        known, (table, _, name) = all_settings(), key.rpartition(".")
+        if key in known and value is UNSET:
+            self.values.pop(key, None)
+            self.origins.pop(key, None)
+        elif key in known:
+            self.values[key], self.origins[key] = value, origin
+        elif table in known and isinstance(known[table].default, Section):
+            # A setting inside a table: of the one that was given, else of the usual one.
+            whole = self.values.get(table, {"name": known[table].default.name})
+            if isinstance(whole, Mapping):
+                kept = {each: found for each, found in whole.items() if each != name}
+                kept |= {} if value is UNSET else {name: value}
+                self.values[table], self.origins[table] = kept, origin
+        else:
+            self.refuse(origin, f"{unknown_sentence(key, value)} {remedy}")
+
+
+def _read(path: Path) -> str:
+    remedy = "Check the path, or make a settings file with `fedrec init`."
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_FILE_BYTES + 1)
+        if len(raw) > LARGEST_FILE_BYTES:
+            raise SettingsError(f"{path} is longer than a settings file can be.", remedy=remedy)
+        return raw.decode("utf-8-sig")
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.", remedy=remedy) from None
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise SettingsError(f"{path}:{line}: this is not UTF-8 text.", remedy=remedy) from None
+
+
+def _flattened(document: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield dotted keys; a section that is no table is yielded as a key of its own."""
+    for section, content in document.items():
+        if isinstance(content, dict) and section in Settings.model_fields:
+            yield from ((f"{section}.{name}", value) for name, value in content.items())
+        elif isinstance(content, dict) and content:
+            # An unknown section: every key in it may have been meant for another one.
+            yield from ((f"{section}.{name}", value) for name, value in content.items())
+        else:
+            yield section, content
+
+
+def _validated(given: _Given) -> Settings | None:
+    nested: dict[str, dict[str, object]] = {}
+    for key, value in given.values.items():
+        section, _, name = key.partition(".")
+        nested.setdefault(section, {})[name] = value
+        if isinstance(value, float) and not math.isfinite(value):
+            given.refuse(given.origins[key], wrong_sentence(key, value))
+    sections: dict[str, Section] = {}
+    owner = ""
+    for section, values in nested.items():
+        try:
+            kind = section_type(section, values, Settings)
+            owner = str(values.get("name", NAMED[section][0])) if section in NAMED else ""
+            sections[section] = kind.model_validate(values, strict=True)
+        except ValidationError as error:
+            for found in error.errors(include_url=False):
+                message = found["msg"].removeprefix("Value error, ")
+                if not found["loc"]:
+                    # What goes together in a section; it begins with the setting to look at.
+                    key = f"{section}.{message.partition(':')[0]}"
+                    given.refuse(given.origins[key], f"{section}.{message}")
+                    continue
+                key = f"{section}.{found['loc'][0]}"
+                sentence = wrong_sentence(key, given.values[key], owner)
+                if isinstance(given.values[key], Mapping) or found["type"] == "value_error":
+                    sentence = f"{key}: {message}"
+                given.refuse(given.origins[key], sentence)
+        except ValueError:
+            key = f"{section}.name"
+            given.refuse(given.origins[key], wrong_sentence(key, given.values[key]))
+    return Settings(**sections) if len(sections) == len(nested) else None  # type: ignore[arg-type]
+
+
+def _from_text(key: str, text: str) -> object:
+    """Return the text of a variable or flag as the type of its setting, if it can be read so."""
+    setting = all_settings().get(key)
+    if setting is None:
+        return text
+    try:
+        return TypeAdapter(setting.annotation).validate_strings(text)
+    except ValidationError:
+        return text
+
+
+def _syntax_problem(path: Path, text: str, error: tomllib.TOMLDecodeError | RecursionError) -> str:
+    message = str(error)
+    place = _SYNTAX_LINE.search(message)
+    lines = text.splitlines()
+    number = int(place[1]) if place else len(lines)
+    reason = message[: place.start()].strip() if place else message.partition(" (")[0]
+    shown = lines[number - 1].strip()[:_SHOWN_CHARS] if 0 < number <= len(lines) else ""
+    return f"{path}:{number}: this is not TOML: {reason}. Found {shown!r}; expected key = value."
+
+
+def _lines_of_keys(text: str) -> dict[str, int]:
+    """Return the line of every dotted key and of every section's header, the first of each."""
+    found: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            section = _plain(header[1])
+            found.setdefault(section, number)
+        elif key := _KEY.match(line):
+            name = _plain(key[1])
+            found.setdefault(f"{section}.{name}" if section else name, number)
+    return found
+
+
+def _plain(key: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in key.split("."))
+
+
+def _with_paths(settings: Settings, origins: Mapping[str, Origin], folder: Path) -> Settings:
+    changed: dict[str, dict[str, str]] = {}
+    for key in PATHS:
+        section, _, name = key.partition(".")
+        value = getattr(getattr(settings, section), name)
+        if value is None:
+            continue
+        origin = origins.get(key)
+        resolved = Path("/dev/stdin" if key == "data.path" and value == "-" else value)
+        if origin is None or origin.kind == "file":
+            resolved = _shortened(folder / resolved.expanduser())
+        if key == "data.path" and value in PUBLIC and not resolved.exists():
+            resolved = cached_path(value)
+        if str(resolved) != value:
+            changed.setdefault(section, {})[name] = str(resolved)
+    return settings.model_copy(
+        update={
+            section: getattr(settings, section).model_copy(update=values)
+            for section, values in changed.items()
+        }
+    )
+
+
+def _shortened(path: Path) -> Path:
+    """Return a path without `..` where that names the same file, whatever is a link."""
+    shorter = Path(os.path.normpath(path))
+    return shorter if shorter.resolve() == path.resolve() else path
+
+
+def _refusal(path: Path | None, problems: Iterable[str]) -> SettingsError:
+    found = tuple(problems)
+    count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+    return SettingsError(
+        f"{path or 'settings'}: {count}, nothing was started.",
+        remedy="`fedrec check --explain KEY` says what a setting takes.",
+        problems=found,
+    )

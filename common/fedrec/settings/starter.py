@@ -1,0 +1,200 @@
+"""A first settings file: the choices that matter, commented, with safe values."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
+from fedrec.errors import SettingsError
+from fedrec.listening import is_own_address, split_address
+from fedrec.plan.schema import FederationSettings, Plan, users_with_room
+from fedrec.protection import PROTECTIONS, ProtectionSettings
+from fedrec.section import as_toml
+from fedrec.settings.explain import all_settings, section_sentences
+
+
+def _tuned(name: str, values: Mapping[str, object]) -> Plan:
+    """Return the plan of an algorithm's starter, whose keys are dotted."""
+    sections: dict[str, dict[str, object]] = {"algorithm": {"name": name}}
+    for key, value in values.items():
+        section, _, field = key.partition(".")
+        sections.setdefault(section, {})[field] = value
+    return Plan.model_validate(sections)
+
+
+TUNED: Mapping[str, Plan] = {
+    name: _tuned(name, kind.about.starter)
+    for name, kind in ALGORITHMS.items()
+    if kind.about.starter is not None
+}
+"""Algorithms as they were tuned on MovieLens-100K's validation items; for demo and starter."""
+
+_FEWEST_ENCRYPTED = 3
+# With a quarter asked on top, key holders recompute at most 63 contributions.
+_MOST_SUMMED = 50
+_LINE_CHARS = 88
+
+_INTRODUCTION = """\
+# The settings of a federation. Coordinator and clients read the same file: they must agree on
+# the sections up to [rounds]; the others are each machine's own.
+#
+#   {check:<30}  what a run costs, and where each value comes from
+#   fedrec check --explain [KEY]    every setting that exists, with its meaning
+#
+# Relative paths start at this file's folder. FEDREC_SECTION__FIELD in the environment wins over
+# this file, a flag wins over both.
+"""
+
+
+_KITS_HAVE = """\
+# `fedrec provision` writes [coordinator] and [client], with addresses and keys, into each kit.
+# What is set in them here goes into every such kit.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """What a first settings file is made for.
+
+    Attributes:
+        name: the federation's name.
+        algorithm: one of `TUNED`.
+        protection: the protection's name.
+        clients: the clients' names; empty when nobody knows them.
+        n_clients: how many clients there will be; 0 when nobody knows.
+        address: host:port at which they call the coordinator; empty for this machine.
+        n_users: how many users the data has; 0 when nobody knows.
+        data: path of the interactions as the file shall name it, or nothing.
+        catalogue: path of the catalogue as the file shall name it, or nothing.
+        reading: further settings of the section `data`: how the interactions are read.
+    """
+
+    name: str = "movies"
+    algorithm: str = STARTING_ALGORITHM.name
+    protection: str = "bfv"
+    clients: tuple[str, ...] = ()
+    n_clients: int = 0
+    address: str = ""
+    n_users: int = 0
+    data: str = ""
+    catalogue: str = ""
+    reading: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in TUNED:
+            raise SettingsError(
+                f"There are no tried settings for the algorithm {self.algorithm!r}.",
+                remedy=f"Begin with one of {', '.join(TUNED)} and change the file.",
+            )
+        if self.protection not in PROTECTIONS:
+            raise SettingsError(
+                f"There is no protection {self.protection!r}.",
+                remedy=f"Use one of {', '.join(PROTECTIONS)}.",
+            )
+        if self.protection != "none" and 0 < self.n_clients < _FEWEST_ENCRYPTED:
+            raise SettingsError(
+                f"{self.n_clients} clients were asked for under {self.protection}, but a sum of "
+                f"fewer than {_FEWEST_ENCRYPTED} clients is never revealed.",
+                remedy=f'Use {_FEWEST_ENCRYPTED} clients or more, or the protection "none".',
+            )
+
+    @property
+    def plan(self) -> Plan:
+        """The algorithm with the protection that the file will name."""
+        protection = ProtectionSettings(name=self.protection)
+        return TUNED[self.algorithm].model_copy(update={"protection": protection})
+
+    def text(self, file: str = "run.toml") -> str:
+        """Return the settings file as TOML with comments."""
+        values = self._values()
+        lines = [_INTRODUCTION.format(check=f"fedrec check {shlex.quote(file)}")]
+        for section, sentence in section_sentences().items():
+            keys = [key for key in values if key.startswith(f"{section}.")]
+            if not keys:
+                continue
+            lines.append(f"[{section}]  # {sentence}")
+            for key in keys:
+                lines += self._setting(key, values[key])
+            lines.append("")
+        return "\n".join([*lines, _KITS_HAVE] if self.clients else lines)
+
+    def _by_hand(self) -> dict[str, object]:
+        """Return what the coordinator and a client need where nobody makes kits."""
+        address = self.address or "127.0.0.1:7447"
+        host, port = split_address(address, "parties.address")
+        return {
+            "coordinator.host": host if is_own_address(host) else "0.0.0.0",
+            "coordinator.port": port,
+            "coordinator.epoch": "keys/epoch.json",
+            "coordinator.certificate": "keys/coordinator.pem",
+            "coordinator.operators": "keys/operator.crt",
+            "client.coordinator": address,
+            "client.authority_key": "keys/authority.pub.json",
+            "client.certificate": None,
+            "client.invitation": None,
+        }
+
+    def _setting(self, key: str, value: object) -> list[str]:
+        setting = all_settings(self.algorithm, self.protection)[key]
+        comment = textwrap.wrap(setting.sentence, width=_LINE_CHARS)
+        shown = f"{setting.name} = {as_toml(value)}"
+        if value is None:
+            shown = f"# {setting.name} = "
+            shown += '""' if setting.default is None else as_toml(setting.default)
+        return [*(f"# {line}" for line in comment), shown]
+
+    def _values(self) -> dict[str, object]:
+        """Return what the file sets; None shows a setting without setting it."""
+        tuned, about = TUNED[self.algorithm], ALGORITHMS[self.algorithm].about
+        summed = min(self.n_clients, _MOST_SUMMED)
+        least = _FEWEST_ENCRYPTED if self.protection != "none" else 1
+        enough = -(-2 * summed // 3)
+        if self.plan.has_cells:
+            # Who is away takes its cell along; of one cell, who left is waited for no more.
+            n_cells = max(1, summed // _FEWEST_ENCRYPTED)
+            enough = min(enough, summed - -(-summed // n_cells))
+        room = users_with_room(self.n_users) if self.n_users else 0
+        opened = PROTECTIONS[self.protection].needs_reveal
+        default_room = FederationSettings.model_fields["maximum_users"].default
+        values: dict[str, object] = {
+            "federation.name": self.name,
+            "federation.seed": 1,
+            "federation.maximum_users": room or default_room,
+            "federation.minimum_item_users": 10,
+            **{f"algorithm.{key}": value for key, value in tuned.algorithm.model_dump().items()},
+            "update.structure": tuned.update.structure,
+            **({} if tuned.update.structure == "dense" else {"update.rank": tuned.update.rank}),
+            **({"update.clip": tuned.update.clip} if about.clips else {}),
+            "protection.name": self.protection,
+            "protection.preset": PROTECTIONS[self.protection].presets[0],
+            **({"protection.key_holder": self.plan.protection.key_holder} if opened else {}),
+            "evaluation.protocol": "full",
+            "evaluation.at": 10,
+            "rounds.total": tuned.rounds.total,
+            "rounds.minimum_clients": max(least, enough) if summed else 3,
+            "rounds.minimum_summands": 3,
+        }
+        if about.needs_everybody and self.n_clients:
+            if not self.plan.has_cells:
+                values["rounds.minimum_clients"] = self.n_clients
+            if self.n_clients > _MOST_SUMMED:
+                values["rounds.recompute_limit"] = self.n_clients
+        elif self.n_clients > _MOST_SUMMED:
+            asked = {"rounds.clients_per_round": _MOST_SUMMED}
+            if self.plan.has_cells:
+                # Cells of three have four members at most where there are many.
+                asked = {"rounds.cells_per_round": _MOST_SUMMED // 4}
+            values |= asked | {"rounds.over_provision": 1.25}
+        return values | {
+            "data.path": self.data or None,
+            "data.catalogue": self.catalogue or None,
+            **{f"data.{name}": value for name, value in self.reading.items()},
+            **({} if self.clients else self._by_hand()),
+            "output.runs": "runs",
+            "parties.address": self.address or None,
+            "parties.clients": list(self.clients) or None,
+            "parties.go_on": None,
+        }

@@ -1,0 +1,189 @@
+"""Patience: full jitter, for ever, and only with what passes by itself."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from client.support.fake_federation import World
+from client.support.fake_link import down
+from server.support.driving import told_of
+from server.support.federations import Bench, identity
+from server.support.serving import serving
+
+from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
+from fedrec.follower.patient_link import Backoff, Meter, patient_link
+from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.wire.link import Link
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, protection="none")
+
+
+def patient(world: World, pauses: list[float], **options: int) -> Link:
+    stop = StopSwitch()
+    waiting = Backoff(stop, sleep=pauses.append, jitter=lambda: 0.5)
+    return patient_link(world.link, Meter(), stop, waiting, lambda error: None, **options)
+
+
+def test_pauses_double_up_to_a_cap(world: World) -> None:
+    pauses: list[float] = []
+    world.link.before = down(world, "federation", 9)
+    patient(world, pauses).federation(world.identity.client_id)
+    assert pauses == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
+
+
+def test_a_trouble_is_told_once_and_counted(world: World) -> None:
+    """Not for ever, as whoever listens would hear it."""
+    said = [Unreachable("nobody")] * 4 + [StorageError("full")] * 2 + [Unreachable("nobody")]
+    left = list(said)
+
+    def fail(name: str) -> None:
+        if left:
+            raise left.pop(0)
+
+    world.link.before = fail
+    stop, told, counted = StopSwitch(), list[str](), list[int]()
+    waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
+    link = patient_link(
+        world.link,
+        Meter(),
+        stop,
+        waiting,
+        lambda e: told.append(e.message),
+        on_answer=counted.append,
+    )
+    link.federation(world.identity.client_id)
+    assert told == ["nobody", "full", "nobody"] and counted == [7]
+    link.federation(world.identity.client_id)
+    assert counted == [7]
+
+
+def test_a_trouble_is_the_same_whatever_its_incident(world: World) -> None:
+    left = list(range(3))
+
+    def fail(name: str) -> None:
+        if left:
+            error = StorageError(f"Storage is unavailable. (incident 00{left.pop()})")
+            error.incident = error.message[-4:-1]
+            raise error
+
+    world.link.before = fail
+    stop, told = StopSwitch(), list[FedrecError]()
+    waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
+    patient_link(world.link, Meter(), stop, waiting, told.append).federation(
+        world.identity.client_id
+    )
+    assert [error.incident for error in told] == ["002"]
+
+
+def test_it_gives_up_when_told_to(world: World) -> None:
+    pauses: list[float] = []
+    world.link.before = down(world, "federation", 9)
+    with pytest.raises(Unreachable):
+        patient(world, pauses, maximum_attempts=3).federation(world.identity.client_id)
+    assert len(pauses) == 2
+
+
+def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world: World) -> None:
+    said: list[FedrecError] = [Unreachable("nobody"), CorruptUpload("cut"), Unreachable("nobody")]
+
+    def fail(name: str) -> None:
+        if said:
+            raise said.pop(0)
+
+    world.link.before = fail
+    with pytest.raises(Unreachable):
+        patient(world, [], maximum_attempts=2).federation(world.identity.client_id)
+    assert len(world.link.calls) == 3
+
+
+@pytest.mark.parametrize(("error", "tries"), [(CorruptUpload, 5), (RoundClosed, 1)])
+def test_what_does_not_pass_is_raised(
+    world: World, error: type[CorruptUpload] | type[RoundClosed], tries: int
+) -> None:
+    def fail(name: str) -> None:
+        raise error("no")
+
+    world.link.before = fail
+    with pytest.raises(error):
+        patient(world, []).federation(world.identity.client_id)
+    assert len(world.link.calls) == tries
+
+
+def test_an_upload_that_was_cut_goes_on_after_a_long_outage(world: World) -> None:
+    """Nine calls that nobody answers, and four of whose bytes some are missing."""
+    left: list[FedrecError] = [Unreachable("nobody")] * 9 + [CorruptUpload("cut")] * 4
+
+    def fail(name: str) -> None:
+        if left:
+            raise left.pop(0)
+
+    world.link.before = fail
+    patient(world, []).federation(world.identity.client_id)
+    assert len(world.link.calls) == 14
+
+
+def test_a_coordinator_with_a_full_disk_is_waited_for(world: World) -> None:
+    left = [3]
+
+    def full(name: str) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise StorageError("full")
+
+    world.link.before = full
+    patient(world, []).federation(world.identity.client_id)
+    assert len(world.link.calls) == 4
+
+
+def test_stopping_ends_the_waiting(world: World) -> None:
+    stop = StopSwitch()
+    world.link.before = down(world, "federation", 99)
+    waiting = Backoff(stop, sleep=lambda seconds: stop.request(), jitter=lambda: 1.0)
+    with pytest.raises(Stopped):
+        patient_link(world.link, Meter(), stop, waiting, lambda error: None).federation(
+            world.identity.client_id
+        )
+
+
+def test_limits_of_the_coordinator_are_waited_for(tmp_path: Path) -> None:
+    """An upload beside as many broken ones as a client may have, or above a limit set too low."""
+    bench, left = Bench.of(3), threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        left.wait(20)
+        yield from ()
+
+    with serving(bench, tmp_path) as found, found.channel() as broken, found.link() as bare:
+        found.come(range(3))
+        engine = found.coordinator.engine
+        payload = bench.payload(0, 1)
+        header = bench.header(0, 1, payload, found.run, **told_of(engine.run.state))
+        method = broken.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
+        calls = [method.future(silent(), timeout=20) for _ in range(20)]
+        stop, told = StopSwitch(), list[str]()
+
+        def trouble(error: FedrecError) -> None:
+            told.append(error.message)
+            if "uploads open" not in error.message:
+                # The operator's limit, put right.
+                engine.admission._maximum_upload_bytes = 1 << 20
+                return
+            left.set()
+            engine.admission._maximum_upload_bytes = 1
+
+        try:
+            link = patient_link(bare, Meter(), stop, Backoff(stop), trouble)
+            while not told:
+                # Streams are counted once their calls have arrived.
+                assert link.submit_update(header, payload) in (True, False)
+        finally:
+            left.set()
+            for call in calls:
+                call.cancel()
+        assert "uploads open at once" in told[0]
+        assert all("are announced, 1 are allowed" in said for said in told[1:])
+        assert list(engine.run.state.current.accepted) == [identity(0).client_id]

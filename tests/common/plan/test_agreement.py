@@ -1,0 +1,180 @@
+"""Which values of a coordinator's plan a client takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.plan import agreement
+from fedrec.plan.agreement import Difference, always_compared, plan_differences
+from fedrec.plan.schema import Plan
+from fedrec.settings.explain import all_settings
+
+
+def plan(**values: Any) -> Plan:
+    """Return a plan of dotted keys, written with two underscores."""
+    nested: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, _, name = key.partition("__")
+        nested.setdefault(section, {})[name] = value
+    return Plan.model_validate(nested)
+
+
+def keys(found: tuple[Difference, ...]) -> list[str]:
+    return [difference.key for difference in found]
+
+
+def test_what_is_always_compared() -> None:
+    assert set(always_compared()) >= {
+        "algorithm.name",
+        "algorithm.negatives_per_positive",
+        "update.normaliser",
+        "update.indices",
+        "federation.maximum_users",
+        "federation.minimum_item_users",
+        "protection.name",
+        "protection.preset",
+        "protection.key_holder",
+        "evaluation.protocol",
+        "rounds.minimum_clients",
+        "rounds.minimum_summands",
+        "rounds.user_fraction",
+    }
+
+
+def test_the_tables_name_fields_that_exist() -> None:
+    known = {key for key, setting in all_settings().items() if setting.in_plan}
+    assert known >= agreement._FREE
+    assert known >= set(agreement._ORDERS)
+    assert set(Plan.model_fields) >= agreement._FREE_SECTIONS
+
+
+def test_a_field_that_nobody_thought_about_is_compared() -> None:
+    assert agreement._binds("privacy.noise_multiplier")
+
+
+def test_equal_plans_agree() -> None:
+    assert plan_differences(Plan(), Plan()) == ()
+    given = plan(rounds__total=7, protection__name="none")
+    assert plan_differences(given, given) == ()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {"federation__name": "films", "federation__seed": 3}),
+        ({}, {"algorithm__dim": 64, "update__clip": 9.0, "update__structure": "dense"}),
+        ({}, {"rounds__total": 7, "rounds__clients_per_round": 9, "rounds__over_provision": 2.0}),
+        ({}, {"evaluation__protocol": "sampled", "evaluation__every_rounds": 5}),
+        ({}, {"federation__minimum_item_users": 11, "federation__maximum_users": 16_383}),
+        ({}, {"rounds__minimum_clients": 4, "rounds__minimum_summands": 4}),
+        ({"federation__minimum_item_users": 5}, {"federation__minimum_item_users": 10}),
+        ({"federation__maximum_users": 512}, {"federation__maximum_users": 64}),
+        ({"protection__name": "none"}, {"protection__name": "ckks", "protection__preset": "lean"}),
+        ({"evaluation__protocol": "paper"}, {"evaluation__protocol": "full"}),
+        ({}, {"algorithm__negatives_per_positive": 5}),
+        ({"update__normaliser": "entry"}, {"update__normaliser": "item"}),
+        ({"update__indices": "clear"}, {"update__indices": "hidden"}),
+    ],
+)
+def test_what_is_taken(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert plan_differences(plan(**ours), plan(**theirs)) == ()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "refused"),
+    [
+        ({}, {"federation__minimum_item_users": 9}, ["federation.minimum_item_users"]),
+        ({}, {"federation__maximum_users": 16_385}, ["federation.maximum_users"]),
+        ({}, {"protection__name": "none"}, ["protection.name"]),
+        ({}, {"protection__preset": "wide"}, ["protection.preset"]),
+        (
+            {},
+            {"protection__name": "ckks", "protection__preset": "lean"},
+            ["protection.name", "protection.preset"],
+        ),
+        ({}, {"evaluation__protocol": "paper"}, ["evaluation.protocol"]),
+        ({}, {"rounds__minimum_clients": 2}, ["rounds.minimum_clients"]),
+        ({}, {"rounds__minimum_summands": 2}, ["rounds.minimum_summands"]),
+        ({}, {"rounds__user_fraction": 0.9}, ["rounds.user_fraction"]),
+        ({"rounds__user_fraction": 0.5}, {}, ["rounds.user_fraction"]),
+        ({"federation__minimum_item_users": 20}, {}, ["federation.minimum_item_users"]),
+        ({}, {"algorithm__negatives_per_positive": 3}, ["algorithm.negatives_per_positive"]),
+        ({}, {"update__normaliser": "entry"}, ["update.normaliser"]),
+        ({}, {"update__indices": "clear"}, ["update.indices"]),
+        # What is free is compared where it is given.
+        ({"federation__name": "films"}, {}, ["federation.name"]),
+        ({"algorithm__dim": 64, "rounds__total": 7}, {}, ["algorithm.dim", "rounds.total"]),
+        # Given as the default is given, too.
+        ({"rounds__total": 100}, {"rounds__total": 7}, ["rounds.total"]),
+    ],
+)
+def test_what_is_refused(ours: dict[str, Any], theirs: dict[str, Any], refused: list[str]) -> None:
+    found = plan_differences(plan(**ours), plan(**theirs))
+    assert keys(found) == refused
+    agreed = {difference.key.replace(".", "__"): difference.theirs for difference in found}
+    assert plan_differences(plan(**ours | agreed), plan(**theirs)) == (), "the remedy works"
+
+
+@pytest.mark.parametrize("ours", sorted(ALGORITHMS))
+@pytest.mark.parametrize("theirs", sorted(ALGORITHMS))
+def test_another_algorithm_is_one_difference(ours: str, theirs: str) -> None:
+    own = {"ease": {"algorithm__regularisation": 8.0}, "plgc": {"algorithm__weight": 8.0}}.get(
+        ours, {"algorithm__dim": 8}
+    )
+    expected, found = plan(algorithm__name=ours, **own), plan(algorithm__name=theirs)
+    different = ["algorithm.name"] if ours != theirs else [next(iter(own)).replace("__", ".")]
+    assert keys(plan_differences(expected, found)) == different
+
+
+def test_a_silent_client_joins_no_algorithm_that_it_did_not_name() -> None:
+    (found,) = plan_differences(Plan(), plan(algorithm__name="fedals"))
+    assert found.agreeing == 'algorithm.name = "fedals"'
+
+
+def test_a_difference_names_field_and_both_values_and_the_line_to_write() -> None:
+    (silent,) = plan_differences(Plan(), plan(rounds__minimum_clients=2))
+    assert str(silent) == (
+        "rounds.minimum_clients is 2 in the federation, but this client's settings say 3 or more "
+        "(the default)"
+    )
+    assert silent.agreeing == "rounds.minimum_clients = 2"
+    (given,) = plan_differences(plan(protection__name="bfv"), plan(protection__name="none"))
+    assert str(given) == (
+        'protection.name is "none" in the federation, but this client\'s settings say "bfv"'
+    )
+    assert given.agreeing == 'protection.name = "none"'
+
+
+def test_a_coordinators_text_does_not_fill_the_terminal() -> None:
+    (found,) = plan_differences(Plan(), plan(protection__preset="\x1b[2J\u202e" + "x" * 10_000))
+    assert str(found).isprintable()
+    assert len(str(found)) < 250 > len(found.agreeing)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(("ours", "theirs"), [("members", "authority"), ("authority", "members")])
+def test_who_holds_the_key_is_never_changed_under_a_client(
+    ours: str, theirs: str, given: bool
+) -> None:
+    """Neither is the stricter one: members trust each other in one, the authority in the other."""
+    local = plan(protection__key_holder=ours) if given or ours == "members" else Plan()
+    (found,) = plan_differences(local, plan(protection__key_holder=theirs))
+    assert found.key == "protection.key_holder"
+    assert found.agreeing == f'protection.key_holder = "{theirs}"'
+
+
+@pytest.mark.parametrize("name", ["none", "masks"])
+def test_who_holds_a_key_that_there_is_not_matters_to_nobody(name: str) -> None:
+    theirs = plan(protection__name=name, protection__key_holder="members")
+    for holder in ("members", "authority"):
+        ours = plan(protection__name=name, protection__key_holder=holder)
+        assert plan_differences(ours, theirs) == ()
+    assert plan_differences(plan(protection__name=name), theirs) == ()
+
+
+def test_whoever_agreed_to_no_encryption_takes_any_key_holder() -> None:
+    found = plan(protection__name="bfv", protection__key_holder="authority")
+    assert plan_differences(plan(protection__name="none"), found) == ()

@@ -1,0 +1,116 @@
+"""Every setting explains itself."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import get_args
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from fedrec.errors import SettingsError
+from fedrec.plan.schema import section_types
+from fedrec.section import UsedIf, as_toml
+from fedrec.settings.explain import (
+    all_settings,
+    explain,
+    nearest_key,
+    section_sentences,
+    wrong_sentence,
+)
+from fedrec.settings.schema import CoordinatorSettings, PartiesSettings, Settings
+
+
+def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
+    for setting in all_settings().values():
+        assert setting.sentence.endswith("."), setting.key
+        assert not setting.allowed.startswith("<"), setting.key
+        assert "Optional" not in setting.allowed, setting.key
+        assert "^" not in setting.allowed.replace("2^", ""), setting.key
+    assert set(section_sentences()) == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        ("rounds.total", "an integer from 1 to 1000000"),
+        ("federation.seed", "an integer of at least 0, below 2^63"),
+        ("update.clip", "a number above 0, at most 1000000"),
+        ("protection.name", 'one of "none", "bfv", "ckks", "paillier", "masks"'),
+        ("data.path", "text, or left out"),
+        ("data.strict", "true or false"),
+        ("client.label", "text of at most 64 characters"),
+        ("federation.name", "1 to 64 letters, digits and . _ -"),
+        ("client.device", '"auto", "cpu", "cuda" or "cuda:N", N a number'),
+        ("coordinator.page", "host:port, as in 127.0.0.1:7448 or [::1]:7448, or empty"),
+        ("parties.address", "host:port, as in fedrec.example:7447 or [::1]:7447"),
+    ],
+)
+def test_ranges_are_told_in_words(key: str, allowed: str) -> None:
+    (setting,) = explain(key)
+    assert setting.allowed == allowed
+
+
+@pytest.mark.parametrize("address", ["h:1", "[::1]:7447", "fedrec.example:65535"])
+def test_addresses(address: str) -> None:
+    assert PartiesSettings(address=address).address == address
+    assert CoordinatorSettings(page="").page == ""
+    assert CoordinatorSettings(page="[0::1]:0", host="[::1]").page == "[::1]:0"
+    assert CoordinatorSettings(host="[::1]").host == "::1"
+
+
+@pytest.mark.parametrize(
+    "address", ["", "h", ":80", "h:", "h:0", "h:65536", "h:100000", "a b:1", "a_b:1", "[::]:1"]
+)
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        PartiesSettings(address=address)
+
+
+def test_conditions_are_about_settings_and_values_that_there_are() -> None:
+    conditions = 0
+    for section, _, model in section_types(Settings):
+        for one in (item for field in model.model_fields.values() for item in field.metadata):
+            if not isinstance(one, UsedIf):
+                continue
+            conditions += 1
+            for name, values in one.values.items():
+                assert name in model.model_fields, (section, name)
+                assert all(value in _values(model.model_fields[name]) for value in values), name
+            assert {*one.above_zero} <= {*model.model_fields}, (section, one)
+    assert conditions > 20
+
+
+def _values(field: FieldInfo) -> tuple[object, ...]:
+    choices: tuple[object, ...] = get_args(field.annotation)
+    return (True, False) if field.annotation is bool else choices
+
+
+def test_where_a_setting_has_a_say_is_told_with_it() -> None:
+    (info,) = (one for one in explain("algorithm.projector_rate") if one.owner == "plgc")
+    assert info.sentence.endswith(
+        'Only where regulariser is "err" and projector is true and weight is above 0.'
+    )
+
+
+def test_a_section_or_everything_can_be_explained() -> None:
+    assert {setting.section for setting in explain("update")} == {"update"}
+    assert {setting.key for setting in explain()} == set(all_settings())
+    assert explain("rounds.total")[0].environment == "FEDREC_ROUNDS__TOTAL"
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(SettingsError) as caught:
+        explain("rounds.totl")
+    assert caught.value.remedy == "The nearest setting is rounds.total."
+    assert nearest_key("xyzzy.plugh") == ""
+
+
+@pytest.mark.parametrize("value", [1, 1.5, 1e-9, True, False, "", 'quo"ted\\\n', "üñ"])
+def test_values_are_written_as_toml_reads_them(value: object) -> None:
+    assert tomllib.loads(f"x = {as_toml(value)}")["x"] == value
+
+
+def test_the_nearest_choice_is_named() -> None:
+    assert 'The nearest is "fedals".' in wrong_sentence("algorithm.name", "fedasl")
+    assert "in steps of 0.125" in wrong_sentence("algorithm.frequency_exponent", 0.3)

@@ -1,0 +1,84 @@
+"""The first settings file works as it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedrec.errors import SettingsError
+from fedrec.plan.schema import users_with_room
+from fedrec.settings.loading import load_settings
+from fedrec.settings.starter import TUNED, Starter
+from fedrec_lab.demo.demonstration import DemoOptions
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "masks", "none"])
+@pytest.mark.parametrize("n_clients", [0, 3, 7, 50, 51, 1000])
+def test_it_can_be_loaded(tmp_path: Path, protection: str, n_clients: int) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(Starter(protection=protection, n_clients=n_clients).text(), encoding="utf-8")
+    settings = load_settings(path, environ={})
+    assert settings.protection.name == protection
+    assert settings.rounds.minimum_clients <= max(n_clients, 3)
+
+
+@pytest.mark.parametrize("n_clients", [0, 3, 7, 80])
+def test_an_algorithm_that_needs_everybody_waits_for_everybody(
+    tmp_path: Path, n_clients: int
+) -> None:
+    path = tmp_path / "run.toml"
+    starter = Starter(algorithm="ease", n_clients=n_clients, protection="none")
+    path.write_text(starter.text(), encoding="utf-8")
+    settings = load_settings(path, environ={})
+    assert settings.rounds.minimum_clients == (n_clients or 3)
+    assert settings.rounds.clients_per_round == 0
+    assert settings.rounds.recompute_limit >= n_clients
+    assert "clip" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("algorithm", ["fedals", "fedmf"])
+@pytest.mark.parametrize(
+    ("n_clients", "least"), [(3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (8, 4), (9, 6), (12, 8)]
+)
+def test_over_whole_cells_a_round_can_lose_one(algorithm: str, n_clients: int, least: int) -> None:
+    """Of one cell one may leave for good while three are left; of several the largest may be away:
+    6 are 3 + 3, 7 are 3 + 4, 8 are 4 + 4, 9 are 3 + 3 + 3.
+    """
+    text = Starter(algorithm=algorithm, n_clients=n_clients, protection="bfv").text()
+    assert f"\nminimum_clients = {least}\n" in text
+
+
+def test_it_leaves_room_for_twice_the_users() -> None:
+    assert [users_with_room(n) for n in (1, 2, 3, 512, 943, 1025)] == [2, 4, 8, 1024, 2048, 4096]
+    assert "maximum_users = 2048\n" in Starter(n_users=943).text()
+
+
+def test_paths_that_are_known_are_set_and_others_only_shown() -> None:
+    text = Starter(data="data/a.csv").text()
+    assert '\npath = "data/a.csv"\n' in text
+    assert '\n# catalogue = ""\n' in text
+
+
+def test_too_few_clients_for_encryption_are_refused() -> None:
+    with pytest.raises(SettingsError, match="fewer than 3 clients is never revealed"):
+        Starter(n_clients=2)
+    assert "minimum_clients = 1\n" in Starter(n_clients=1, protection="none").text()
+
+
+@pytest.mark.parametrize("algorithm", sorted(TUNED))
+def test_the_demo_and_the_first_settings_file_train_alike(tmp_path: Path, algorithm: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        Starter(algorithm=algorithm, n_clients=3, protection="ckks").text(), encoding="utf-8"
+    )
+    first, demo = load_settings(path, environ={}).plan, DemoOptions(algorithm=algorithm).plan()
+    tuned = TUNED[algorithm]
+    assert first.algorithm == demo.algorithm == tuned.algorithm
+    assert first.update.structure == demo.update.structure == tuned.update.structure
+    assert first.update.clip == demo.update.clip == tuned.update.clip
+    if tuned.update.structure != "dense":
+        assert first.update.rank == demo.update.rank == tuned.update.rank
+    assert first.rounds.total == demo.rounds.total == tuned.rounds.total
+    assert first.federation.minimum_item_users == demo.federation.minimum_item_users
+    assert first.evaluation == demo.evaluation
