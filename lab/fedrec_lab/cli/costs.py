@@ -107,12 +107,8 @@ def _time_lines(row: TimeRow, ours: OwnTimes) -> list[tuple[str, ...]]:
 
 
 def _times_content(row: TimeRow, ours: OwnTimes) -> dict[str, object]:
-    published = {
-        "name": row.name,
-        "link_minutes": row.link_minutes,
-        "computation_minutes": row.computation_minutes,
-        "total_minutes": row.total_minutes,
-    }
+    published = asdict(row)
+    del published["update"]
     return {"published": published, "ours": asdict(ours)}
 
 

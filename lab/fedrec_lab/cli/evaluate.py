@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,7 +67,7 @@ class Tables:
                 "seed": plan.federation.seed,
                 "protocols": list(result.protocols),
                 "round": int(best.round),
-                "tables": [each.to_record() for each in found],
+                "tables": [asdict(each) for each in found],
             }
         )
         write_whole(self._path, (json.dumps(self.records) + "\n").encode(), private=False)
@@ -158,7 +159,7 @@ def evaluate(
 
         found = diagnose_folder(settings_file)
         if as_json:
-            records = [each.to_record() for each in found]
+            records = [asdict(each) for each in found]
             print_json({"run": str(settings_file), "tables": records})
         else:
             typer.echo(as_text(found))

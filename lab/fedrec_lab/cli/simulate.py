@@ -306,11 +306,6 @@ def simulate(
         stop.on_interrupt(),
         round_progress("", settings.rounds.total + 2) as told,
     ):
-
-        def note(report: RoundReport) -> None:
-            run.append_round(report)
-            told(report)
-
         result = run_federation(
             settings,
             n_clients=n_clients,
@@ -319,7 +314,7 @@ def simulate(
             folder=run.path,
             resume=resume is not None,
             accept_other_arithmetic=accept_other_arithmetic,
-            on_round=note,
+            on_round=run.appending(told),
             stop=stop.requested,
             users=users,
             catalogue=catalogue,

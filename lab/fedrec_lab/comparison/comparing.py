@@ -204,7 +204,8 @@ def compare(
             if stop():
                 raise Stopped
             listener.begin(number, len(jobs), job)
-            measured = _method(job, trained).measure(task)
+            method = REFERENCES[job.reference]() if job.reference else _Own(trained)
+            measured = method.measure(task)
         except Stopped:
             finished = False
             break
@@ -226,10 +227,6 @@ def compare(
         cautions=protocol_cautions(settings.plan, users, len(catalogue), protocols),
     )
     return Comparison(table=table, finished=finished)
-
-
-def _method(job: Job, trained: Callable[[SimulationResult], None] | None) -> Reference:
-    return REFERENCES[job.reference]() if job.reference else _Own(trained)
 
 
 _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed_formula")

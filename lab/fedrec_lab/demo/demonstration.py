@@ -69,7 +69,7 @@ def look_at_coordinator(workspace: Workspace) -> WireReport:
         FedrecError: when the recording, the folder or the keys cannot be read.
     """
     report = audit_wire(
-        load_settings(workspace.coordinator_settings),
+        load_settings(workspace.parties.coordinator),
         recording=recording_of(workspace),
         truth=[state.parent for state in workspace.client_states],
     )
@@ -90,7 +90,7 @@ def finish_recording(console: Console, workspace: Workspace, *, keep: bool) -> N
         )
         return
     recording = shlex.quote(str(folder))
-    own = shlex.quote(str(workspace.coordinator_settings))
+    own = shlex.quote(str(workspace.parties.coordinator))
     console.print("The recording is there, too; to look again:")
     console.print(f"  fedrec audit wire {own} --recording {recording}")
 
@@ -270,7 +270,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
 
 
 def _compare(workspace: Workspace, data: DemoData, console: Console) -> Comparison:
-    plan, names = workspace.plan, [path.parent.name for path in workspace.client_settings]
+    plan, names = workspace.plan, [path.parent.name for path in workspace.parties.clients]
     # In the order in which `provision` dealt users out to them.
     names.sort(key=lambda name: int(name.rpartition("-")[2]))
     cells = cells_in_use(plan, cells_of_roster(workspace.roster, names), len(names))

@@ -197,7 +197,7 @@ def run_comparison(
 
 def exported_models(workspace: Workspace) -> Mapping[Which, SharedState]:
     """Let the first client export its models; the best one stays in the run's folder."""
-    settings = workspace.client_settings[0]
+    settings = workspace.parties.clients[0]
     ask_client(settings, "export-model", "--to", str(workspace.folder))
     with tempfile.TemporaryDirectory() as folder:
         ask_client(settings, "export-model", "--latest", "--to", folder)
@@ -208,7 +208,7 @@ def exported_models(workspace: Workspace) -> Mapping[Which, SharedState]:
 
 def recommend_to_first_user(workspace: Workspace) -> tuple[str, dict[str, Any]]:
     """Let the first client recommend to its first user, in its own process."""
-    settings = workspace.client_settings[0]
+    settings = workspace.parties.clients[0]
     lines = (settings.parent / "interactions.csv").read_text(encoding="utf-8").splitlines()
     user = lines[1].split(",")[0]
     return user, ask_client(settings, "recommend", "--user", user, "-n", "10")

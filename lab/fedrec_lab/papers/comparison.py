@@ -122,7 +122,7 @@ class Comparison:
     @property
     def difference(self) -> float | None:
         """HR@10 under the paper's protocol minus the published one; None where it was not run."""
-        found = self._model("paper")
+        found = self._reached("paper", "model")
         return None if found is None else found.mean("hr") - self.row.hr
 
     @property
@@ -151,14 +151,16 @@ class Comparison:
 
     def table(self) -> list[list[str]]:
         """Return the lines of the table: the row itself, then what learned nothing."""
-        model = [_shown(self._model(protocol)) for protocol in self.protocols]
-        lines = [[self.row.name, f"{self.row.hr:.4f} / {self.row.ndcg:.4f}", *model]]
-        lines.append(["  chosen round", _NOTHING, *map(self._rounds, self.protocols)])
-        for scorer, label in REFERENCES.items():
-            cells = [_shown(self._reference(protocol, scorer)) for protocol in self.protocols]
-            lines.append([label, _NOTHING, *cells])
-        formula = [_shown(self._formula(protocol)) for protocol in self.protocols]
-        lines.append(["no-learning formula", _NOTHING, *formula])
+        model, formula = ("model", self.row.name), ("formula", "no-learning formula")
+        lines = [
+            [label, _NOTHING, *(_shown(self._reached(name, scorer)) for name in self.protocols)]
+            for scorer, label in (model, *REFERENCES.items(), formula)
+        ]
+        lines[0][1] = f"{self.row.hr:.4f} / {self.row.ndcg:.4f}"
+        rounds = (
+            ", ".join(str(run.best_round) for run in self._of(name)) for name in self.protocols
+        )
+        lines.insert(1, ["  chosen round", _NOTHING, *rounds])
         return lines
 
     def markdown(self) -> str:
@@ -197,23 +199,14 @@ class Comparison:
     def _of(self, protocol: Protocol) -> list[Measured]:
         return [found for found in self.measured if found.protocol == protocol]
 
-    def _model(self, protocol: Protocol) -> ResultRow | None:
-        return _samples([found.test for found in self._of(protocol)])
-
-    def _reference(self, protocol: Protocol, scorer: str) -> ResultRow | None:
-        runs = self._of(protocol)
-        return _samples([run.references[scorer] for run in runs if scorer in run.references])
-
-    def _formula(self, protocol: Protocol) -> ResultRow | None:
-        found = [run.no_learning for run in self._of(protocol)]
-        return _samples([rates for rates in found if rates is not None])
-
-    def _rounds(self, protocol: Protocol) -> str:
-        return ", ".join(str(found.best_round) for found in self._of(protocol))
-
-
-def _samples(rates: Sequence[Rates]) -> ResultRow | None:
-    return ResultRow(label="", samples=tuple(rates)) if rates else None
+    def _reached(self, protocol: Protocol, scorer: str) -> ResultRow | None:
+        """Return what the model, the formula or a reference reached; None where it was not run."""
+        runs = [
+            {"model": run.test, "formula": run.no_learning, **run.references}.get(scorer)
+            for run in self._of(protocol)
+        ]
+        samples = tuple(rates for rates in runs if rates is not None)
+        return ResultRow(label="", samples=samples) if samples else None
 
 
 def _shown(found: ResultRow | None) -> str:

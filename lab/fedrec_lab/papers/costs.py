@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
@@ -148,35 +148,27 @@ def computation_minutes(client_seconds: float, server_seconds: float) -> float:
     return N_ROUNDS * (_SLOWER * client_seconds + _CLIENT_SECONDS + server_seconds) / 60
 
 
-def _time_row(
-    name: str, link: float, computation: float, total: float, **update: object
-) -> TimeRow:
-    return TimeRow(
-        name=name,
-        update=UpdateSettings.model_validate(update),
-        link_minutes=link,
-        computation_minutes=computation,
-        total_minutes=total,
-    )
-
-
-def _ranks(structure: str, *printed: tuple[int, float, float, float]) -> list[TimeRow]:
-    return [
-        _time_row(f"{structure}/rank-{rank}", *minutes, structure=structure, rank=rank)
-        for rank, *minutes in printed
-    ]
-
-
-def _ratios(*printed: tuple[int, float, float, float]) -> list[TimeRow]:
-    return [
-        _time_row(f"topk/{kept}-of-{DIM}", *minutes, structure="topk", ratio=kept / DIM)
-        for kept, *minutes in printed
-    ]
+def _times(structure: str, *printed: tuple[int, float, float, float]) -> Iterator[TimeRow]:
+    """Yield a row for each rank, or under topk for each number of values kept of `DIM`."""
+    for number, link, computation, total in printed:
+        name = f"{structure}/rank-{number}"
+        chosen: dict[str, object] = {"rank": number}
+        if structure == "topk":
+            name, chosen = f"topk/{number}-of-{DIM}", {"ratio": number / DIM}
+        elif structure == "dense":
+            name, chosen = "fedmf", {}
+        yield TimeRow(
+            name=name,
+            update=UpdateSettings.model_validate({"structure": structure, **chosen}),
+            link_minutes=link,
+            computation_minutes=computation,
+            total_minutes=total,
+        )
 
 
 TIMES = (
-    _time_row("fedmf", 80.43, 169.07, 249.50, structure="dense"),
-    *_ranks(
+    *_times("dense", (DIM, 80.43, 169.07, 249.50)),
+    *_times(
         "colr",
         (1, 1.26, 169.18, 170.43),
         (2, 2.51, 169.21, 171.72),
@@ -185,7 +177,7 @@ TIMES = (
         (16, 20.11, 169.30, 189.41),
         (32, 40.21, 169.38, 209.60),
     ),
-    *_ranks(
+    *_times(
         "svd",
         (1, 1.26, 169.49, 170.75),
         (2, 2.51, 169.50, 172.02),
@@ -194,7 +186,8 @@ TIMES = (
         (16, 20.11, 169.64, 189.74),
         (32, 40.21, 169.60, 209.82),
     ),
-    *_ratios(
+    *_times(
+        "topk",
         (1, 2.51, 169.76, 172.28),
         (2, 5.03, 169.79, 174.81),
         (4, 10.05, 169.82, 179.87),

@@ -157,11 +157,6 @@ def _run(
         run.write_environment(provenance_of(settings.plan, settings.client.device))
         run.write_settings(settings)
     with watch(part.name, settings.rounds.total + 2) as told:
-
-        def note(report: RoundReport) -> None:
-            run.append_round(report)
-            told(report)
-
         result = simulate(
             settings,
             users=users,
@@ -170,7 +165,7 @@ def _run(
             folder=part,
             resume=resume,
             accept_other_arithmetic=accept_other_arithmetic,
-            on_round=note,
+            on_round=run.appending(told),
             stop=stop,
         )
     run.write_environment(result.provenance)

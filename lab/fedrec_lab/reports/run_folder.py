@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -165,6 +165,15 @@ class RunFolder:
                 f"{path} cannot be written: {error}.", remedy="Make space and resume the run."
             ) from error
 
+    def appending(self, told: Callable[[RoundReport], None]) -> Callable[[RoundReport], None]:
+        """Return what adds a round to `rounds.jsonl` and then tells of it."""
+
+        def note(report: RoundReport) -> None:
+            self.append_round(report)
+            told(report)
+
+        return note
+
     def rounds(self) -> tuple[RoundReport, ...]:
         """Return the rounds written so far, each once, in ascending order."""
         try:
@@ -184,7 +193,8 @@ class RunFolder:
 
     def write_ledger(self, ledger: Ledger) -> None:
         """Write what was released and what that protects."""
-        self._write(LEDGER_NAME, _pretty(asdict(ledger)))
+        content = json.dumps(asdict(ledger), indent=2, ensure_ascii=False)
+        self._write(LEDGER_NAME, f"{content}\n")
 
     def write_results(self, table: ComparisonTable) -> None:
         """Write the result table as Markdown, CSV, Parquet and JSON."""
@@ -251,10 +261,6 @@ def _seen_from(settings: Settings, folder: Path) -> Settings:
         for section, values in changed.items()
     }
     return settings.model_copy(update=sections)
-
-
-def _pretty(record: dict[str, object]) -> str:
-    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
 
 RunState: TypeAlias = Literal["finished", "ended early", "stopped", "under way", "unreadable"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedrec.errors import DataError
-from fedrec_lab.reports import paired_bootstrap
+from fedrec_lab.reports.comparison_table import paired_bootstrap
 
 
 def test_the_estimate_is_the_plain_difference():

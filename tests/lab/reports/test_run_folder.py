@@ -19,7 +19,10 @@ from fedrec.provenance import Provenance
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
-from fedrec_lab.reports import ReportContent, RoundReport, RunFolder, ledger_of
+from fedrec_lab.reports.html import ReportContent
+from fedrec_lab.reports.ledger import ledger_of
+from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.reports.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError, SettingsError, VersionMismatch
 from fedrec.recommender import Recommender
-from fedrec_lab.reports import RunFolder
+from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation import record_simulation, simulate
 
 pytestmark = pytest.mark.slow
