@@ -37,7 +37,7 @@ from fedrec.settings.schema import Settings
 from fedrec_lab.demo.further_runs import journal_lines, run_federation
 from fedrec_lab.demo.workspace import DemoData
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.simulation.federation import Federation
+from fedrec_lab.simulation.federation import SimulatedFederation
 
 N_ITEMS, N_TRAINED, LEAST = 105_000, 4_400, 10
 PER_USER = 40
@@ -106,7 +106,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 def run(users: UserSplit, n_items: int, arguments: argparse.Namespace) -> Cost:
     """Play all rounds of a federation in this process."""
     plan = plan_of(arguments)
-    federation = Federation(
+    federation = SimulatedFederation(
         Settings.model_validate({**plan.model_dump(), "client": {"device": "cpu"}}),
         catalogue_of(n_items),
         users,

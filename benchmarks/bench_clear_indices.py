@@ -21,11 +21,14 @@ from pathlib import Path
 
 import numpy as np
 import structlog
+from measuring import describe_machine
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
 from integration.support.bench import changed
 from integration.support.links import Passing
 from integration.support.parties import Client, Loop
 from made_federation import prepare
-from measuring import describe_machine
 
 from fedrec.data import Catalogue, Interactions, generate
 from fedrec.data.reading import DataSettings
@@ -40,9 +43,6 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_lab.demo.workspace import DemoData
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-
 
 N_ITEMS, DIM, INTERACTIONS = 1682, 32, 106
 HEADER_BYTES, TRAINING_ROUND = 44, 2
@@ -129,18 +129,15 @@ def measure(n_clients: int, preset: str, path: str) -> None:
         deadline = coordinator.engine.run.state.rules.report_seconds("train", n_clients)
         loop.run(coordinator.stop(grace_seconds=0.2))
     loop.close()
-    expected = price(plan, n_items=catalogue.n_items, n_clients=n_clients)
-    assert expected.opening is not None
+    expected = price(plan, n_items=catalogue.n_items, n_clients=n_clients).parts["opening"].facts
     union = set()
     for payload in kept:
-        raw = np.frombuffer(payload[HEADER_BYTES:], dtype="<u4", count=expected.opening.entries)
+        raw = np.frombuffer(payload[HEADER_BYTES:], dtype="<u4", count=expected["entries"])
         union |= set(raw.tolist())
     print(f"{n_clients} clients, {preset}, {path or 'made-up data'}")
-    print(f"  upload: {len(kept[0]):,} B, {expected.opening.entries} values with an index")
-    print(
-        f"  union: {len(union):,}; expected {expected.opening.expected_entries:,}, at most ", end=""
-    )
-    print(f"{expected.opening.most_entries:,}")
+    print(f"  upload: {len(kept[0]):,} B, {expected['entries']} values with an index")
+    print(f"  union: {len(union):,}; expected {expected['expected_entries']:,}, at most ", end="")
+    print(f"{expected['most_entries']:,}")
     print(f"  training to last upload: {max(stamps['sent']) - min(stamps['training']):.1f} s")
     opening = max(stamps["published"]) - max(stamps["sent"])
     print(f"  opening: {opening:.1f} s of {n_clients} clients that share this process, ", end="")

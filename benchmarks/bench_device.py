@@ -232,9 +232,8 @@ def memory(step: Step) -> None:
 
     from fedrec.algorithms import ALGORITHMS
     from fedrec.algorithms.trained import TrainedAlgorithm
-    from fedrec.training.block_memory import block_bytes
-    from fedrec.training.trainer import Trainer
-    from fedrec.training.user_tables import DeviceTables
+    from fedrec.training.device import DeviceTables
+    from fedrec.training.trainer import Trainer, block_bytes
 
     users, n_items = users_of_ml_100k()
     # Users of about one size, for each size is counted: on a processor every operation is watched.

@@ -30,7 +30,7 @@ from fedrec_authority.metrics import AuthorityMetrics
 from fedrec_client.metrics import ClientMetrics
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.rounds.changes import UpdateCounted
-from fedrec_server.run.model_quality import LatestQuality
+from fedrec_server.run.figures import LatestQuality
 
 EVENTS = 20_000
 REPEATS = 9

@@ -16,21 +16,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from made_federation import prepare
 from measuring import describe_machine
 from rich.console import Console
 
-from fedrec.follower.private_store import PrivateStore
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from made_federation import prepare
+
 from fedrec.plan.layout import protection_of
 from fedrec.protection import PROTECTIONS
 from fedrec.training.learner import Learner
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.demo.demonstration import DemoOptions
 from fedrec_lab.demo.further_runs import measured_costs, run_federation
 from fedrec_lab.demo.workspace import DemoData, load_data
 from fedrec_lab.reports.run_folder import RunFolder
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-
 
 COLUMNS = (
     f"{'protection':<22} {'message':>10} {'B/value':>8} {'up':>10} {'down':>10} "

@@ -35,7 +35,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.rows import ROW_STEP
-from fedrec.wire.chunks import split
+from fedrec.wire.chunks import chunks
 from fedrec.wire.grpc_calls import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Train
@@ -132,9 +132,9 @@ def client(number: int, pipe, settings: dict) -> None:
         elif order == "fedrec":
             link.submit_update(header, payload)
         elif order == "bare":
-            put((piece for _, piece in split(payload)), timeout=60)
+            put((bytes(chunk.data) for chunk in chunks(payload)), timeout=60)
         elif order == "durable":
-            keep((piece for _, piece in split(payload)), timeout=60)
+            keep((bytes(chunk.data) for chunk in chunks(payload)), timeout=60)
         elif order == "disk":
             path = Path(settings["scratch"]) / f"file-{number}"
             with path.open("wb") as file:

@@ -25,9 +25,8 @@ from per_client_loop import ml_100k, plan_of
 
 from fedrec.data.splits import UserSplit
 from fedrec.plan.schema import Plan
-from fedrec.training.engines.engine import Engine
-from fedrec.training.engines.processes import ProcessEngine
-from fedrec.training.engines.serial import SerialEngine
+from fedrec.training.engines.engine import Executor, SerialExecutor
+from fedrec.training.engines.processes import ProcessExecutor
 from fedrec.training.learner import Contribution, Learner
 
 ALGORITHMS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
@@ -68,9 +67,11 @@ def mib_of(pid: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
 
 
-def round_of(plan: Plan, users: UserSplit, n_items: int, engine: Engine) -> Callable[[], object]:
+def round_of(
+    plan: Plan, users: UserSplit, n_items: int, executor: Executor
+) -> Callable[[], object]:
     """Return a whole round; see the module's docstring."""
-    learner = Learner(plan, n_items, device="cpu", workers=engine)
+    learner = Learner(plan, n_items, device="cpu", workers=executor)
     shared, private = learner.initial_shared(), learner.initial_private(users)
 
     def play() -> Contribution:
@@ -95,17 +96,17 @@ def main() -> None:
         plan = plan_of(algorithm, **update)
         trainer = plan.training.model_copy(update={"accelerated": False})
         plan = plan.model_copy(update={"training": trainer})
-        engine = ProcessEngine(options.workers)
+        executor = ProcessExecutor(options.workers)
         try:
-            engine.start()
-            idle = {pid: mib_of(pid) for pid in engine.processes}
-            alone = round_of(plan, users, n_items, SerialEngine())
-            there = round_of(plan, users, n_items, engine)
+            executor.start()
+            idle = {pid: mib_of(pid) for pid in executor.processes}
+            alone = round_of(plan, users, n_items, SerialExecutor())
+            there = round_of(plan, users, n_items, executor)
             one, other = alone(), there()
             assert isinstance(one, Contribution) and isinstance(other, Contribution)
             if not np.array_equal(one.vector, other.vector):
                 raise SystemExit(f"{name}: the workers' sums are not those of one process.")
-            with Watch(engine.processes) as watched:
+            with Watch(executor.processes) as watched:
                 there()
             workers = f"{options.workers} workers"
             seconds = interleaved({"one process": alone, workers: there}, runs=options.runs)
@@ -117,7 +118,7 @@ def main() -> None:
                 f"{max(above):.0f} MiB more while it works"
             )
         finally:
-            engine.close()
+            executor.close()
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.plan.schema import Plan, TrainingSettings
 from fedrec.training.engines.choosing import Workers
-from fedrec.training.engines.engine import Engine
-from fedrec.training.engines.processes import ProcessEngine
+from fedrec.training.engines.engine import Executor
+from fedrec.training.engines.processes import ProcessExecutor
 from fedrec.training.learner import Learner
 
 
@@ -124,7 +124,7 @@ def compare(
     users, n_items = ml_100k()
     cores = torch.get_num_threads()
     sides: dict[str, Callable[[], object]] = {}
-    engines: list[Engine] = []
+    executors: list[Executor] = []
     for name, plan in plans.items():
         if accelerator_of(plan) is not None and device == "cpu":
             play = round_of(plan, users, n_items)
@@ -134,9 +134,9 @@ def compare(
         alone = by_the_trainer(plan)
         sides[f"fedrec {name}, trainer"] = _with_threads(1, round_of(alone, users, n_items, device))
         if cores > 1 and device == "cpu":
-            engines.append(ProcessEngine(cores))
+            executors.append(ProcessExecutor(cores))
             sides[f"fedrec {name}, trainer, {cores} workers"] = _with_threads(
-                1, round_of(alone, users, n_items, workers=engines[-1])
+                1, round_of(alone, users, n_items, workers=executors[-1])
             )
     mine = list(sides)
     learner = Learner(plan, n_items, device="cpu")
@@ -150,8 +150,8 @@ def compare(
     try:
         seconds = interleaved(sides | limits(), runs=runs)
     finally:
-        for engine in engines:
-            engine.close()
+        for executor in executors:
+            executor.close()
 
     # Passes and minibatches of a wrapper are its base's.
     settings = getattr(plan.algorithm, "base", plan.algorithm)
@@ -214,7 +214,7 @@ def round_of(
     users: UserSplit,
     n_items: int,
     device: str = "cpu",
-    workers: Workers | Engine = 1,
+    workers: Workers | Executor = 1,
 ) -> Callable[[], object]:
     """Return a whole round of all users: training, sums on the grid, and the next version."""
     learner = Learner(plan, n_items, device=device, workers=workers)

@@ -11,12 +11,13 @@ from fedrec.data import Catalogue, UserSplit, read_interactions
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_users
 from fedrec.evaluation.metrics import Rates
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.stored_state import BestModel, RunPin, users_digest
+from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.schema import Plan
+from fedrec_client.state.client_state import BestModel
+from fedrec_client.state.private_store import PrivateStore
 
 DIM = 64
 

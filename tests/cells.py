@@ -9,7 +9,7 @@ from fedrec.identity.cells import Cell, Partition, Standing, guest_consent
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
-from fedrec_authority.membership.cell_placement import place
+from fedrec_authority.members.cell_placement import place
 
 
 def partition_of(

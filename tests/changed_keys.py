@@ -8,7 +8,7 @@ from typing import TypeVar
 from fedrec.identity.epoch import KeyEpoch
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
-from fedrec_authority.membership.members import Membership
+from fedrec_authority.members.register import MemberRegister
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ def change(folder: AuthorityFolder, what: Callable[[FolderChanges], T]) -> T:
         return what(keys)
 
 
-def keep(folder: AuthorityFolder, membership: Membership) -> None:
+def keep(folder: AuthorityFolder, membership: MemberRegister) -> None:
     """Keep the record of members."""
     change(folder, lambda keys: keys.keep(membership))
 

@@ -16,8 +16,8 @@ from changed_keys import change, keep, rotate
 from fedrec.data import partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.identity.certificates import CERTIFICATE_FILE
+from fedrec.identity.document import write_public
 from fedrec.identity.identity import Identity
-from fedrec.identity.key_files import write_public
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_fingerprint

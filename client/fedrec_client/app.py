@@ -21,21 +21,18 @@ from fedrec.errors import (
     RosterBreaksCells,
 )
 from fedrec.evaluation.metrics import Protocol, Rates
-from fedrec.follower.context import RoundContext
 from fedrec.follower.database import STATE_FORMAT
 from fedrec.follower.enrolment import enrol
 from fedrec.follower.events import OnEvent, log_event
 from fedrec.follower.membership import Membership
 from fedrec.follower.patient_link import Backoff, Meter, patient_link
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.pull_loop import EpochChanged, why_behind
 from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.follower.stopping import StopSwitch
 from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.certificates import certificate_sha256
-from fedrec.identity.client_folder import known_identity, new_or_known_identity
-from fedrec.identity.identity import KEY_FILE, Identity
+from fedrec.identity.identity import KEY_FILE, Identity, known_identity, new_or_known_identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.ids import RoundId
 from fedrec.plan.agreement import plan_from_json, plan_to_json
@@ -46,11 +43,12 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.connecting import certificate_path, invited_link, open_link, saying_goodbye
 from fedrec_client.joining import SHOWN_CHARS, RosterChain, join, waiting_detail
-from fedrec_client.round.local_model import LocalModel
+from fedrec_client.round.local_model import ClientContext, LocalModel
 from fedrec_client.session import Session
+from fedrec_client.state.private_store import PrivateStore
 
 if TYPE_CHECKING:
-    from fedrec.provenance import Provenance
+    from fedrec.environment import Provenance
     from fedrec.training.learner import Learner
 
 
@@ -362,7 +360,7 @@ class ClientApp:
             learner = self._learner(membership, len(users), store.state.provenance)
             if is_told:
                 journal.tell("prepared", seconds=self._clock.now() - began)
-            context = RoundContext(
+            context = ClientContext(
                 membership=membership,
                 link=link,
                 model=LocalModel(
@@ -422,7 +420,7 @@ class ClientApp:
         return learner
 
     def _provenance(self, plan: Plan) -> Provenance:
-        from fedrec.provenance import provenance_of
+        from fedrec.environment import provenance_of
 
         return provenance_of(plan, self._settings.client.device)
 

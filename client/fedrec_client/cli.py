@@ -95,6 +95,7 @@ def run(
     that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
     concerns no other party, but not the bits that it would have been before.
     """
+    from fedrec.environment import ACCEPT_FLAG
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
     from fedrec.follower.events import log_event
@@ -102,7 +103,6 @@ def run(
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.plan.layout import protection_modules, training_modules
     from fedrec.privacy import BUDGET_SPENT
-    from fedrec.provenance import ACCEPT_FLAG
     from fedrec.settings.loading import load_settings
     from fedrec_client.app import ClientApp
     from fedrec_client.metrics import ClientMetrics
@@ -308,8 +308,7 @@ def identity(
     settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
 ) -> None:
     """Make this client's keys in an empty or new folder, and show what the key authority needs."""
-    from fedrec.identity.client_folder import new_or_known_identity
-    from fedrec.identity.identity import PUBLIC_FILE
+    from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
     from fedrec.settings.loading import load_settings
 
     settings = load_settings(settings_file, {"client.state": state})

@@ -15,8 +15,8 @@ from fedrec.identity.certificates import (
     certificate_sha256,
     is_invitation,
 )
+from fedrec.identity.document import read_public
 from fedrec.identity.identity import Identity
-from fedrec.identity.key_files import read_public
 from fedrec.identity.public import read_issuer
 from fedrec.ids import ClientId
 from fedrec.settings.schema import Settings

@@ -8,15 +8,13 @@ from pathlib import Path
 
 from fedrec.errors import RosterBreaksCells, SettingsError, StorageError
 from fedrec.follower.patient_link import Backoff
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cell_rules import check
 from fedrec.identity.cells import Cell, Partition, guest_consent
 from fedrec.identity.certificates import check_certificate
-from fedrec.identity.client_folder import known_identity
-from fedrec.identity.identity import Identity
-from fedrec.identity.key_files import destroy_secret, write_public
+from fedrec.identity.document import destroy_secret, write_public
+from fedrec.identity.identity import Identity, known_identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.settings.schema import Settings
@@ -27,6 +25,7 @@ from fedrec_client.connecting import (
     open_link,
     own_credentials,
 )
+from fedrec_client.state.private_store import PrivateStore
 
 _RECORD = "roster"
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedrec.follower.events import ClientEvent, EventName
-from fedrec.monitoring import Numbers
-from fedrec.monitoring.endpoint import SECONDS
+from fedrec.monitoring import SECONDS, Numbers
 
 ENDS_ROUND = ("published", "abandoned")
 SHOWS_SPACE = ("joined", "training", "trained", "sent", *ENDS_ROUND)

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from fedrec.clock import Clock
 from fedrec.errors import RoundError
-from fedrec.follower.context import RoundContext
 from fedrec.follower.patient_link import Backoff
 from fedrec.follower.pull_loop import PullLoop, Work
 from fedrec.follower.stopping import StopSwitch
-from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Train, Wait
-from fedrec_client.round.local_model import LocalModel
+from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Task, Train, Wait
+from fedrec_client.round.local_model import ClientContext
+from fedrec_client.round.own_updates import UpdatesCounted, UpdatesRemembered
 from fedrec_client.round.participation import Participation
 from fedrec_client.round.round_steps import RoundSteps
+from fedrec_client.state.private_store import PrivateStore
 
 
 class Session(PullLoop):
     """One client's work: it trains, and opens sums where it is a holder of their key."""
 
+    _store: PrivateStore
+
     def __init__(
         self,
-        context: RoundContext[LocalModel],
+        context: ClientContext,
         stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
     ) -> None:
-        super().__init__(context, stop, backoff, clock)
+        super().__init__(
+            context,
+            stop,
+            backoff,
+            clock,
+            catching_up=UpdatesCounted(context),
+            rollbacks=UpdatesRemembered(context),
+        )
+        self._pause_is_told = False
         self._participation = Participation(context)
         self._taking_part: Participation | RoundSteps = self._participation
         if context.membership.protection.steps.are_several:
@@ -55,6 +66,7 @@ class Session(PullLoop):
     def _begin(self) -> None:
         """Send what a crash kept from being sent, the same bytes."""
         super()._begin()
+        self._tell_pause()
         staged = self._store.state.staged
         if staged is None or staged.acknowledged or staged.closed:
             return
@@ -62,6 +74,35 @@ class Session(PullLoop):
             self._participation.send()
         except RoundError as error:
             self._journal.tell("stale", detail=error.message)
+
+    def _do(self, task: Task) -> bool:
+        worked = super()._do(task)
+        self._tell_pause()
+        return worked
+
+    def _tell_pause(self) -> None:
+        """Say once for what this client waits where its cell is paused."""
+        if self._pause_is_told or not self._paused:
+            return
+        self._pause_is_told = True
+        detail = (
+            f"cell {self._paused}, of which this client is, takes part no more: one of its clients "
+            "sent what no honest client sends; this one waits until the key authority takes the "
+            f"cell in again (fedrec keys roster resume {self._paused})"
+        )
+        self._journal.tell("cell_paused", self._model.version, detail=detail)
+
+    @property
+    def _paused(self) -> int:
+        """The number of this client's cell where the key authority paused it; else 0."""
+        return self._membership.paused_by(self._store.state.statement)
+
+    def _finish(self, finished: Finished) -> Finished:
+        number = self._store.in_progress
+        if number is not None:
+            self._store.roll_back()
+            self._journal.settle(number, "abandoned")
+        return super()._finish(finished)
 
     def _send_snapshot(self, task: MakeSnapshot) -> None:
         """Send the model for those that join late, sealed where the protection hides it.

@@ -1,4 +1,4 @@
-"""Numbers of stored formats: what has another one is refused before anything is touched.
+"""Numbers of stored formats, and folders for runs: what does not fit is refused untouched.
 
 A number changes when what lies in a folder would be misread, or when training goes on otherwise
 from it: parameters, trainer or accelerators. There is one number for each kind of thing: for run
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from fedrec.errors import StorageError, VersionMismatch
 
@@ -70,3 +71,30 @@ def check_run_folder(folder: Path) -> None:
             f"{path} cannot be read: {error}.", remedy="Restore the folder from a backup."
         ) from error
     check_format(format_number(found), RUN_FORMAT, f"The run folder {folder}", anew="run it anew")
+
+
+def check_runs_folder(base: Path) -> None:
+    """Refuse a folder in which no run can make its own; it need not be there, and is not made.
+
+    Raises:
+        StorageError: something that is no folder is in the way, or nothing can be written there.
+    """
+    path = base.absolute()
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    if not nearest.is_dir():
+        raise no_run_folder(base, f"{nearest} is no folder")
+    try:
+        # Without a name, where the system can do that: nobody sees it, and nothing is left.
+        with TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        why = f"nothing can be written in {nearest} ({error.strerror or error})"
+        raise no_run_folder(base, why) from error
+
+
+def no_run_folder(base: Path, why: object) -> StorageError:
+    """Return the error for a folder in which no run can make its own."""
+    return StorageError(
+        f"No run folder can be made in {base}: {why}.",
+        remedy="Set output.runs to a writable folder with space.",
+    )

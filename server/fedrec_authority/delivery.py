@@ -31,7 +31,7 @@ from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.folder.recovery import read_state
-from fedrec_authority.membership.members import Member, Membership
+from fedrec_authority.members.register import MemberRecord, MemberRegister
 
 EventName = Literal[
     "coordinator found",
@@ -79,7 +79,7 @@ class AuthorityEvent:
     seconds: float = 0.0
 
 
-class Coordinator(Protocol):
+class DeliveryLink(Protocol):
     """What the authority asks of a coordinator; `AdminLink` is one."""
 
     def status(self) -> RunStatus:
@@ -106,7 +106,7 @@ class Delivery:
     def __init__(
         self,
         folder: AuthorityFolder,
-        link: Coordinator,
+        link: DeliveryLink,
         tell: Callable[[AuthorityEvent], None],
         *,
         clock: Clock | None = None,
@@ -159,7 +159,7 @@ class Delivery:
             self._tell(self._untold.pop(0))
 
     def _deliver(
-        self, found: RunStatus, newest: KeyEpoch | None, membership: Membership, last: int
+        self, found: RunStatus, newest: KeyEpoch | None, membership: MemberRegister, last: int
     ) -> None:
         """Bring the newest epoch where it is missing, or say why not; the folder is free."""
         number = last if newest is None else newest.roster.epoch
@@ -261,8 +261,8 @@ class Delivery:
                 self._about("awaiting", identity, f"in no sum yet: {roster.why_unplaced()}")
 
     def _let_go(
-        self, application: SignedApplication, member: Member, membership: Membership
-    ) -> Membership:
+        self, application: SignedApplication, member: MemberRecord, membership: MemberRegister
+    ) -> MemberRegister:
         """Return the membership in which a member is a guest, if it applied to become one.
 
         Raises:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-from fedrec.monitoring import Numbers
-from fedrec.monitoring.endpoint import SECONDS
+from fedrec.monitoring import SECONDS, Numbers
 from fedrec_authority.delivery import AuthorityEvent, EventName
 
 

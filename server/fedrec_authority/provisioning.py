@@ -25,7 +25,7 @@ from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.durable import make_private, require_writable, write_whole
 from fedrec.errors import KeysError, SettingsError
-from fedrec.identity.key_files import replace_secret
+from fedrec.identity.document import replace_secret
 from fedrec.listening import is_own_address, split_address
 from fedrec.plan.exposure import (
     SAFE_FLOOR,
@@ -38,7 +38,7 @@ from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import PartiesSettings, Settings
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
-from fedrec_authority.membership.cell_placement import cell_size_of
+from fedrec_authority.members.cell_placement import cell_size_of
 
 AUTHORITY_KIT, COORDINATOR_KIT, CLIENTS = "authority", "coordinator", "clients"
 OPERATORS = "operators"

@@ -34,8 +34,7 @@ from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.rounds.state import State
 from fedrec_server.service.admin_service import AdminService
-from fedrec_server.service.call_guard import CallGuard
-from fedrec_server.service.callers import Callers
+from fedrec_server.service.call_guard import Callers, CallGuard
 from fedrec_server.service.coordinator_service import CoordinatorService
 from fedrec_server.service.streams import StreamLimits
 from fedrec_server.service.tls_port import (
@@ -46,10 +45,9 @@ from fedrec_server.service.tls_port import (
     own_credentials,
 )
 from fedrec_server.service.wire_recorder import WireRecorder
-from fedrec_server.store.durable_files import DurabilityLost
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.intact import installed_bundle
+from fedrec_server.store.durable_files import DurabilityLost, Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.store.state_folder import installed_bundle
 
 if TYPE_CHECKING:
     from fedrec_server.page.serving import Page

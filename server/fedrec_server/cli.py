@@ -63,10 +63,10 @@ def run(
     from fedrec.settings.loading import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
-    from fedrec_server.allocator import give_memory_back
     from fedrec_server.app import Coordinator
     from fedrec_server.federation import PublicCatalogue
     from fedrec_server.service.wire_recorder import WireRecorder
+    from fedrec_server.uploads.incoming import give_memory_back
 
     give_memory_back()
     settings = load_settings(settings_file, {"coordinator.page": page})
@@ -122,7 +122,7 @@ def backup(
     points to. Clients that heard of later rounds than the copy knows are not served by it.
     """
     from fedrec.settings.loading import load_settings
-    from fedrec_server.store.backup import back_up
+    from fedrec_server.store.state_folder import back_up
 
     settings = load_settings(settings_file)
     found = back_up(Path(settings.coordinator.state), into)

@@ -6,19 +6,29 @@ The engine knows no gRPC. Every part changes the run through `LiveRun`, one afte
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import structlog
 
 from fedrec.clock import Clock
 from fedrec.errors import DamagedFile, FedrecError, StorageError, SumOutOfBounds
+from fedrec.ids import ClientId, RoundId
 from fedrec_server.federation import Federation
-from fedrec_server.membership.admission import Admission, Applications
-from fedrec_server.membership.key_rotation import KeyRotation, newest
-from fedrec_server.membership.member_states import MissingClients
-from fedrec_server.membership.rollback_detection import RollbackDetection
-from fedrec_server.opening.reveals import Reveals
-from fedrec_server.polling.task_polls import TaskPolls, log_unfit
-from fedrec_server.rounds.changes import Change, EpochBegan, RoundAbandoned, RoundPublished
+from fedrec_server.opening import Reveals
+from fedrec_server.peers.admission import Admission, Applications
+from fedrec_server.peers.key_rotation import KeyRotation, newest
+from fedrec_server.peers.member_states import MissingClients
+from fedrec_server.peers.remembered_updates import RememberedUpdates
+from fedrec_server.polling import TaskPolls, log_unfit
+from fedrec_server.rounds.changes import (
+    Change,
+    CollectingEnded,
+    EpochBegan,
+    RoundAbandoned,
+    RoundPublished,
+    StepEnded,
+    UpdatesRefused,
+)
 from fedrec_server.rounds.endings import reason_of
 from fedrec_server.rounds.events import (
     Restarted,
@@ -30,14 +40,11 @@ from fedrec_server.rounds.events import (
     UpdatesUnfit,
 )
 from fedrec_server.rounds.state import Round, State
-from fedrec_server.run.counted_updates import CountedUpdates
+from fedrec_server.run.figures import CountedUpdates, LatestQuality
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.run.model_quality import LatestQuality
-from fedrec_server.run.superfluous_files import SuperfluousFiles
-from fedrec_server.snapshots.snapshots import SnapshotExchange, Snapshots
-from fedrec_server.steps.running import RunningSteps
-from fedrec_server.steps.step_collection import StepCollection
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.snapshots import SnapshotExchange, Snapshots
+from fedrec_server.steps import RunningSteps, StepCollection
+from fedrec_server.store.durable_files import Failpoint, no_failpoint, sum_name, update_name
 from fedrec_server.store.store import Store
 from fedrec_server.uploads.incoming import StreamTurns
 from fedrec_server.uploads.round_collection import Collection, RunningSum
@@ -73,7 +80,7 @@ class Engine:
         run = self.run = LiveRun(federation, store, clock=clock, failpoint=failpoint)
         turns = StreamTurns(run.work)
         self.admission = Admission(run, maximum_upload_bytes)
-        self.rollbacks = RollbackDetection(run, self.admission)
+        self.rollbacks = RememberedUpdates(run, self.admission)
         self.rotation = KeyRotation(run, self.rollbacks)
         self.applications = Applications(store, run.work)
         self.collection = self._collection()
@@ -225,3 +232,62 @@ class Engine:
             self.run.work.background(self.run.work.beside(self.run.store.settle))
         if self.run.state.ending is not None:
             self.finished.set()
+
+
+KEPT_SUMS = 20
+"""Ciphertext sums of so many rounds are there for who is behind; before them, copies of the model.
+"""
+
+
+class SuperfluousFiles:
+    """Deletes what a run's changes make superfluous."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
+        """Begin to delete what nobody needs after some changes."""
+        background = self._run.work.background
+        for change in changes:
+            match change:
+                case RoundPublished() if change.reports_until is not None:
+                    background(self._forget_sums())
+                case CollectingEnded() | StepEnded() | UpdatesRefused() if change.left_out:
+                    background(self._delete_updates(change.round, change.left_out))
+        ended = any(isinstance(change, RoundPublished | RoundAbandoned) for change in changes)
+        if ended and before.current is not None:
+            background(self._delete_round(before.current, changes))
+
+    async def _delete_round(self, round_: Round, changes: tuple[Change, ...]) -> None:
+        kept = {c.blob.digest for c in changes if isinstance(c, RoundPublished)}
+        names = [update_name(round_.number, client_id) for client_id in round_.accepted]
+        if round_.total is not None and round_.total.digest not in kept:
+            names.append(sum_name(round_.number))
+        await self._delete(round_.number, names, partials=True)
+
+    async def _forget_sums(self) -> None:
+        """Delete ciphertext sums of which a copy of the model takes the place."""
+        run = self._run
+        names = await run.work.in_thread(run.store.forget_sums, KEPT_SUMS)
+        await self._delete(run.state.published, names)
+
+    async def _delete_updates(self, round_id: RoundId, clients: frozenset[ClientId]) -> None:
+        """Delete updates that a round was closed without."""
+        await self._delete(round_id, [update_name(round_id, client) for client in sorted(clients)])
+
+    async def _delete(
+        self, round_id: RoundId, names: Iterable[str], *, partials: bool = False
+    ) -> None:
+        spool = self._run.store.spool
+
+        def delete() -> None:
+            for name in names:
+                spool.delete(name)
+            if partials:
+                spool.delete_partials(round_id)
+
+        try:
+            await self._run.work.in_thread(delete)
+        except OSError as error:
+            log = structlog.get_logger().bind(run=self._run.name, round=round_id)
+            log.warning("files left", why=error.strerror)

@@ -26,8 +26,8 @@ from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.protection.vector import Packed
 from fedrec.training.bounds import SumTerms, check_sum, most_users
 from fedrec.training.round_vectors import COUNTS, RoundVectors
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Rules
 from fedrec_server.store.store import RunIdentity
 
@@ -41,7 +41,7 @@ SLOWEST_BYTES_PER_SECOND = 100_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class HolderCounts:
     """Users of each item, int64 (n_items,), by two count rounds that may be the same one.
 
     Attributes:
@@ -255,7 +255,7 @@ class Federation:
         clients: Collection[ClientId],
         run: str,
         *,
-        counted: Counted | None = None,
+        counted: HolderCounts | None = None,
         trained: int = 0,
     ) -> tuple[bytes, StatedRows | None]:
         """Return what the coordinator has to know of a sum that it can read.
@@ -288,7 +288,7 @@ class Federation:
         rows: StatedRows,
         found: Mapping[str, Packed],
         clients: Collection[ClientId],
-        counted: Counted | None,
+        counted: HolderCounts | None,
         trained: int,
     ) -> None:
         if self.vectors.layouts is None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedrec.errors import ERRORS, InternalError
-from fedrec.monitoring import Numbers
-from fedrec.monitoring.endpoint import BYTES, SECONDS
+from fedrec.monitoring import BYTES, SECONDS, Numbers
 from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.engine import Engine
-from fedrec_server.membership.member_states import missing
+from fedrec_server.peers.member_states import missing
 from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.changes import (
     Change,

@@ -15,8 +15,8 @@ from pathlib import Path
 from fedrec.durable import make_private, sync
 from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
 from fedrec.folder_lock import FolderLock
+from fedrec.identity.document import read_public
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.identity.key_files import read_public
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.settings.schema import Settings
@@ -25,12 +25,12 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, manifest_digest
 from fedrec.wire.recovery import MAX_BYTES, RecoveryPoint
 from fedrec_server.federation import Federation, PublicCatalogue
-from fedrec_server.membership.key_rotation import keep_epoch
+from fedrec_server.peers.key_rotation import keep_epoch
 from fedrec_server.rounds.revealing import numbers_used
 from fedrec_server.store.durable_files import sealed_name, snapshot_name
-from fedrec_server.store.intact import FormerFolder, installed_bundle, read_former_folder
-from fedrec_server.store.recovered_run import Recovered, RecoveredRun
 from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.store.state_folder import FormerFolder, installed_bundle, read_former_folder
+from fedrec_server.store.writing import Recovered, RecoveredRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 from fedrec.plan.cautions import measured_caution
 from fedrec.wire.v1 import admin_pb2
 from fedrec_server.engine import Engine
-from fedrec_server.membership.member_states import (
+from fedrec_server.peers.member_states import (
     labels_of,
     member_states,
     missing,

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from authority.membership.test_guests import World, people
+from authority.members.test_guests import World, people
 from changed_keys import rotate
 from fake_clock import FakeClock
 

@@ -9,12 +9,12 @@ from client.support.fake_federation import FakeRound, World
 from client.support.fake_link import Killed, down
 
 from fedrec.errors import RoundClosed
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import JOURNAL_FILE
 from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, names_in, read_manifest
 from fedrec.wire.messages import Finished, Wait
+from fedrec_client.state.private_store import PrivateStore
 
 
 def stored(world: World) -> PrivateStore:

@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from fedrec.arithmetic import Arithmetic
+from fedrec.environment import ACCEPT_FLAG, Accepted, Provenance, provenance_of
 from fedrec.errors import RefusedError
 from fedrec.plan.schema import Plan
-from fedrec.provenance import ACCEPT_FLAG, Accepted, Provenance, provenance_of
 
 HERE = Arithmetic(
     device="cpu",

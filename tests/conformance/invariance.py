@@ -24,11 +24,12 @@ from conformance.party import ALGORITHM_SETTINGS, N_ITEMS, N_USERS, ROUND, Party
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.arithmetic import arithmetic_of, look
+from fedrec.arithmetic import arithmetic_of
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.plan.schema import Plan
+from fedrec.probes import look
 from fedrec.tensor_products import product_of_blocks
 from fedrec.training.learner import Contribution
 

@@ -108,7 +108,7 @@ class RoundSuite(PlanSuite):
             down = sum(len(found[who]) for found in table.fetched.values())
             assert 0.9 * price.up_bytes <= up <= price.up_bytes + framing
             assert 0.9 * price.down_bytes <= down <= price.down_bytes + framing
-        assert self.kind.warnings(table.asked) and price.rows() is not None
+        assert self.kind.warnings(table.asked) and price.name
 
     def test_what_the_coordinator_gets_says_nothing_of_a_vector(
         self, settings: ProtectionSettings, table: RoundTable

@@ -17,8 +17,7 @@ from fedrec.errors import FolderInUse, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec_server.rounds.changes import VOLATILE, Change
 from fedrec_server.rounds.state import State
-from fedrec_server.store.durable_files import snapshot_name
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint, snapshot_name
 from fedrec_server.store.store import Entry, RunIdentity, SnapshotRecord, Store
 
 IDENTITY = RunIdentity(

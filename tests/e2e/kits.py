@@ -16,11 +16,11 @@ from fedrec.data import generate
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_users
 from fedrec.data.writing import write_interactions
-from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.settings.loading import load_settings
 from fedrec.wire.messages import RoundKind
+from fedrec_client.state.private_store import PrivateStore
 
 SETTINGS = """
 [federation]

@@ -15,7 +15,7 @@ from integration.support.bench import N_ITEMS, Bench, invite, plan_of
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.readers import read_interactions
 from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
-from fedrec.follower.stored_state import RunPin, StoredState
+from fedrec.follower.stored_state import RunPin
 from fedrec.highwater import Highwater, record
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, Issuer, check_certificate, key_of
@@ -32,6 +32,7 @@ from fedrec.privacy import Spent
 from fedrec.settings.loading import load_settings
 from fedrec.training.learner import Learner
 from fedrec_authority.folder import backup
+from fedrec_client.state.client_state import ClientState
 from fedrec_client.state.counted_data import CountedData
 from fedrec_client.state.privacy_ledger import PrivacyLedger, UserAccount
 
@@ -110,12 +111,12 @@ def _stored() -> Target:
         name: "a" * 64 if info.annotation is str else info.default
         for name, info in type(pin).model_fields.items()
     }
-    state = StoredState(pin=RunPin.model_validate(fields), epoch=1)
+    state = ClientState(pin=RunPin.model_validate(fields), epoch=1)
 
-    def read(data: bytes) -> StoredState:
+    def read(data: bytes) -> ClientState:
         records = (line.partition(b"\t") for line in data.splitlines())
         fields = {name.decode(errors="replace"): value for name, _, value in records}
-        return StoredState.from_records(fields, STATE_FILE)
+        return ClientState.from_records(fields, STATE_FILE)
 
     lines = [name.encode() + b"\t" + value for name, value in state.records().items()]
     return Target(read=read, seeds=(b"\n".join(lines),))

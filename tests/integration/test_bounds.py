@@ -15,7 +15,6 @@ from integration.support.links import poll
 from integration.support.parties import Federation
 
 from fedrec.errors import SumOutOfBounds
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.training.learner import Contribution
 from fedrec.wire.messages import RoundKind
@@ -23,6 +22,7 @@ from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _UNFIT
 from fedrec_client.round.local_model import LocalModel
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS
 from fedrec_server.uploads.round_sum import ItemHolders
 

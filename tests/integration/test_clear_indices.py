@@ -80,10 +80,12 @@ def test_eight_clients_of_one_user_each(found: Found, tmp_path: Path) -> None:
     assert all((np.diff(one.astype(np.int64)) > 0).all() for one in read)
     assert len({one.tobytes() for one in read}) > 1
     # The coordinator waits for reports as long as the price says.
-    opening = price(federation.bench.plan, n_items=N_ITEMS, n_clients=N_USERS).opening
-    assert opening is not None and opening.entries == KEPT
+    opening = (
+        price(federation.bench.plan, n_items=N_ITEMS, n_clients=N_USERS).parts["opening"].facts
+    )
+    assert opening["entries"] == KEPT
     rules = federation.coordinator.engine.run.state.rules
-    assert rules.report_seconds("train", N_USERS) == opening.report_seconds
+    assert rules.report_seconds("train", N_USERS) == opening["report_seconds"]
     # Whoever audits the wire is told; values, counts and the model are nowhere.
     federation.stop()
     report = audit_wire(
@@ -119,8 +121,8 @@ def test_as_many_values_as_the_paper_keeps(found: Found) -> None:
     ratio = 841 / (N_ITEMS * 32)
     wide = wide.model_copy(update={"update": wide.update.model_copy(update={"ratio": ratio})})
     federation = found(wide, 3, bench=Alone)
-    opening = price(federation.bench.plan, n_items=N_ITEMS, n_clients=3).opening
-    assert opening is not None and opening.entries == 841
+    opening = price(federation.bench.plan, n_items=N_ITEMS, n_clients=3).parts["opening"].facts
+    assert opening["entries"] == 841
     federation.start_all()
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"

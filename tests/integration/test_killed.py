@@ -24,10 +24,10 @@ from integration.support.children import (
 from integration.support.links import Acknowledged, poll
 from integration.support.parties import Client, Federation, published_rounds
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.identity import Identity
 from fedrec.model.tables import names_in, read_manifest
 from fedrec.plan.layout import Layout, protection_of
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_server.rounds.state import Round
 
 VICTIM = 2

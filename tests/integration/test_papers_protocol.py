@@ -16,7 +16,7 @@ from fedrec.plan.layout import protection_of
 from fedrec.wire.admin_link import RunEvent
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Report
-from fedrec_server.run import superfluous_files
+from fedrec_server import engine
 from fedrec_server.run.presence import LIVE_SECONDS
 
 EVERY = range(1, 100)
@@ -102,7 +102,7 @@ def test_clients_disagree(found: Found) -> None:
 def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(
     found: Found, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr(superfluous_files, "KEPT_SUMS", 2)
+    monkeypatch.setattr(engine, "KEPT_SUMS", 2)
     federation = found(plan_of("bfv", 3, total=7), 4)
     gate, last = Gate(3), 7
     gates = [gate, Gate(last)]

@@ -20,7 +20,6 @@ from integration.support.parties import Federation, operators_link
 
 import fedrec.wire.grpc_link as grpc_link
 from fedrec.follower.events import ClientEvent
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.identity import Identity
 from fedrec.model.state import PrivateState
 from fedrec.plan.layout import Layout
@@ -30,6 +29,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec.wire.recording import FrameReader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.audit.wire import WireReport, audit_wire
 from fedrec_server.service.wire_recorder import WireRecorder
 

@@ -19,8 +19,8 @@ from fedrec.errors import SettingsError
 from fedrec.plan.combinations import find_conflicts
 from fedrec.plan.schema import Plan
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import BlockMember, unpack_blocks
-from fedrec.protection.residues import ResidueLayout, Residues
+from fedrec.protection.blocks import ResidueLayout, Residues
+from fedrec.protection.lattice import BlockMember, unpack_blocks
 
 N_CLIENTS = 20
 Floats = NDArray[np.float64]

@@ -4,13 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from reference.plain_parts import split
 from server.support.driving import told_of
 from server.support.federations import Bench, identity
 from server.support.serving import Serving, serving
 
 from fedrec.errors import ConflictingUpload
 from fedrec.ids import RoundId
-from fedrec.wire.chunks import split
 
 CLIENTS = range(3)
 

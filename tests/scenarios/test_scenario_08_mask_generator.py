@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 import fedrec
+from fedrec.protection.masks import collector as collector_module
 from fedrec.protection.masks import participant as participant_module
-from fedrec.protection.masks import unmasking as unmasking_module
 from fedrec.protection.masks.keys import Words, add_mask
 
 # McGrew and Viega, The Galois/Counter mode of operation, test cases 13 and 14: a key of 256 zero
@@ -74,7 +74,7 @@ def test_scenario_08_no_key_is_used_for_two_masks(monkeypatch: pytest.MonkeyPatc
         return counted
 
     monkeypatch.setattr(participant_module, "add_mask", counting(used))
-    monkeypatch.setattr(unmasking_module, "add_mask", counting(taken_off))
+    monkeypatch.setattr(collector_module, "add_mask", counting(taken_off))
     people = make_people(6)
     for round_id in (1, 2, 3):
         cohort = Cohort.of(6, people=people, round_id=round_id)

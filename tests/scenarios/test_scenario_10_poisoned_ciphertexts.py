@@ -26,18 +26,18 @@ from integration.support.links import Forgetful
 from integration.support.parties import Federation
 
 from fedrec.errors import MalformedUpdate, RevealRefused
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
 from fedrec.plan.layout import Layout
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import pack_blocks
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.lattice import pack_blocks
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
+from fedrec_client.state.private_store import PrivateStore
 
 HEADER_BYTES = 44
 SPEC = VectorSpec(
@@ -161,7 +161,7 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
     code = (
         "import sys\n"
         "import fedrec_server.app\n"
-        "from fedrec.protection import blocks, envelope, residues\n"
+        "from fedrec.protection import blocks, lattice, plan\n"
         "assert not {'tenseal', '_tenseal_cpp', 'fedrec_client'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

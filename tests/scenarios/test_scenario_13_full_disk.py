@@ -15,7 +15,7 @@ from integration.support.links import DEADLINE_SECONDS, Gate, poll
 from integration.support.parties import Client
 
 from fedrec.follower.events import ClientEvent
-from fedrec.follower.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 
 
 @pytest.mark.parametrize("limit", [20_000, 0])

@@ -21,8 +21,7 @@ from fedrec.errors import CorruptUpload, FedrecError, TooLarge
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.wire.chunks import CHUNK_BYTES
-from fedrec.wire.error_status import from_rpc_error
-from fedrec.wire.grpc_calls import open_channel
+from fedrec.wire.grpc_calls import from_rpc_error, open_channel
 from fedrec_client.connecting import open_link
 
 NEXT_TASK = "/fedrec.wire.v1.Coordinator/NextTask"

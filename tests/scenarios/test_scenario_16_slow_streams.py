@@ -18,7 +18,7 @@ from server.support.serving import Serving, serving
 
 from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
 from fedrec.wire.convert import UPLOAD_HEADER
-from fedrec.wire.error_status import from_rpc_error
+from fedrec.wire.grpc_calls import from_rpc_error
 from fedrec.wire.v1 import update_pb2
 from fedrec_server.run.work import Work
 from fedrec_server.service.streams import heard_in_time

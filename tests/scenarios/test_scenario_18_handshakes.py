@@ -23,7 +23,7 @@ from server.support.serving import Serving, serving
 from fedrec.errors import CertificateExpired, KeysError, NotInRoster, Unreachable, WrongIdentity
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.ids import RoundId
-from fedrec.wire.error_status import from_rpc_error
+from fedrec.wire.grpc_calls import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import StepMessage
 

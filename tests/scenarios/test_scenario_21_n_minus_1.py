@@ -26,7 +26,7 @@ from fedrec.errors import NotInRoster
 from fedrec.identity.cells import Partition, Standing, check_whole, whole_among
 from fedrec.ids import ClientId
 from fedrec.wire.messages import Wait
-from fedrec_authority.membership.cell_placement import place
+from fedrec_authority.members.cell_placement import place
 from fedrec_server.rounds.events import Polled, Tick
 
 

@@ -26,7 +26,7 @@ from fedrec.cli.main import main
 from fedrec.data import generate
 from fedrec.errors import FolderInUse, KeysError, SettingsError, StorageError
 from fedrec.identity.certificates import Credentials, Issuer
-from fedrec.identity.key_files import write_secret
+from fedrec.identity.document import write_secret
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.schema import Plan
 from fedrec.privacy import BUDGET_SPENT
@@ -44,7 +44,7 @@ import asyncio, json, sys
 from pathlib import Path
 from server.support.federations import Bench, credentials, identity
 from server.support.serving import settings_of
-from fedrec.identity.key_files import write_secret
+from fedrec.identity.document import write_secret
 from fedrec_server.app import Coordinator
 
 me = identity(0).client_id

@@ -12,7 +12,7 @@ from server.support.federations import REVEALER, Bench, identity
 from fedrec.errors import AuthorityIsOld
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Remembered
-from fedrec_server.store.backup import back_up
+from fedrec_server.store.state_folder import back_up
 
 
 def test_a_statement_follows_the_last_one(tmp_path: Path) -> None:

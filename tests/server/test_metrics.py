@@ -18,7 +18,7 @@ from fedrec.ids import RoundId
 from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.engine import Engine
 from fedrec_server.metrics import CoordinatorMetrics
-from fedrec_server.run.model_quality import Quality
+from fedrec_server.run.figures import ModelQuality
 
 Value = Callable[..., float | None]
 
@@ -138,7 +138,7 @@ def test_no_label_and_no_line_names_anybody(tmp_path: Path) -> None:
             metrics, value = watched(engine, tmp_path)
             await play(engine, bench, range(3))
             rates = Rates(users=40, hr=0.25, recall=0.25, ndcg=0.125, mrr=0.1)
-            engine.quality.quality = Quality(round=RoundId(2), loss=0.5, validation=rates)
+            engine.quality.quality = ModelQuality(round=RoundId(2), loss=0.5, validation=rates)
             clock.advance(2.0)
             metrics.tick()
             assert value("fedrec_hit_ratio", split="validation") == 0.25

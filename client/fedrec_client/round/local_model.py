@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,15 +10,18 @@ import structlog
 from numpy.typing import NDArray
 
 from fedrec.data import UserSplit
+from fedrec.evaluation.metrics import MetricSums
+from fedrec.follower.context import RoundContext
 from fedrec.follower.membership import Membership
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.shared_model import SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.plan.rows import OwnRows, own_rows_of
 from fedrec.wire.messages import RevealStatement, RoundKind
+from fedrec_client.state.client_state import BestModel
 from fedrec_client.state.counted_data import CountedData
+from fedrec_client.state.private_store import PrivateStore
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution, Learner
@@ -29,6 +32,8 @@ _log = structlog.get_logger("fedrec.client")
 
 class LocalModel(SharedModel):
     """Shared and private state at the store's version."""
+
+    _store: PrivateStore
 
     def __init__(
         self,
@@ -121,10 +126,50 @@ class LocalModel(SharedModel):
         shared: SharedState,
         *,
         metrics: NDArray[np.int64],
-        counted: bool,
         statement: RevealStatement | None = None,
+        counted: bool = False,
     ) -> None:
-        """Move to a published round; what its users learnt in it is read again where it counts."""
+        """Move to a published round and keep the model that it measured, if it is the best.
+
+        What its users learnt in it is read again where it counts.
+        """
         if counted:
             self._private = None
-        super().publish(round_id, shared, metrics=metrics, counted=counted, statement=statement)
+        self._store.publish(
+            round_id,
+            self._parts(shared),
+            metrics=metrics.astype("<i8").tobytes(),
+            statement=statement,
+            counted=counted,
+            best=self._better(metrics),
+        )
+        self._go_on_from(round_id, shared, metrics)
+
+    def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
+        """Return the present model if the round measured it as the best so far.
+
+        A round measures the model that it started from. A model that these users took no part
+        in is not kept: it knows nothing of them, however well it serves the others.
+        """
+        state = self._store.state
+        sums = MetricSums(metrics)
+        rates = sums.rates("model", "validation")
+        if rates is None or state.shared is None or state.private is None:
+            return None
+        if state.best is not None and rates.ndcg <= state.best.validation.ndcg:
+            return None
+        return BestModel(
+            round=state.version,
+            validation=rates,
+            test=sums.rates("model", "test"),
+            shared=state.shared,
+            private=state.private,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientContext(RoundContext):
+    """What a client's work in one run and key epoch is done with."""
+
+    model: LocalModel
+    store: PrivateStore

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
-from fedrec.follower.context import RoundContext
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.round_terms import RoundTerms
+from fedrec.follower.round_terms import AnnouncedRound
 from fedrec.ids import RoundId, UserId, canonical
 from fedrec.plan.algorithm import divides_by_count
-from fedrec.wire.limits import NONCE_BYTES
+from fedrec.wire.fields import NONCE_BYTES
 from fedrec.wire.messages import StepTask, Train, UploadHeader
-from fedrec_client.round.local_model import LocalModel
+from fedrec_client.round.local_model import ClientContext
 from fedrec_client.state.privacy_ledger import PrivacyLedger
+from fedrec_client.state.private_store import PrivateStore
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution
@@ -69,7 +68,7 @@ _TOLD: dict[Delivery, Literal["sent", "closed"]] = {
 class Participation:
     """Answers a round with exactly one update, whatever happens in between."""
 
-    def __init__(self, context: RoundContext[LocalModel]) -> None:
+    def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._membership = context.membership
         self._model = context.model
@@ -179,7 +178,7 @@ class Participation:
                 f"{self._store.state.answered_round} already."
             )
 
-    def train(self, task: Train) -> tuple[RoundTerms, Contribution, bytes | None]:
+    def train(self, task: Train) -> tuple[AnnouncedRound, Contribution, bytes | None]:
         """Return what this client signs about a round, what it contributes, and what that costs.
 
         Where sums carry noise, this client's share is in the vector already, and what is spent of

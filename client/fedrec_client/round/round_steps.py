@@ -31,19 +31,18 @@ from fedrec.errors import (
     SettingsError,
     SplitView,
 )
-from fedrec.follower.context import RoundContext
-from fedrec.follower.stored_state import StagedRound, SteppedRound
 from fedrec.protection import RoundTerms
 from fedrec.protection.round_protocol import ClientSide, Step
 from fedrec.wire.messages import StepMessage, StepTask, Train
-from fedrec_client.round.local_model import LocalModel
+from fedrec_client.round.local_model import ClientContext
 from fedrec_client.round.participation import Participation
+from fedrec_client.state.client_state import StagedRound, SteppedRound
 
 
 class RoundSteps:
     """Takes each step of a round at most once, whatever happens in between."""
 
-    def __init__(self, context: RoundContext[LocalModel], participation: Participation) -> None:
+    def __init__(self, context: ClientContext, participation: Participation) -> None:
         self._context = context
         self._membership = context.membership
         self._link = context.link

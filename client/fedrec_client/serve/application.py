@@ -108,7 +108,7 @@ _ALWAYS = (
 _RETRY_SECONDS = 1
 
 
-class Application:
+class RecommendationApi:
     """Answers questions from whatever version the holder has at the moment.
 
     Args:

@@ -82,7 +82,7 @@ def serve(
     from fedrec.listening import plain_host
     from fedrec.settings.loading import load_settings
     from fedrec_client.serve.model_holder import ModelHolder, log_change
-    from fedrec_client.serve.server import Place
+    from fedrec_client.serve.server import ServingOptions
     from fedrec_client.serve.server import serve as serve_until_stopped
 
     log_to_stderr()
@@ -97,7 +97,7 @@ def serve(
             "data.path is missing: what users have already is in the data.",
             remedy="Set data.path in the settings, or give --data.",
         )
-    place = Place(
+    place = ServingOptions(
         host=plain_host(host, "--host"),
         port=port,
         token_file=token_file,

@@ -25,7 +25,7 @@ from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, written_address
 from fedrec.stop_signals import heeded_signals
 from fedrec.web_server import WebServer, listening_socket, web_server
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.request_reading import REFUSALS, Gate
 
@@ -158,7 +158,7 @@ _OWN_FILES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ServingOptions:
     """Where to serve, and to whom.
 
     Attributes:
@@ -177,7 +177,7 @@ class Place:
     names: tuple[str, ...] = ()
 
 
-def serve(place: Place, holder: ModelHolder, on_start: Callable[[str], None]) -> bool:
+def serve(place: ServingOptions, holder: ModelHolder, on_start: Callable[[str], None]) -> bool:
     """Serve until SIGINT, SIGTERM or SIGHUP comes.
 
     Args:
@@ -193,7 +193,9 @@ def serve(place: Place, holder: ModelHolder, on_start: Callable[[str], None]) ->
     listening = _listen(place)
     _allow_connections()
     with listening:
-        server = _server(place, Application(holder, Gate((*place.names, place.host), token=token)))
+        server = _server(
+            place, RecommendationApi(holder, Gate((*place.names, place.host), token=token))
+        )
         scheme = "https" if place.tls_certificate else "http"
         address = f"{scheme}://{written_address(*listening.getsockname()[:2])}"
         return uvloop.run(_serve(server, listening, holder, lambda: on_start(address)))
@@ -237,7 +239,7 @@ async def _serve(
     return bool(came) and came[0] != signal.SIGTERM
 
 
-def _server(place: Place, application: Application) -> WebServer:
+def _server(place: ServingOptions, application: RecommendationApi) -> WebServer:
     try:
         return web_server(
             application,
@@ -255,7 +257,7 @@ def _server(place: Place, application: Application) -> WebServer:
         ) from None
 
 
-def _listen(place: Place) -> socket.socket:
+def _listen(place: ServingOptions) -> socket.socket:
     """Return a bound socket.
 
     Raises:
@@ -290,7 +292,7 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _checked_token(place: Place) -> str:
+def _checked_token(place: ServingOptions) -> str:
     """Return the token, where there is one, if what is served is for nobody else.
 
     Raises:

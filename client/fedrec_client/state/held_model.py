@@ -9,14 +9,15 @@ from typing import Literal
 from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, StorageError
 from fedrec.follower.files import FileRef
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.stored_state import RunPin, StoredState
+from fedrec.follower.stored_state import RunPin
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.agreement import plan_from_json
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
+from fedrec_client.state.client_state import ClientState
+from fedrec_client.state.private_store import PrivateStore
 
 Which = Literal["best", "latest"]
 _TRIES = 20
@@ -115,7 +116,7 @@ def _read(settings: Settings, which: Which) -> HeldModel:
     )
 
 
-def _chosen(state: StoredState, which: Which) -> tuple[RoundId, FileRef, FileRef | None]:
+def _chosen(state: ClientState, which: Which) -> tuple[RoundId, FileRef, FileRef | None]:
     if which == "best" and state.best is not None:
         return state.best.round, state.best.shared, state.best.private
     if state.shared is None:

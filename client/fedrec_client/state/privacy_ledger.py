@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import UserId
 from fedrec.privacy import Mechanism, Spent
+from fedrec_client.state.private_store import PrivateStore
 
 FORMAT = "fedrec spent privacy 1"
 

@@ -14,8 +14,6 @@ from fedrec.cli.terminal import (
     AsJson,
     count_of,
     failure_record,
-    human_bytes,
-    human_share,
     print_json,
     print_table,
 )
@@ -23,8 +21,7 @@ from fedrec.cli.terminal import (
 if TYPE_CHECKING:
     from fedrec.data import Catalogue, UserSplit
     from fedrec.errors import FedrecError
-    from fedrec.plan.price import ExpectedPrice, OpeningPrice, ParameterSet, Price
-    from fedrec.protection.asked_round import StepsPrice
+    from fedrec.plan.price import ParameterSet
     from fedrec.settings.loading import LoadedSettings
     from fedrec.settings.schema import Settings
 
@@ -79,7 +76,14 @@ def check(
         return
     from fedrec.cli.data_options import catalogue_size
     from fedrec.cli.own_floor import HeldRows
-    from fedrec.cli.private_pricing import private_price
+    from fedrec.cli.pricing import (
+        price_rows,
+        priced,
+        print_price,
+        tables_price,
+        tables_rows,
+        tables_warnings,
+    )
     from fedrec.errors import SettingsError
     from fedrec.plan.agreement import plan_fingerprint
     from fedrec.plan.cautions import protocol_cautions
@@ -97,7 +101,7 @@ def check(
         )
     loaded = load_with_sources(Path(target), values_of(values))
     plan = loaded.settings.plan
-    data, found, source, active = loaded.settings.data, None, "", None
+    data, found, source, n_items, active = loaded.settings.data, None, "", 0, None
     clients, by_cells, unused = read_cells(loaded.settings, cells, clients)
     rows_of_cells = None
     users, catalogue = _read_if_here(loaded.settings) or (None, None)
@@ -119,12 +123,12 @@ def check(
                 )
                 active = rows_of_cells.n_trained
         found = price(plan, n_items=n_items, n_clients=clients, n_active=active)
-    warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items, clients)
+    warnings = warnings_for(plan, n_users, n_items, clients)
     warnings += [unused] if unused else []
-    private = private_price(loaded.settings, n_users, found.n_items) if found and n_users else None
+    private = tables_price(loaded.settings, n_users, n_items) if found and n_users else None
     if private is not None:
-        warnings += private.warnings()
-    privacy = privacy_price(plan, 0 if found is None else found.n_items)
+        warnings += tables_warnings(private)
+    privacy = privacy_price(plan, n_items)
     warnings += privacy_warnings(plan, n_users)
     refusals = list(_refusals(loaded.settings, users, catalogue, clients, accept_exposure))
     if clients and found is not None:
@@ -151,12 +155,12 @@ def check(
             "settings": loaded.settings.model_dump(),
             "sources": {key: asdict(origin) for key, origin in loaded.origins.items()},
             "users": None if users is None else n_users,
-            "price": None if found is None else _priced(found),
+            "price": None if found is None else priced(found),
             "own_floor": held.content() if held and tells_floor else None,
-            "private": None if private is None else asdict(private),
+            "private": None if private is None else private.facts,
             "sets": [asdict(entry) for entry in sets],
             "cells": None if rows_of_cells is None else asdict(rows_of_cells),
-            "privacy": None if privacy is None else asdict(privacy),
+            "privacy": None if privacy is None else privacy.facts,
             "warnings": warnings,
             "refusals": [{"error": each.code, "message": str(each)} for each in refusals],
         }
@@ -171,18 +175,18 @@ def check(
         typer.echo("\nNo price: the number of items is unknown. Set data.catalogue or data.path,")
         typer.echo("or give --items N.")
     else:
-        rows = _price_rows(found, source)
+        rows = list(price_rows(found, source))
         if users is not None:
             rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
         if private is not None:
-            rows += private.rows()
+            rows += tables_rows(private)
         if held is not None and tells_floor:
             rows += held.table(floor)
-        _print_price(found, rows, sets)
+        print_price(found, rows, sets)
     if privacy is None:
         typer.echo("\nNo differential privacy: sums are exact, so there is no epsilon.")
     else:
-        print_table(privacy.rows(), title="\nWhat sums hide of a single user")
+        print_table(privacy.rows, title="\nWhat sums hide of a single user")
     if rows_of_cells is not None:
         typer.echo(f"\n{rows_of_cells.sentence(plan)}")
     typer.echo(f"\nPlan {plan_fingerprint(plan)}")
@@ -192,17 +196,6 @@ def check(
         typer.echo(f"refused, too: {refusal}")
     if refusals:
         raise refusals[0]
-
-
-def _print_price(found: Price, rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]) -> None:
-    clients_text = count_of(found.n_clients, "client")
-    print_table(rows, title=f"\nThe price, with {clients_text} in each round")
-    print_table(found.protection.describe(), title="\nThe protection's parameters")
-    print_table(
-        map(_set_row, sets),
-        title="\nAll parameter sets (protection.name, protection.preset); * is chosen",
-        headers=("", "set", "upload", "per value", "security", "modulus", "to spare"),
-    )
 
 
 def _read_if_here(settings: Settings) -> tuple[UserSplit, Catalogue] | None:
@@ -231,10 +224,10 @@ def _refusals(
 ) -> Iterator[FedrecError]:
     """Yield what `fedrec simulate` would refuse, in its order, by its own checks."""
     from fedrec.data.source import check_one_party
+    from fedrec.formats import check_runs_folder
     from fedrec.model.tables import room_in
     from fedrec.plan.algorithm import algorithm_of
     from fedrec.plan.exposure import check_exposure, check_own_floor
-    from fedrec.runs_folder import check_runs_folder
     from fedrec.training.starting import check_start
 
     plan, client = settings.plan, settings.client
@@ -285,24 +278,6 @@ def _room(n_users: int, maximum_users: int) -> str:
     return f"{n_users} in data.path; federation.maximum_users = {maximum_users}: room for {alike}"
 
 
-def _set_row(entry: ParameterSet) -> tuple[str, ...]:
-    """Return a parameter set's row, the chosen one marked."""
-    mark = "*" if entry.chosen else ""
-    name = f"{entry.protection}, {entry.preset}"
-    if entry.problem:
-        return (mark, name, "cannot", "", "", "", entry.problem)
-    security, modulus, spare = "none", "", ""
-    if entry.security_bits:
-        security = f"{entry.security_bits} bits"
-    if entry.key_bits:
-        modulus = f"{entry.key_bits} bits"
-    elif entry.modulus_bits:
-        modulus = f"{entry.modulus_bits} of at most {entry.most_modulus_bits} bits"
-        spare = f"{entry.headroom_bits:.1f} bits"
-    size = human_bytes(entry.message_bytes)
-    return (mark, name, size, f"{entry.bytes_per_value:.2f} B", security, modulus, spare)
-
-
 def _print_settings(loaded: LoadedSettings) -> None:
     from fedrec.section import as_toml
     from fedrec.settings.explain import all_settings
@@ -315,100 +290,6 @@ def _print_settings(loaded: LoadedSettings) -> None:
         if origin.kind != "default" or setting.in_plan:
             rows.append((key, as_toml(value), str(origin)))
     print_table(rows, title=f"{loaded.path} resolves to", headers=("setting", "value", "from"))
-
-
-def _priced(found: Price) -> dict[str, object]:
-    """Return the price as JSON; scripts know that of a round's steps by the name of masks."""
-    content = asdict(found)
-    content["masks"] = content.pop("steps")
-    return content
-
-
-def _step_rows(steps: StepsPrice) -> list[tuple[str, str]]:
-    size = f"{human_bytes(steps.up_bytes)} up and {human_bytes(steps.down_bytes)} down"
-    return [
-        *steps.rows(),
-        (steps.travels, f"{size} per client and round, as part of upload and download"),
-    ]
-
-
-def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
-    upload = found.upload_bytes
-    rows = [
-        ("items", f"{found.n_items}, from {source}"),
-        (
-            "upload, at most",
-            f"{human_bytes(upload)} per client and round, if {found.n_rows} item rows travel",
-        ),
-        ("download, at most", f"{human_bytes(found.download_bytes)} per client and round"),
-        (
-            "count round",
-            f"{human_bytes(found.count_upload_bytes)} up and "
-            f"{human_bytes(found.count_download_bytes)} down per client",
-        ),
-    ]
-    if found.expected is not None:
-        rows += _expected_rows(found.expected)
-    if found.steps is not None:
-        rows += _step_rows(found.steps)
-    if found.is_encrypted:
-        opened = "by every client, of the ciphertext sum that it downloads"
-        if found.authority_download_bytes:
-            opened = (
-                f"by the key authority alone, {human_bytes(found.authority_download_bytes)} down"
-            )
-        rows.append(("opening a round", opened))
-    # An algorithm whose tables are all private shares nothing that is trained.
-    if found.dense_plain_bytes:
-        plain = human_bytes(found.dense_plain_bytes)
-        share = human_share(upload, found.dense_plain_bytes)
-        rows.append(("upload, dense plain", f"{plain} (float32); this upload is {share} of it"))
-    if found.dense_paper_bytes:
-        paper = human_bytes(found.dense_paper_bytes)
-        share = human_share(upload, found.dense_paper_bytes)
-        rows.append(
-            ("upload, dense ckks/paper", f"{paper}; this upload is {share} of it"),
-        )
-    if found.opening is not None:
-        rows += _opening_rows(found.opening)
-    if found.paper_numbers is not None:
-        up, down = found.paper_numbers.upload, found.paper_numbers.download
-        minutes = f"{found.paper_link_minutes:.2f} min for all training rounds"
-        sizes = f"{up} numbers up and {down} down, in the clear"
-        rows.append(("time by the paper's link model", f"{minutes}: {sizes}"))
-    total = human_bytes(found.total_bytes)
-    rows.append(("whole run, at most", f"{total} in both directions over {found.n_rounds} rounds"))
-    return rows
-
-
-def _opening_rows(opening: OpeningPrice) -> list[tuple[str, str]]:
-    sent = f"{opening.entries} of {opening.n_places} values, their indices in the clear"
-    union = f"{opening.expected_entries} of at most {opening.most_entries} entries"
-    return [
-        ("in an upload", sent),
-        ("in a sum, expected", f"{union}, {human_bytes(opening.sum_bytes)}"),
-        (
-            "opening a sum, at most",
-            f"{opening.seconds:.0f} s on a slow machine and line"
-            + (
-                "; the round waits for it"
-                if opening.report_seconds is None
-                else f"; clients' word on it is awaited for {opening.report_seconds:.0f} s"
-            ),
-        ),
-    ]
-
-
-def _expected_rows(expected: ExpectedPrice) -> list[tuple[str, str]]:
-    up, down = human_bytes(expected.upload_bytes), human_bytes(expected.download_bytes)
-    return [
-        (
-            "items trained, expected",
-            f"{expected.n_active} by data.path alone, which travel as {expected.n_rows} rows",
-        ),
-        ("upload, download, expected", f"{up} and {down} per client and round"),
-        ("whole run, expected", f"{human_bytes(expected.total_bytes)} in both directions"),
-    ]
 
 
 def _explain(key: str, as_json: bool) -> None:

@@ -22,7 +22,8 @@ from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
 from fedrec.extras import REQUIREMENT, smallest_extra
 
 if TYPE_CHECKING:
-    from fedrec.arithmetic import Arithmetic, Probe
+    from fedrec.arithmetic import Arithmetic
+    from fedrec.probes import Probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ def bits_of_this_machine() -> Bits | None:
     """Compute the probes once; None where what trains is not installed."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numba") is None:
         return None
-    from fedrec.arithmetic import arithmetic_of, fingerprint, look
+    from fedrec.arithmetic import arithmetic_of
+    from fedrec.probes import fingerprint, look
 
     probes = look()
     return Bits(arithmetic=arithmetic_of(), probes=probes, fingerprint=fingerprint(probes))
@@ -88,7 +90,7 @@ _ENCRYPTIONS = (("tenseal", "bfv", "default"), ("gmpy2", "paillier", "packed-204
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DoctorCheck:
     """One thing that was looked at.
 
     Attributes:
@@ -126,20 +128,20 @@ def doctor(device: Device = "auto", as_json: AsJson = False) -> None:
     raise typer.Exit(1 if failed else 0)
 
 
-def examine(device: str = "auto") -> list[Finding]:
+def examine(device: str = "auto") -> list[DoctorCheck]:
     """Look at everything; a check that itself breaks is a finding that fails."""
 
-    def training() -> Iterator[Finding]:
+    def training() -> Iterator[DoctorCheck]:
         return _training(device)
 
-    findings: list[Finding] = []
+    findings: list[DoctorCheck] = []
     for check in (*_CHECKS, training):
         try:
             findings.extend(check())
         except Exception as error:
             name = check.__name__.strip("_").replace("_", " ")
             findings.append(
-                Finding(
+                DoctorCheck(
                     name=name,
                     verdict="fail",
                     found=f"{type(error).__name__}: {error}",
@@ -149,7 +151,7 @@ def examine(device: str = "auto") -> list[Finding]:
     return findings
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: list[DoctorCheck]) -> None:
     from rich.text import Text
 
     console = new_console()
@@ -160,20 +162,20 @@ def _print(findings: list[Finding]) -> None:
             console.print(Text(f"     {finding.remedy}"))
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[DoctorCheck]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
-        yield Finding(
+        yield DoctorCheck(
             name="Python",
             verdict="fail",
             found=version,
             remedy="Install Python 3.11, 3.12 or 3.13.",
         )
     else:
-        yield Finding(name="Python", verdict="ok", found=version)
+        yield DoctorCheck(name="Python", verdict="ok", found=version)
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[DoctorCheck]:
     """Compare what is installed with what the distribution asks for."""
     known = {"fedrec"}
     texts = importlib.metadata.requires("fedrec") or []
@@ -186,12 +188,12 @@ def _packages() -> Iterator[Finding]:
                 yield _package(one["name"], one["sign"], one["version"], small)
 
 
-def _package(name: str, sign: str, needed: str, extra: str) -> Finding:
+def _package(name: str, sign: str, needed: str, extra: str) -> DoctorCheck:
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         part = f"fedrec[{extra}]" if extra else "fedrec"
-        return Finding(
+        return DoctorCheck(
             name=name,
             verdict="warn" if extra else "fail",
             found="not installed" + (f"; the extra {extra!r} has it" if extra else ""),
@@ -199,8 +201,8 @@ def _package(name: str, sign: str, needed: str, extra: str) -> Finding:
         )
     found, least = _numbers(version), _numbers(needed)
     if found[: len(least)] == least or (sign == ">=" and found > least):
-        return Finding(name=name, verdict="ok", found=version)
-    return Finding(
+        return DoctorCheck(name=name, verdict="ok", found=version)
+    return DoctorCheck(
         name=name,
         verdict="warn",
         found=f"{version}, but fedrec is tested with {sign}{needed}",
@@ -213,12 +215,12 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
 
 
-def _processor() -> Iterator[Finding]:
+def _processor() -> Iterator[DoctorCheck]:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding(name="processor", verdict="ok", found=f"{usable} cores usable")
+    yield DoctorCheck(name="processor", verdict="ok", found=f"{usable} cores usable")
 
 
-def _torch_device() -> Iterator[Finding]:
+def _torch_device() -> Iterator[DoctorCheck]:
     if importlib.util.find_spec("torch") is None:
         return
     import torch
@@ -226,47 +228,47 @@ def _torch_device() -> Iterator[Finding]:
     found = "cpu"
     if torch.cuda.is_available():
         found = f"cuda, {torch.cuda.get_device_name(0)}"
-    yield Finding(name="torch device", verdict="ok", found=found)
+    yield DoctorCheck(name="torch device", verdict="ok", found=found)
 
 
-def _arithmetic() -> Iterator[Finding]:
+def _arithmetic() -> Iterator[DoctorCheck]:
     """Compute the probes; what they are is printed below the findings."""
     found = bits_of_this_machine()
     if found is not None:
         told = f"fingerprint {found.fingerprint}, arithmetic {found.arithmetic.digest()}"
-        yield Finding(name="arithmetic", verdict="ok", found=told)
+        yield DoctorCheck(name="arithmetic", verdict="ok", found=told)
 
 
-def _training(device: str) -> Iterator[Finding]:
+def _training(device: str) -> Iterator[DoctorCheck]:
     """Train one step twice: a device and its libraries start with the first."""
     if importlib.util.find_spec("torch") is None:
         return
     from fedrec.errors import SettingsError
-    from fedrec.training.one_step import OneStep
+    from fedrec.training.learner import OneStep
 
     try:
         step = OneStep(device)
     except SettingsError as error:
-        yield Finding(name="training", verdict="fail", found=error.message, remedy=error.remedy)
+        yield DoctorCheck(name="training", verdict="fail", found=error.message, remedy=error.remedy)
         return
     seconds = []
     for _ in range(2):
         begin = time.perf_counter()
         step.train()
         seconds.append(time.perf_counter() - begin)
-    yield Finding(
+    yield DoctorCheck(
         name="training",
         verdict="ok",
         found=f"a step on {step.device_name} takes {seconds[1]:.3f} s, the first {seconds[0]:.3f}",
     )
 
 
-def _encryption() -> Iterator[Finding]:
+def _encryption() -> Iterator[DoctorCheck]:
     """Encrypt two vectors, add them and read the sum, with every library that does so."""
     for library, protection, preset in _ENCRYPTIONS:
         if importlib.util.find_spec(library) is not None:
             works = _adds_exactly(protection, preset)
-            yield Finding(
+            yield DoctorCheck(
                 name=f"encryption, {protection}",
                 verdict="ok" if works else "fail",
                 found="adds exactly" if works else "a sum came out wrong",
@@ -296,10 +298,10 @@ def _adds_exactly(name: str, preset: str) -> bool:
     return works
 
 
-def _disk() -> Iterator[Finding]:
+def _disk() -> Iterator[DoctorCheck]:
     free = shutil.disk_usage(Path.cwd()).free
     enough = free >= FEWEST_FREE_BYTES
-    yield Finding(
+    yield DoctorCheck(
         name="free disk here",
         verdict="ok" if enough else "warn",
         found=human_bytes(free),
@@ -307,13 +309,13 @@ def _disk() -> Iterator[Finding]:
     )
 
 
-def _cache() -> Iterator[Finding]:
+def _cache() -> Iterator[DoctorCheck]:
     from fedrec.data import cache_folder
 
     folder = cache_folder()
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-    yield Finding(
+    yield DoctorCheck(
         name="cache",
         verdict="ok" if writable else "warn",
         found=f"{folder}, {'writable' if writable else 'not writable'}",
@@ -321,7 +323,7 @@ def _cache() -> Iterator[Finding]:
     )
 
 
-def _loopback() -> Iterator[Finding]:
+def _loopback() -> Iterator[DoctorCheck]:
     """Open a port on 127.0.0.1 and call it."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -329,17 +331,17 @@ def _loopback() -> Iterator[Finding]:
             with socket.create_connection(address, timeout=5):
                 pass
     except OSError as error:
-        yield Finding(
+        yield DoctorCheck(
             name="loopback",
             verdict="fail",
             found=f"no port could be opened on 127.0.0.1: {error.strerror or error}",
             remedy="Allow local connections; the demo and trials on one machine need them.",
         )
     else:
-        yield Finding(name="loopback", verdict="ok", found="ports on 127.0.0.1 can be opened")
+        yield DoctorCheck(name="loopback", verdict="ok", found="ports on 127.0.0.1 can be opened")
 
 
-_CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[], Iterator[DoctorCheck]], ...] = (
     _python,
     _packages,
     _processor,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _FLAG = "--accept-other-arithmetic"
-"""As in `fedrec.provenance`, whose import would cost every help a second."""
+"""As in `fedrec.environment`, whose import would cost every help a second."""
 
 AcceptOtherArithmetic = Annotated[
     bool,
@@ -80,7 +80,7 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
         KeysError: the file is no roster.
     """
     from fedrec.errors import SettingsError
-    from fedrec.identity.key_files import read_public
+    from fedrec.identity.document import read_public
     from fedrec.identity.roster import MAX_BYTES, Roster
     from fedrec.plan.rows import (
         cells_in_use,

@@ -54,7 +54,7 @@ _REVIEWER = re.compile(r"A[0-9A-Z]{9,20}")
 _ASIN = re.compile(r"[0-9A-Z]{10}")
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """What the values of a column are, in words for an error."""
 
     EMPTY = "is mostly empty"
@@ -84,31 +84,31 @@ class Column:
     values: Sequence[str]
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> ColumnKind:
         """What its values are, whether or not they repeat."""
         found = [value for value in self.values if value]
         distinct = set(found)
         if 2 * len(found) <= len(self.values):
-            return Kind.EMPTY
+            return ColumnKind.EMPTY
         if is_date_form(found):
-            return Kind.DATES
+            return ColumnKind.DATES
         if len(distinct) == 1 < len(found):
-            return Kind.CONSTANT
+            return ColumnKind.CONSTANT
         numbers = list(map(number_of, distinct))
         known = [number for number in numbers if number is not None]
         if len(known) == len(numbers):
             if looks_like_moments(known):
-                return Kind.MOMENTS
+                return ColumnKind.MOMENTS
             if all(-1 <= number <= 10 and (2 * number).is_integer() for number in known):
-                return Kind.SCALE
+                return ColumnKind.SCALE
             if any(number < 0 or not number.is_integer() for number in known):
-                return Kind.MEASURES
+                return ColumnKind.MEASURES
         if sum(_is_prose(value) for value in distinct) * 2 > len(distinct):
-            return Kind.PROSE
+            return ColumnKind.PROSE
         if not known and all(map(_CODE.fullmatch, distinct)):
-            return Kind.CODES
+            return ColumnKind.CODES
         is_few = len(found) >= ENOUGH and len(distinct) <= 10 and 5 * len(distinct) <= len(found)
-        return Kind.FEW if is_few and not known else Kind.WORDS
+        return ColumnKind.FEW if is_few and not known else ColumnKind.WORDS
 
     @cached_property
     def is_unique(self) -> bool:
@@ -155,7 +155,7 @@ class Column:
     def in_words(self) -> str:
         """The column and what its values are, for an error."""
         shown = self.name or f"column {self.place + 1}"
-        if self.kind not in (Kind.DATES, Kind.MOMENTS):
+        if self.kind not in (ColumnKind.DATES, ColumnKind.MOMENTS):
             if self.is_unique:
                 return f"{shown} differs in every row"
             if self.told == "other":

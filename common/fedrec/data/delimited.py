@@ -9,7 +9,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Protocol
 
-from fedrec.data.gathering import CHUNK_ROWS, BadRow, Chunk, Columns, Table
+from fedrec.data.gathering import CHUNK_ROWS, BadRow, Columns, RowChunk, Table
 from fedrec.data.guessing import (
     Places,
     Rows,
@@ -127,7 +127,7 @@ def read_headless(path: Path, reading: Reading, *, separator: str, roles: Sequen
 
 
 def _table(
-    chunks: Iterator[Chunk], columns: Columns, separator: str, header: Columns | None = None
+    chunks: Iterator[RowChunk], columns: Columns, separator: str, header: Columns | None = None
 ) -> Table:
     return Table(
         columns=columns,
@@ -221,7 +221,7 @@ def _chunks(
     quotes: str,
     *,
     skipped: int,
-) -> Iterator[Chunk]:
+) -> Iterator[RowChunk]:
     wanted = [places.user, places.item]
     with_ratings = places.rating is not None and reading.minimum_rating is not None
     wanted += [places.rating] if places.rating is not None and with_ratings else []
@@ -237,7 +237,7 @@ def _chunks(
             )
             before += n_lines
             further = iter(columns[2:])
-            yield Chunk(
+            yield RowChunk(
                 lines=lines,
                 users=columns[0],
                 items=columns[1],

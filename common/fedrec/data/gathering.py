@@ -34,7 +34,7 @@ class BadRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class RowChunk:
     """Columns of equal length as the file has them, and rows that could not be split.
 
     Attributes:
@@ -87,7 +87,7 @@ class Table:
     """
 
     columns: Columns
-    chunks: Iterator[Chunk]
+    chunks: Iterator[RowChunk]
     separator: str | None = None
     decimal_comma: bool = False
     header: Columns | None = None
@@ -245,7 +245,7 @@ def _note_odd_ids(found: Gathered, role: str, ids: _Ids, codes: NDArray[np.int32
 
 def _repeated(
     header: Columns | None,
-    chunk: Chunk,
+    chunk: RowChunk,
     user: tuple[NDArray[np.int32], _Ids],
     item: tuple[NDArray[np.int32], _Ids],
 ) -> list[int]:
@@ -260,7 +260,7 @@ def _repeated(
     ]
 
 
-def _bad_rows(chunk: Chunk, bad: dict[int, str]) -> Iterator[BadRow]:
+def _bad_rows(chunk: RowChunk, bad: dict[int, str]) -> Iterator[BadRow]:
     yield from chunk.bad
     for place, reason in bad.items():
         yield BadRow(line=chunk.lines[place], reason=reason)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from fedrec.data.column_kinds import ENOUGH, Column, Kind, number_of, role_told
+from fedrec.data.column_kinds import ENOUGH, Column, ColumnKind, number_of, role_told
 from fedrec.data.gathering import Columns
 from fedrec.data.reading import ROLES, Reading, flag_of, is_nothing
 from fedrec.data.times import looks_like_time
@@ -24,13 +24,13 @@ Rows = Sequence[Sequence[str]]
 Choice = Mapping[str, Sequence[Column]]
 """The columns that each role may have."""
 
-_ALONE = {Kind.CODES}
-_IDS = _ALONE | {Kind.WORDS}
-_SMALL = _IDS | {Kind.SCALE, Kind.FEW, Kind.CONSTANT}
-_TIERS = (_ALONE, _IDS, _SMALL | {Kind.MOMENTS})
+_ALONE = {ColumnKind.CODES}
+_IDS = _ALONE | {ColumnKind.WORDS}
+_SMALL = _IDS | {ColumnKind.SCALE, ColumnKind.FEW, ColumnKind.CONSTANT}
+_TIERS = (_ALONE, _IDS, _SMALL | {ColumnKind.MOMENTS})
 """Kinds of columns that are looked at for ids, one set after the other."""
-_NO_IDS = (Kind.EMPTY, Kind.DATES, Kind.MEASURES, Kind.PROSE)
-_TIMES = (Kind.DATES, Kind.MOMENTS)
+_NO_IDS = (ColumnKind.EMPTY, ColumnKind.DATES, ColumnKind.MEASURES, ColumnKind.PROSE)
+_TIMES = (ColumnKind.DATES, ColumnKind.MOMENTS)
 _DISTINCT = 0.9
 """Ids of a few small numbers count if at least this share of rows has a pair of its own."""
 _DISTINCT_OF_FEW = 0.2
@@ -134,14 +134,16 @@ def why_none(columns: Sequence[Column]) -> str:
 def _times(columns: Sequence[Column]) -> list[Column]:
     timely = [each for each in columns if each.kind in _TIMES]
     told = [each for each in timely if each.told == "timestamp"]
-    dates = [each for each in timely if each.kind is Kind.DATES and each.told in (None, "other")]
+    dates = [
+        each for each in timely if each.kind is ColumnKind.DATES and each.told in (None, "other")
+    ]
     return told or dates or [each for each in timely if not each.told and not each.is_named_as_id]
 
 
 def _ratings(columns: Sequence[Column]) -> list[Column]:
-    numbers = (Kind.SCALE, Kind.MEASURES, Kind.CONSTANT)
+    numbers = (ColumnKind.SCALE, ColumnKind.MEASURES, ColumnKind.CONSTANT)
     told = [each for each in columns if each.told == "rating" and each.kind in numbers]
-    return told or [each for each in columns if each.told is None and each.kind is Kind.SCALE]
+    return told or [each for each in columns if each.told is None and each.kind is ColumnKind.SCALE]
 
 
 def _pairs(
@@ -199,14 +201,14 @@ def _pairs_of_few_rows(
         pairs = product(users or left, items or left)
         return [pair for pair in pairs if _may_be_ids(*pair, certain=True)]
     user, item = (*left[:2], None, None)[:2]
-    others = [each for each in left[2:] if each.kind is not Kind.CONSTANT]
+    others = [each for each in left[2:] if each.kind is not ColumnKind.CONSTANT]
     if (
         user is None
         or item is None
-        or (item.kind is Kind.CONSTANT and len(item.values) > 1)
-        or [each.kind for each in others] not in ([], [Kind.SCALE])
+        or (item.kind is ColumnKind.CONSTANT and len(item.values) > 1)
+        or [each.kind for each in others] not in ([], [ColumnKind.SCALE])
         or len(left) < len(ids)
-        or any(each.kind is Kind.MOMENTS and each.place < item.place for each in times)
+        or any(each.kind is ColumnKind.MOMENTS and each.place < item.place for each in times)
     ):
         return []
     return [pair for pair in ((user, item), (item, user)) if _are_in_order(*pair, times)]
@@ -226,12 +228,12 @@ def _pairs_of_first(
         if not user.name and user.kind not in _IDS and user.place < first
         for item in dict.fromkeys(each for pair in pairs for each in pair)
         if _may_be_ids(user, item, certain=False)
-        and (user.kind is Kind.CONSTANT or _share_of_pairs(user, item) >= _DISTINCT_OF_FEW)
+        and (user.kind is ColumnKind.CONSTANT or _share_of_pairs(user, item) >= _DISTINCT_OF_FEW)
     ]
 
 
 def _repeats_as_ids_do(column: Column) -> bool:
-    return column.kind is Kind.MOMENTS and 2 * len(set(column.values)) <= len(column.values)
+    return column.kind is ColumnKind.MOMENTS and 2 * len(set(column.values)) <= len(column.values)
 
 
 def _are_in_order(user: Column, item: Column, events: Sequence[Column]) -> bool:
@@ -253,9 +255,9 @@ def _may_be_ids(user: Column, item: Column, *, certain: bool) -> bool:
     Args:
         certain: names tell both.
     """
-    if user.kind in _NO_IDS or item.kind in (*_NO_IDS, Kind.CONSTANT) or user.is_unique:
+    if user.kind in _NO_IDS or item.kind in (*_NO_IDS, ColumnKind.CONSTANT) or user.is_unique:
         return False
-    one_user = user.kind is Kind.CONSTANT
+    one_user = user.kind is ColumnKind.CONSTANT
     if one_user and user.name and user.told != "user":
         return False
     if item.is_unique and (not one_user or item.is_row_number):
@@ -276,7 +278,9 @@ def _pairs_of_small(pairs: Sequence[tuple[Column, Column]]) -> list[tuple[Column
     One user may have an item in many rows.
     """
     shares = [
-        1.0 if user.kind is Kind.CONSTANT and item.kind in _IDS else _share_of_pairs(user, item)
+        1.0
+        if user.kind is ColumnKind.CONSTANT and item.kind in _IDS
+        else _share_of_pairs(user, item)
         for user, item in pairs
     ]
     most = max(shares, default=0.0)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedrec.data.delimited import read_headed, read_headless
 from fedrec.data.detection import header_separator, table_separator
-from fedrec.data.gathering import CHUNK_ROWS, BadRow, Chunk, Table
+from fedrec.data.gathering import CHUNK_ROWS, BadRow, RowChunk, Table
 from fedrec.data.guessing import find_places
 from fedrec.data.opening import SAMPLE_ROWS, head_of, on_disk, open_text, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of
@@ -81,7 +81,7 @@ def _python(path: Path, line: str) -> DataError:
     )
 
 
-def _json_chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[Chunk]:
+def _json_chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterator[RowChunk]:
     with open_text(path, reading.encoding) as file:
         numbered = enumerate(file, start=1)
         while some := list(islice(numbered, CHUNK_ROWS)):
@@ -100,7 +100,7 @@ def _json_chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterat
             users, items, ratings, times = (
                 None if key is None else [each.get(key) for each in objects] for key in keys
             )
-            yield Chunk(
+            yield RowChunk(
                 lines=lines, users=users or [], items=items or [], ratings=ratings, times=times,
                 bad=bad,
             )  # fmt: skip
@@ -199,7 +199,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} cannot be read as Parquet: {error}.", remedy="Write the file again.")
 
 
-def _parquet_chunks(parts: list[Path], names: list[str | None]) -> Iterator[Chunk]:
+def _parquet_chunks(parts: list[Path], names: list[str | None]) -> Iterator[RowChunk]:
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
@@ -212,7 +212,7 @@ def _parquet_chunks(parts: list[Path], names: list[str | None]) -> Iterator[Chun
                     users, items, ratings, times = (
                         None if name is None else _values(batch.column(name)) for name in names
                     )
-                    yield Chunk(
+                    yield RowChunk(
                         lines=range(line, line + len(batch)), users=users or [],
                         items=items or [], ratings=ratings, times=times,
                     )  # fmt: skip

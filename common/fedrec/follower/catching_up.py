@@ -20,24 +20,22 @@ from fedrec.errors import (
     ProtocolError,
     RefusedError,
     RoundError,
-    SplitView,
     StorageError,
 )
 from fedrec.follower.context import RoundContext
-from fedrec.follower.shared_model import SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.layout import METRICS_SLICE
 from fedrec.training.server_half import shape_problem
 from fedrec.wire.chunks import Blob
-from fedrec.wire.limits import MAX_REFUSED
+from fedrec.wire.fields import MAX_REFUSED
 from fedrec.wire.messages import PublishedRound, Snapshot, manifest_digest
 
 
 class CatchingUp:
     """Brings the local model to the last published round."""
 
-    def __init__(self, context: RoundContext[SharedModel]) -> None:
+    def __init__(self, context: RoundContext) -> None:
         self._context = context
         self._membership = context.membership
         self._link = context.link
@@ -104,30 +102,14 @@ class CatchingUp:
         except (RefusedError, ProtocolError) as error:
             self._context.refused("published_round_refused", found.round, error)
             raise
-        member, staged = self._membership, self._store.state.staged
-        answered = staged is not None and staged.header.round == found.round
-        counted = answered and staged is not None and staged.header in found.contributions
-        before = self._store.in_progress
-        self._model.publish(
-            found.round,
-            shared,
-            metrics=aggregate[METRICS_SLICE],
-            counted=counted,
-            statement=found.statement,
-        )
-        if before is not None and before < found.round:
-            self._journal.settle(before, "abandoned")
-        why = ""
-        if answered and not counted and self._is_left_out(found):
-            why = "cell_paused" if member.paused_by(found.statement) else "cell_incomplete"
-        self._journal.settle(found.round, "counted" if counted else "not_counted", why)
+        self._commit(found, shared, aggregate[METRICS_SLICE])
 
-    def _is_left_out(self, found: PublishedRound) -> bool:
-        """Tell whether a round is without those with whom this client is always summed."""
-        member = self._membership
-        cell = member.roster.partition.cell_of(member.client_id)
-        counted = {header.client_id for header in found.contributions}
-        return cell is not None and counted.isdisjoint(cell.core)
+    def _commit(
+        self, found: PublishedRound, shared: SharedState, metrics: NDArray[np.int64]
+    ) -> None:
+        """Move to a round that was checked, and settle it in the journal."""
+        self._model.publish(found.round, shared, metrics=metrics, statement=found.statement)
+        self._journal.settle(found.round, "not_counted")
 
     def _checked(self, found: PublishedRound) -> tuple[NDArray[np.int64], SharedState]:
         """Return a published round's aggregate and what follows from it, all of it verified."""
@@ -139,14 +121,8 @@ class CatchingUp:
         # Every round starts from the one published before it, which is the model's version here.
         terms = self._model.terms(found.round, found.kind)
         member.check_contributions(terms, found.contributions)
-        self._check_agreement(found)
         manifest = manifest_digest(member.run, found.round, found.contributions)
-        opened = self._store.state.revealed_as(found.round)
-        if opened is not None and (opened.kept or opened.manifest_digest) != manifest:
-            raise RefusedError(
-                f"Round {found.round} was published with other contributions than those that "
-                "were opened here."
-            )
+        self._check_known(found, manifest)
         if member.revealer_id is not None:
             member.check_statement(found.round, found.statement, self._store.state.statement)
             member.check_paused(found.statement, found.contributions)
@@ -161,21 +137,12 @@ class CatchingUp:
             self._compare(found, manifest, aggregate, shared)
         return aggregate, shared
 
-    def _check_agreement(self, found: PublishedRound) -> None:
-        """Refuse a round whose contributors agreed on something else than this client was shown.
+    def _check_known(self, found: PublishedRound, manifest: bytes) -> None:
+        """Refuse a round that contradicts what this party itself did in it.
 
-        Raises:
-            SplitView: naming the round.
+        Args:
+            manifest: digest of the round's contributions.
         """
-        staged = self._store.state.staged
-        if staged is None or not staged.acknowledged or staged.header.round != found.round:
-            return
-        if staged.header.key_list != found.contributions[0].key_list:
-            raise SplitView(
-                f"The clients in round {found.round} signed for another list of keys than the one "
-                "that this client was shown.",
-                remedy="The coordinator told clients different things; tell the data owners.",
-            )
 
     def _read(self, found: PublishedRound) -> NDArray[np.int64]:
         """Return the integers of a published sum."""

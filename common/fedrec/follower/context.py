@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from fedrec.errors import FedrecError, SplitView
+from fedrec.follower.follower_store import FollowerStore
 from fedrec.follower.membership import Membership
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.follower.shared_model import SharedModel
+from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 
-ModelT = TypeVar("ModelT", bound=SharedModel, covariant=True)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundContext(Generic[ModelT]):
-    """One client's run and key epoch.
+class RoundContext:
+    """One follower's run and key epoch.
 
     Attributes:
         membership: what enrolment found.
         link: the coordinator; patient, so that it raises nothing that passes by itself.
-        model: the local model; with private parameters where this client trains.
+        model: the model as it is here; with private parameters where this party trains.
         store: the state folder.
         audit: where refusals go.
         journal: where costs go, and who is told of events.
@@ -31,8 +29,8 @@ class RoundContext(Generic[ModelT]):
 
     membership: Membership
     link: Link
-    model: ModelT
-    store: PrivateStore
+    model: SharedModel
+    store: FollowerStore[StoredState]
     audit: AuditLog
     journal: RoundJournal
 

@@ -1,4 +1,4 @@
-"""The client's one database: what it knows of its run, and what outlives runs.
+"""A follower's one database: what it knows of its run, and what outlives runs.
 
 Records by name, each with its digest, so that damage is noticed; what must change together changes
 in one transaction. SQLite keeps its rollback journal, not a write-ahead log: a folder that is only
@@ -122,7 +122,7 @@ class StateDatabase:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
                     raise
-                # A client was killed in a commit, and any reader may undo what it began.
+                # A process was killed in a commit, and any reader may undo what it began.
                 found = _select(self._path, table, "rw")
         except sqlite3.Error as error:
             message = f"{self._path} cannot be read: {error}."

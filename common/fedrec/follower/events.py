@@ -1,4 +1,4 @@
-"""What happens in a client, for its listeners: a live view, a log, a test."""
+"""What happens in a follower, for its listeners: a live view, a log, a test."""
 
 from __future__ import annotations
 

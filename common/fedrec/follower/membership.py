@@ -14,7 +14,7 @@ from fedrec.errors import (
     RefusedError,
     VersionMismatch,
 )
-from fedrec.follower.round_terms import RoundSeal, RoundTerms, RoundVector
+from fedrec.follower.round_terms import AnnouncedRound, RoundSeal, RoundVector
 from fedrec.follower.statements import About, check_follows, check_reports, check_statement
 from fedrec.identity.cells import check_whole
 from fedrec.identity.epoch_secrets import EpochSecrets
@@ -28,8 +28,9 @@ from fedrec.plan.layout import Layout
 from fedrec.plan.rows import ActiveRows, fewest_cells
 from fedrec.plan.schema import Plan
 from fedrec.protection import Member, Protection
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     Report,
@@ -37,7 +38,6 @@ from fedrec.wire.messages import (
     RoundKind,
     UploadHeader,
 )
-from fedrec.wire.stated_rows import StatedRows
 
 DIGEST_BYTES = 32
 
@@ -231,7 +231,7 @@ class Membership:
             self.tag_name(round_id, header.client_id, header.nonce) for header in contributions
         )
 
-    def header_for(self, terms: RoundTerms, payload: bytes, nonce: bytes) -> UploadHeader:
+    def header_for(self, terms: AnnouncedRound, payload: bytes, nonce: bytes) -> UploadHeader:
         """Return the signed header of this client's update of a round."""
         unsigned = UploadHeader(
             protocol_version=PROTOCOL_VERSION,
@@ -281,7 +281,7 @@ class Membership:
         return replace(report, signature=self.identity.sign(report.statement()))
 
     def check_contributions(
-        self, terms: RoundTerms, contributions: tuple[UploadHeader, ...]
+        self, terms: AnnouncedRound, contributions: tuple[UploadHeader, ...]
     ) -> None:
         """Check that a round's contributions are enough signed updates of distinct members.
 
@@ -322,7 +322,7 @@ class Membership:
             what=f"The sum of round {terms.round}",
         )
 
-    def _check_header(self, terms: RoundTerms, header: UploadHeader) -> None:
+    def _check_header(self, terms: AnnouncedRound, header: UploadHeader) -> None:
         check_protocol(header.protocol_version)
         member = self.roster.member(header.client_id)
         author = header.client_id[:16]

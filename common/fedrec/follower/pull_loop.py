@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedrec.clock import Clock
 from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError
 from fedrec.follower.catching_up import CatchingUp
 from fedrec.follower.context import RoundContext
+from fedrec.follower.follower_store import FollowerStore
 from fedrec.follower.patient_link import Backoff
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.rollback_detection import RollbackDetection
-from fedrec.follower.run_binding import epoch_went_back
-from fedrec.follower.shared_model import SharedModel
 from fedrec.follower.stopping import StopSwitch
+from fedrec.follower.stored_state import StoredState, epoch_went_back
 from fedrec.ids import RoundId
-from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Task, Train, Wait
+from fedrec.wire.messages import (
+    NOTHING,
+    Finished,
+    MakeSnapshot,
+    Remembered,
+    Reveal,
+    StepTask,
+    Task,
+    Train,
+    Wait,
+)
 
 Work = Wait | Train | StepTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
@@ -31,6 +39,41 @@ class EpochChanged:
     epoch: int
 
 
+class RollbackDetection:
+    """Recognises a coordinator that was set back, and waits for it."""
+
+    def __init__(self, context: RoundContext) -> None:
+        self._context = context
+        self._membership = context.membership
+        self._store = context.store
+        self._journal = context.journal
+        self._went_back: tuple[RoundId, RoundId] | None = None
+
+    def remembered(self) -> Remembered:
+        """Return what to tell the coordinator with the next question."""
+        if self._went_back is None:
+            return NOTHING
+        return replace(NOTHING, statement=self._store.state.statement)
+
+    def agrees(self, task: Task) -> bool:
+        """Tell whether the coordinator knows what it once published; wait for it where not."""
+        if task.published_round < self._store.state.version:
+            return self._wait_for(self._store.state.version, task.published_round)
+        self._went_back = None
+        return True
+
+    def _wait_for(self, known: RoundId, said: RoundId) -> bool:
+        if self._went_back != (known, said):
+            self._went_back = (known, said)
+            error = CoordinatorWentBack(
+                f"The coordinator went back from round {known} to {said}. This client waits and "
+                "keeps what it has."
+            )
+            self._context.refused("coordinator_went_back", known, error)
+            self._journal.tell("coordinator_went_back", known, detail=error.message)
+        return False
+
+
 class PullLoop(ABC):
     """The pull loop of one run and key epoch, whatever the work.
 
@@ -38,14 +81,19 @@ class PullLoop(ABC):
         stop: the request to stop.
         backoff: how long to pause when there is nothing to do.
         clock: the time.
+        catching_up: takes what was published.
+        rollbacks: recognises who was set back.
     """
 
     def __init__(
         self,
-        context: RoundContext[SharedModel],
+        context: RoundContext,
         stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
+        *,
+        catching_up: CatchingUp,
+        rollbacks: RollbackDetection,
     ) -> None:
         self._membership = context.membership
         self._link = context.link
@@ -55,16 +103,15 @@ class PullLoop(ABC):
         self._stop = stop
         self._backoff = backoff
         self._clock = clock
-        self._rollbacks = RollbackDetection(context)
-        self._catching_up = CatchingUp(context)
-        self._pause_is_told = False
+        self._rollbacks = rollbacks
+        self._catching_up = catching_up
 
     def run(self) -> Finished | EpochChanged:
         """Work until the run is over or the keys changed.
 
         Raises:
             Stopped: somebody asked to stop; everything is saved.
-            FedrecError: the client cannot, or must not, go on.
+            FedrecError: the follower cannot, or must not, go on.
         """
         self._begin()
         # Whether the last report arrived before a crash, or under the keys before, nobody knows.
@@ -72,7 +119,6 @@ class PullLoop(ABC):
         idle = 0
         while True:
             self._stop.check()
-            self._tell_pause()
             asked = self._clock.now()
             task = self._link.next_task(
                 self._membership.client_id,
@@ -99,23 +145,6 @@ class PullLoop(ABC):
             elif brisk:
                 self._backoff.pause(idle)
                 idle += 1
-
-    def _tell_pause(self) -> None:
-        """Say once for what this client waits where its cell is paused."""
-        if self._pause_is_told or not self._paused:
-            return
-        self._pause_is_told = True
-        detail = (
-            f"cell {self._paused}, of which this client is, takes part no more: one of its clients "
-            "sent what no honest client sends; this one waits until the key authority takes the "
-            f"cell in again (fedrec keys roster resume {self._paused})"
-        )
-        self._journal.tell("cell_paused", self._model.version, detail=detail)
-
-    @property
-    def _paused(self) -> int:
-        """The number of this client's cell where the key authority paused it; else 0."""
-        return self._membership.paused_by(self._store.state.statement)
 
     def _do(self, task: Task) -> bool:
         """Catch up and do one task; tell whether there was something to do."""
@@ -144,15 +173,11 @@ class PullLoop(ABC):
         )
 
     def _finish(self, finished: Finished) -> Finished:
-        number = self._store.in_progress
-        if number is not None:
-            self._store.roll_back()
-            self._journal.settle(number, "abandoned")
         self._journal.tell("finished", detail=finished.reason)
         return finished
 
 
-def why_behind(error: NotInRoster | CoordinatorWentBack, store: PrivateStore) -> str:
+def why_behind(error: NotInRoster | CoordinatorWentBack, store: FollowerStore[StoredState]) -> str:
     """Return why a party waits for a coordinator whose key epoch is older than its own.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a client writes down for people: every round's cost, and everything that it refused."""
+"""What a follower writes down for people: every round's cost, and everything that it refused."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ from fedrec.identity.secret import Secret
 from fedrec.ids import RoundId, canonical
 from fedrec.plan.layout import Layout
 from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 
 _REMEDY = "The coordinator told clients different things about a round; tell the data owners."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundTerms:
+class AnnouncedRound:
     """What the coordinator says about a round, and what follows from this client's model.
 
     Attributes:

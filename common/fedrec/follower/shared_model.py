@@ -6,27 +6,23 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
+from fedrec.follower.follower_store import FollowerStore
 from fedrec.follower.membership import Membership
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.round_terms import RoundTerms, RoundVector
-from fedrec.follower.stored_state import BestModel
+from fedrec.follower.round_terms import AnnouncedRound, RoundVector
+from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.rows import ActiveRows
 from fedrec.training.bounds import most_users
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 
 if TYPE_CHECKING:
     from fedrec.training.server_half import ServerHalf
-
-
-_log = structlog.get_logger("fedrec.client")
 
 
 class SharedModel:
@@ -35,7 +31,9 @@ class SharedModel:
     It is all that one has who opens sums and has no users.
     """
 
-    def __init__(self, membership: Membership, half: ServerHalf, store: PrivateStore) -> None:
+    def __init__(
+        self, membership: Membership, half: ServerHalf, store: FollowerStore[StoredState]
+    ) -> None:
         self._membership = membership
         self._half = half
         self._store = store
@@ -77,9 +75,9 @@ class SharedModel:
     def _parts(self, shared: SharedState) -> Iterator[bytes]:
         return shared.parts(self._half.initial_shared())
 
-    def terms(self, round_id: RoundId, kind: RoundKind) -> RoundTerms:
+    def terms(self, round_id: RoundId, kind: RoundKind) -> AnnouncedRound:
         """Return the terms of a round that follows from the present model."""
-        return RoundTerms(
+        return AnnouncedRound(
             round=round_id,
             kind=kind,
             base_round=self.version,
@@ -164,22 +162,21 @@ class SharedModel:
         shared: SharedState,
         *,
         metrics: NDArray[np.int64],
-        counted: bool,
         statement: RevealStatement | None = None,
     ) -> None:
-        """Move to a published round and keep the model that it measured, if it is the best.
+        """Move to a published round.
 
         Raises:
             TrainingError: everybody's training diverged, so that more rounds would change nothing.
         """
-        self._store.publish(
-            round_id,
-            self._parts(shared),
-            metrics=metrics.astype("<i8").tobytes(),
-            counted=counted,
-            best=self._better(metrics),
-            statement=statement,
-        )
+        measured = metrics.astype("<i8").tobytes()
+        self._store.publish(round_id, self._parts(shared), metrics=measured, statement=statement)
+        self._go_on_from(round_id, shared, metrics)
+
+    def _go_on_from(
+        self, round_id: RoundId, shared: SharedState, metrics: NDArray[np.int64]
+    ) -> None:
+        """Take the version that was committed for the present one; see `publish`."""
         self._shared = shared
         sums, least = MetricSums(metrics), self._half.plan.rounds.minimum_clients
         if sums.abstained >= least and not sums.participants:
@@ -200,24 +197,3 @@ class SharedModel:
         shared = self._half.apart(shared).over(self._half.initial_shared())
         self._store.adopt(round_id, self._parts(shared), statement=statement)
         self._shared = shared
-
-    def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
-        """Return the present model if the round measured it as the best so far.
-
-        A round measures the model that it started from. A model that these users took no part
-        in is not kept: it knows nothing of them, however well it serves the others.
-        """
-        state = self._store.state
-        sums = MetricSums(metrics)
-        rates = sums.rates("model", "validation")
-        if rates is None or state.shared is None or state.private is None:
-            return None
-        if state.best is not None and rates.ndcg <= state.best.validation.ndcg:
-            return None
-        return BestModel(
-            round=state.version,
-            validation=rates,
-            test=sums.rates("model", "test"),
-            shared=state.shared,
-            private=state.private,
-        )

@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.25
 
 
 class Stopped(BaseException):
-    """The client was asked to stop; like KeyboardInterrupt it is no error."""
+    """The process was asked to stop; like KeyboardInterrupt it is no error."""
 
 
 class StopSwitch:
@@ -38,7 +38,7 @@ class StopSwitch:
         """Ask to stop.
 
         Raises:
-            Stopped: at once, where the client is only waiting.
+            Stopped: at once, where the process is only waiting.
             KeyboardInterrupt: when asked for the second time.
         """
         if self._requested:
@@ -54,7 +54,7 @@ class StopSwitch:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Mark a stretch in which the client waits for others and writes nothing."""
+        """Mark a stretch in which the process waits for others and writes nothing."""
         self._interruptible = True
         try:
             self.check()

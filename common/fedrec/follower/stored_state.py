@@ -1,19 +1,31 @@
-"""What a client's state folder says about its run: records that change in one transaction."""
+"""What a follower's state folder says about its run: records that change in one transaction.
+
+A client's and the key authority's states have further records. Whose run a folder serves is checked
+here: it is tied to one at first use, and leaves it on request.
+"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedrec.data import UserSplit
-from fedrec.errors import StorageError
-from fedrec.evaluation.metrics import Rates
+from fedrec.errors import CoordinatorWentBack, PlanMismatch, StorageError
 from fedrec.follower.database import Records
 from fedrec.follower.files import FileRef
 from fedrec.ids import RoundId, digest
-from fedrec.provenance import Provenance
-from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.messages import RevealStatement
+
+_OTHERS = {
+    *("provenance", "private", "staged", "best", "answered_round", "acknowledged"),
+    *("unacknowledged", "acknowledged_header", "masking", "spent", "counted"),
+    *("head", "opened", "revealed", "refused_sums", "paused", "cell_counts"),
+}
+"""Records of a client or the key authority. Earlier releases wrote all of them in both folders."""
+_EMPTY = {b"null", b"[]", b"0"}
 
 
 def users_digest(users: UserSplit) -> str:
@@ -21,13 +33,15 @@ def users_digest(users: UserSplit) -> str:
     return digest("fedrec client users v1", *users.user_ids).hex()
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """A value that is kept as JSON, its bytes in hexadecimal."""
+
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex"
     )
 
 
-class RunPin(_Record):
+class RunPin(Record):
     """What must never change under a state folder.
 
     Attributes:
@@ -43,232 +57,78 @@ class RunPin(_Record):
     users: str
 
 
-class StagedRound(_Record):
-    """The round in progress: what was, or is about to be, sent, and what follows if it counts.
+class StoredState(Record):
+    """What every follower keeps about one run; it commits one after the other.
 
     Attributes:
-        header: the signed header that belongs to `update`.
-        update: the protected vector; ciphertexts are randomised, so it is kept, not remade.
-        private: the private state after this round's training.
-        acknowledged: whether the coordinator said that it holds the update durably.
-        closed: whether the coordinator said that it came too late; it is not sent again.
-    """
-
-    header: UploadHeader
-    update: FileRef
-    private: FileRef
-    acknowledged: bool = False
-    closed: bool = False
-
-
-class SentUpdate(_Record):
-    """An update that this client sent, or was about to.
-
-    Attributes:
-        digest: BLAKE3 of its bytes.
-    """
-
-    round: RoundId
-    digest: bytes
-
-
-class SteppedRound(_Record):
-    """A round of several steps: the last one that was taken, and what the next ones need.
-
-    Attributes:
-        base_state: digest of the model that was trained.
-        step: the last one whose message was made.
-        participant: `ClientSide.to_bytes` after it.
-        message: what is sent for it; None for the vector, which is the staged update.
-        vector: the vector before it is protected, little-endian int64; None afterwards.
-        private: the private state after this round's training.
-        spent: the ledger of spent privacy with this round in it, which becomes the state's own with
-            the protected vector; None afterwards, and where sums carry no noise.
-        refused: whether this client refused to go on.
-    """
-
-    round: RoundId
-    kind: RoundKind
-    base_round: RoundId
-    base_state: bytes
-    step: str
-    participant: FileRef
-    message: FileRef | None
-    vector: FileRef | None
-    private: FileRef
-    spent: FileRef | None = None
-    refused: bool = False
-
-    def files(self) -> tuple[FileRef | None, ...]:
-        """Return all files that this record needs."""
-        return self.participant, self.message, self.vector, self.private, self.spent
-
-
-class BestModel(_Record):
-    """The model that measured best on validation so far.
-
-    Attributes:
-        round: the version of the model, not the round that measured it.
-        validation: its rates over all clients' users, by which it was chosen.
-        test: on the test items, which choose nothing; None where they were not measured.
-    """
-
-    round: RoundId
-    validation: Rates
-    test: Rates | None
-    shared: FileRef
-    private: FileRef
-
-
-class OpenedCell(_Record):
-    """The sum of one cell's contributions to a round, for which the key was used.
-
-    Attributes:
-        sum_digest: BLAKE3 of that sum.
-        core: whether the cell's guests are left out of it.
-    """
-
-    cell: int
-    sum_digest: bytes
-    core: bool = False
-
-
-class RevealedRound(_Record):
-    """A round whose sum this client opened, or was about to, and never opens as another one.
-
-    Attributes:
-        manifest_digest: of which contributions.
-        sum_digest: BLAKE3 of the sum for which the key was used; empty where they do not add up.
-        refused: whether the answer was a refusal, which it then stays.
-        cells: whose sums were opened, or were about to be: to count their holders, or because the
-            whole was unfit.
-        kept: digest of the contributions without those of cells that were found unfit; empty where
-            none was.
-    """
-
-    round: RoundId
-    manifest_digest: bytes
-    sum_digest: bytes
-    refused: bool = False
-    cells: tuple[OpenedCell, ...] = ()
-    kept: bytes = b""
-
-
-class PausedCell(_Record):
-    """A cell one of whose members made a sum unfit.
-
-    Attributes:
-        round: in which that was found; 0 where it was in an earlier run, or by another folder.
-        newest: the last key epoch that had been made by then. Its roster cannot name the cell;
-            that of a later one does, unless the authority took the cell in again.
-    """
-
-    cell: int
-    round: RoundId
-    newest: int = 0
-
-
-class OpenedRound(_Record):
-    """The last round whose sum this key authority opened: what a lost coordinator begins with.
-
-    Attributes:
-        statement: what was said of it.
-        contributions: the headers of what was summed, as JSON.
-        sealed: the sealed sum.
-        model: the sealed copy of the model after it.
-    """
-
-    statement: RevealStatement
-    contributions: FileRef
-    sealed: FileRef
-    model: FileRef
-
-    def files(self) -> tuple[FileRef, ...]:
-        """Return all files that this record needs."""
-        return self.contributions, self.sealed, self.model
-
-
-class StoredState(_Record):
-    """Everything about one run; the client commits one after the other.
-
-    Attributes:
-        provenance: what trains the run's users here; None where nobody trains, as in the key
-            authority's own folder.
         version: the last published round whose aggregate `shared` contains.
         shared: the shared model; None at version 0, where it follows from the plan.
-        private: the committed private state; None while it is the initial one.
-        answered_round: the last round for which an update was ever made.
         is_of_epoch: whether round `version` was read in the present epoch: later ones can be, too.
         metrics: what round `version` measured, little-endian int64; empty at version 0 and after a
             copy of the model.
-        acknowledged: the last update that the coordinator said it holds; None for none.
-        unacknowledged: those of later rounds, oldest first, of which nobody knows.
-        acknowledged_header: that update's, for a coordinator that was recovered.
         statement: the key authority's last word on a published round that is known here: evidence
             that the round was published.
-        head: the last statement that this key authority made, or knows of.
-        opened: of the last round that it opened; None in a client.
-        revealed: rounds above `version` that this client opened.
-        refused_sums: sums in this epoch whose refusal told about the key.
-        paused: cells that this client paused in this epoch, by number.
-        cell_counts: holders of each item by the cells that this key authority counted in the run;
-            see `fedrec_authority.opening.cell_counts`.
-        masking: the round under masks in progress, or the last one until it is given up.
-        spent: what sums that go beyond this client have cost each user, of all runs; see
-            `fedrec_client.state.privacy_ledger`. None where no noise was ever asked for.
-        counted: what users had when they were counted last, in whatever run; see
-            `fedrec_client.state.counted_data`. None where nobody was.
         left_runs: runs that this folder took part in before, and does not return to.
     """
 
     pin: RunPin
     epoch: int
-    provenance: Provenance | None = None
     version: RoundId = RoundId(0)
     shared: FileRef | None = None
-    private: FileRef | None = None
-    staged: StagedRound | None = None
-    best: BestModel | None = None
-    answered_round: RoundId = RoundId(0)
     is_of_epoch: bool = False
     metrics: bytes = b""
-    acknowledged: SentUpdate | None = None
-    unacknowledged: tuple[SentUpdate, ...] = ()
-    acknowledged_header: UploadHeader | None = None
     statement: RevealStatement | None = None
-    head: RevealStatement | None = None
-    opened: OpenedRound | None = None
-    revealed: tuple[RevealedRound, ...] = ()
-    refused_sums: int = 0
-    paused: tuple[PausedCell, ...] = ()
-    cell_counts: FileRef | None = None
-    spent: FileRef | None = None
-    counted: FileRef | None = None
     left_runs: tuple[str, ...] = ()
-    masking: SteppedRound | None = None
 
-    def revealed_as(self, round_id: RoundId) -> RevealedRound | None:
-        """Return as what this party opened a round above the present version, or None."""
-        return next((entry for entry in self.revealed if entry.round == round_id), None)
+    def refs(self) -> list[FileRef | None]:
+        """Return all files that this state needs."""
+        return [self.shared]
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
-        refs = [self.shared, self.private, self.spent, self.counted, self.cell_counts]
-        if self.staged is not None:
-            refs += [self.staged.update, self.staged.private]
-        if self.masking is not None:
-            refs += self.masking.files()
-        if self.opened is not None:
-            refs += self.opened.files()
-        if self.best is not None:
-            refs += [self.best.shared, self.best.private]
-        return {ref.name for ref in refs if ref is not None}
+        return {ref.name for ref in self.refs() if ref is not None}
 
-    def private_files(self) -> list[FileRef]:
-        """Return the files of private states, which may name others."""
-        refs = [self.private]
-        refs += [record.private for record in (self.staged, self.masking, self.best) if record]
-        return [ref for ref in refs if ref is not None]
+    def bound(self, first: Self, *, new_run: bool, folder: Path) -> Self:
+        """Return the state of the folder as it serves a run; the same one where nothing changes.
+
+        Args:
+            first: the state of a folder that knows only the run, in the epoch that was opened.
+            new_run: leave the present run for the coordinator's, and forget its models.
+            folder: for people.
+
+        Raises:
+            PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+            CoordinatorWentBack: the epoch is lower than before.
+        """
+        pin, epoch = first.pin, first.epoch
+        if self.pin.run != pin.run:
+            _check_leaving(self, pin, epoch, new_run=new_run, folder=folder)
+            return self.left_for(first)
+        changed = [
+            name for name in RunPin.model_fields if getattr(self.pin, name) != getattr(pin, name)
+        ]
+        if changed:
+            raise PlanMismatch(
+                f"{folder} was made with another {' and '.join(changed)} of run {pin.run}.",
+                remedy="Check client.state (--state) and data.path (--data), restore what was "
+                "changed (the data file's users, the catalogue or the plan), or start with a new "
+                "state folder.",
+            )
+        if epoch < self.epoch:
+            raise epoch_went_back(self.epoch, epoch)
+        return self if epoch == self.epoch else self.in_epoch(epoch)
+
+    def in_epoch(self, epoch: int) -> Self:
+        """Return the state of the same run as a later key epoch begins."""
+        return self.model_copy(update={"epoch": epoch, "is_of_epoch": False})
+
+    def left_for(self, first: Self) -> Self:
+        """Return the first state of another run, with what outlives this one.
+
+        Args:
+            first: the state of a folder that knows only the other run.
+        """
+        return first.model_copy(update={"left_runs": (*self.left_runs, self.pin.run)})
 
     def records(self) -> dict[str, bytes]:
         """Return the fields by name, each as JSON."""
@@ -276,7 +136,7 @@ class StoredState(_Record):
         return {name: json.dumps(value).encode() for name, value in fields.items()}
 
     @classmethod
-    def from_records(cls, records: Records, name: str) -> StoredState:
+    def from_records(cls, records: Records, name: str) -> Self:
         """Read what `records` returned.
 
         Args:
@@ -285,7 +145,12 @@ class StoredState(_Record):
         Raises:
             StorageError: they are something else.
         """
-        members = [json.dumps(field).encode() + b":" + value for field, value in records.items()]
+        others = _OTHERS.difference(cls.model_fields)
+        members = [
+            json.dumps(field).encode() + b":" + value
+            for field, value in records.items()
+            if field not in others or value not in _EMPTY
+        ]
         try:
             return cls.model_validate_json(b"{" + b",".join(members) + b"}")
         except ValidationError as error:
@@ -294,3 +159,36 @@ class StoredState(_Record):
                 f"{name} cannot be understood: {first['loc']}: {first['msg']}.",
                 remedy="Restore the state folder from a backup, or start again with an empty one.",
             ) from None
+
+
+def epoch_went_back(known: int, said: int) -> CoordinatorWentBack:
+    """Return the error of a coordinator whose key epoch is older than this client's."""
+    return CoordinatorWentBack(
+        f"The coordinator went back from key epoch {known} to {said}. This client waits and keeps "
+        "what it has."
+    )
+
+
+def _check_leaving(
+    stored: StoredState, pin: RunPin, epoch: int, *, new_run: bool, folder: Path
+) -> None:
+    """Refuse to leave the present run for one that was left, is of an older epoch, or unasked."""
+    if pin.run in stored.left_runs:
+        raise PlanMismatch(
+            f"{folder} took part in run {pin.run} before and left it.",
+            remedy="Start with a new state folder, or call the coordinator of the new run.",
+        )
+    if epoch < stored.epoch:
+        raise PlanMismatch(
+            f"The coordinator's run is in key epoch {epoch}; this client knows {stored.epoch}, "
+            "and members may have been revoked since.",
+            remedy="Ask the operator to install the newest epoch.",
+        )
+    if not new_run:
+        raise PlanMismatch(
+            f"{folder} belongs to run {stored.pin.run}; the coordinator runs {pin.run}.",
+            remedy="Start with a new state folder, or give --new-run to leave the old run.",
+        )
+
+
+StateT = TypeVar("StateT", bound=StoredState, covariant=True)

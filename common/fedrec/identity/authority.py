@@ -17,7 +17,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedrec.identity.cell_rules import check
 from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import Issuer, certificate_sha256
-from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.document import (
+    Document,
+    JsonValue,
+    encode_bytes,
+    read_secret,
+    replace_secret,
+    write_document,
+    write_secret,
+)
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import (
     SECRET_PURPOSE,
@@ -25,7 +33,6 @@ from fedrec.identity.epoch_secrets import (
     sealing_context,
     wrapping_context,
 )
-from fedrec.identity.key_files import read_secret, replace_secret, write_secret
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, seal, wrap

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedrec.errors import CertificateExpired, KeysError
-from fedrec.identity.key_files import read_secret
+from fedrec.identity.document import read_secret
 from fedrec.identity.secret import Secret
 
 CERTIFICATE_FILE = "client.crt"

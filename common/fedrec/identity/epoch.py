@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.errors import KeysError
-from fedrec.identity.document import Document, encode_bytes, write_document
-from fedrec.identity.key_files import read_public, write_public
+from fedrec.identity.document import (
+    Document,
+    encode_bytes,
+    read_public,
+    write_document,
+    write_public,
+)
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, canonical
 

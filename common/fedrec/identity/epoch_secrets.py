@@ -7,9 +7,16 @@ import re
 from pathlib import Path
 
 from fedrec.errors import BadSignature, KeysError, MalformedUpdate
-from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.document import (
+    Document,
+    JsonValue,
+    destroy_secret,
+    encode_bytes,
+    read_secret,
+    replace_secret,
+    write_document,
+)
 from fedrec.identity.identity import KEY_FILE, Identity
-from fedrec.identity.key_files import destroy_secret, read_secret, replace_secret
 from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, unseal, unwrap
 from fedrec.identity.secret import Secret

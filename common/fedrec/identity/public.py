@@ -15,9 +15,10 @@ from fedrec.identity.document import (
     Document,
     JsonValue,
     encode_bytes,
+    read_public,
     write_document,
+    write_public,
 )
-from fedrec.identity.key_files import read_public, write_public
 from fedrec.ids import ClientId, canonical
 
 KIND = "fedrec public identity"

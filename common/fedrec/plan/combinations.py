@@ -13,7 +13,7 @@ from fedrec.plan.layout import vector_spec
 from fedrec.plan.privacy import privacy_problems
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.section import Section, as_toml
 from fedrec.updates import UPDATES
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from fedrec.plan.schema import Plan
-from fedrec.privacy import Mechanism, cheapest_rho, gaussian
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.privacy import Mechanism, cheapest_rho
+from fedrec.privacy.noise import SMOOTHING_VARIANCE
+from fedrec.protection.settings import FEWEST_SUMMANDS
 
 
 def mechanism_of(plan: Plan) -> Mechanism | None:
@@ -24,7 +25,7 @@ def mechanism_of(plan: Plan) -> Mechanism | None:
         # As the papers do it: each client's noise is the whole of it.
         noisy, share = 1, math.ceil(multiplier * bound)
     else:
-        least = (multiplier * bound) ** 2 / noisy + gaussian.SMOOTHING_VARIANCE
+        least = (multiplier * bound) ** 2 / noisy + SMOOTHING_VARIANCE
         share = math.ceil(math.sqrt(least))
     return Mechanism(
         kind=asked.mechanism,

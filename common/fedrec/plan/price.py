@@ -1,12 +1,17 @@
-"""The price of opening a sum whose values have their indices in the clear."""
+"""The price of a run before it starts, and what somebody who trusts its settings should know."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from fedrec.errors import SettingsError
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
+from fedrec.model.block_folder import BlockFolder
+from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
 from fedrec.plan.exposure import SAFE_FLOOR, exposure_of, raised_counts
 from fedrec.plan.layout import Layout, dense_values, protection_of, vector_spec
@@ -23,55 +28,11 @@ from fedrec.protection import (
 from fedrec.protection.asked_round import (
     DECRYPTION_SECONDS,
     AskedRound,
-    StepsPrice,
+    Price,
     opening_seconds,
 )
 from fedrec.protection.encryption_parameters import security_bits
-from fedrec.updates import UPDATES, PaperNumbers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningPrice:
-    """What it takes to open a sum of values with indices in the clear.
-
-    Attributes:
-        entries: values in an upload.
-        n_places: among how many.
-        expected_entries: in a sum of all clients' uploads, were their indices independent.
-        most_entries: where no two clients send the same index.
-        sum_bytes: length of the expected sum.
-        seconds: for a slow machine on a slow line, of the expected sum.
-        report_seconds: after which the run goes on without clients' word on what they decrypted;
-            None where it waits for the key authority.
-    """
-
-    entries: int
-    n_places: int
-    expected_entries: int
-    most_entries: int
-    sum_bytes: int
-    seconds: float
-    report_seconds: float | None
-
-    @classmethod
-    def of(cls, plan: Plan, chosen: ProtectionPlan, n_clients: int) -> OpeningPrice | None:
-        """Return the price under a protection's plan; None where sums have no entries."""
-        if not chosen.entries:
-            return None
-        alone = plan.authority_opens
-        adds_up = alone and n_clients <= plan.rounds.recompute_limit
-        seconds = opening_seconds(chosen, n_clients, adds_up=adds_up)
-        n_blocks, tail = chosen.expected_blocks(n_clients), chosen.n_blocks - chosen.entries
-        return cls(
-            entries=chosen.entries,
-            n_places=chosen.n_places,
-            expected_entries=n_blocks - tail,
-            most_entries=chosen.most_blocks(n_clients) - tail,
-            sum_bytes=chosen.sum_bytes(n_blocks),
-            seconds=seconds,
-            report_seconds=None if alone else max(seconds, plan.rounds.report_seconds),
-        )
-
+from fedrec.updates import UPDATES
 
 FLOAT_BYTES = 4
 _LEAST_SECURITY_BITS = 128
@@ -79,102 +40,8 @@ _LEAST_SECURITY_BITS = 128
 ROUNDS_BESIDE_TRAINING = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """What a run costs.
-
-    Attributes:
-        protection: the parameters that the planner chose.
-        n_items: size of the catalogue.
-        n_rows: item rows of an upload after the count, at most.
-        n_clients: clients in a round, as assumed.
-        n_rounds: rounds of a run that abandons none.
-        is_encrypted: whether the coordinator cannot read a round's sum.
-        upload_bytes: of one client in one round after the count, at most.
-        download_bytes: of one client in such a round, at most.
-        count_upload_bytes, count_download_bytes: the same in the count round.
-        authority_download_bytes: what the key authority fetches to open such a round; 0 without.
-        total_bytes: of all clients in both directions over the whole run, at most.
-        expected: the same with as many items as the data here would have trained; None where
-            nobody knows, and where noise has all rows travel.
-        dense_plain_bytes: an upload of the full item table in float32.
-        dense_paper_bytes: an upload of the same under the papers' CKKS set; 0 where it cannot.
-        paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
-        steps: what the steps of a round cost each client besides its vector; None for one step.
-        paper_link_minutes: how long the paper's link takes for all training rounds.
-        opening: what it takes to open a sum of entries; None where sums are as long as uploads.
-    """
-
-    protection: ProtectionPlan
-    n_items: int
-    n_rows: int
-    n_clients: int
-    n_rounds: int
-    is_encrypted: bool
-    upload_bytes: int
-    download_bytes: int
-    count_upload_bytes: int
-    count_download_bytes: int
-    authority_download_bytes: int
-    total_bytes: int
-    dense_plain_bytes: int
-    dense_paper_bytes: int
-    paper_numbers: PaperNumbers | None
-    paper_link_minutes: float | None
-    steps: StepsPrice | None = None
-    expected: ExpectedPrice | None = None
-    opening: OpeningPrice | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedPrice:
-    """What a run costs where as many items are trained as the data here has.
-
-    Attributes:
-        n_active: items that `federation.minimum_item_users` users hold in their training data.
-        n_rows: item rows that travel for them.
-        upload_bytes, download_bytes, total_bytes: as in `Price`.
-    """
-
-    n_active: int
-    n_rows: int
-    upload_bytes: int
-    download_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RoundPrice:
-    """What one round costs each client, and the key authority."""
-
-    upload: int
-    download: int
-    authority: int
-
-    @classmethod
-    def of(cls, plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int) -> _RoundPrice:
-        upload = planned.plan_over(spec).message_bytes
-        download = PROTECTIONS["none"].plan(spec).message_bytes
-        authority, over = 0, planned.plan_over(spec)
-        total = over.sum_bytes(over.expected_blocks(n_clients)) if over.entries else upload
-        if planned.needs_reveal and not plan.authority_opens:
-            download = total
-        elif planned.needs_reveal:
-            download += SEAL_OVERHEAD_BYTES
-            adds_up = n_clients <= plan.rounds.recompute_limit
-            authority = n_clients * upload if adds_up else total
-        steps = planned.steps_price(_asked_round(plan, n_clients))
-        if steps is not None:
-            upload += steps.up_bytes
-            download += steps.down_bytes
-        return cls(upload=upload, download=download, authority=authority)
-
-    def total(self, n_clients: int) -> int:
-        return n_clients * (self.upload + self.download) + self.authority
-
-
 def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None) -> Price:
-    """Return what a run of this plan costs.
+    """Return what a run of this plan costs at most; bytes are those of a round after the count.
 
     Nobody knows before the count how many items will be trained: the price is that of all of
     them, or of as many as the algorithm can take.
@@ -185,55 +52,143 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         n_clients: clients in each round; by default as many as the plan asks for.
         n_active: items that enough users hold, as far as somebody knows.
 
+    Returns:
+        A price with the parts `count` (the count round), `steps` (what a round's steps cost each
+        client besides its vector, if there are several), `opening` (a sum of entries, where sums
+        are not as long as uploads) and `expected` (the run with `n_active` items; not under noise,
+        which has all rows travel). Its facts are the protection's parameters and
+
+        - n_rows: item rows of an upload after the count, at most.
+        - n_rounds: rounds of a run that abandons none.
+        - is_encrypted: whether the coordinator cannot read a round's sum.
+        - dense_plain_bytes: an upload of the full item table in float32.
+        - dense_paper_bytes: an upload of the same under the papers' CKKS set; 0 where it cannot.
+        - paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
+        - paper_link_minutes: how long the paper's link takes for all training rounds.
+
     Raises:
         SettingsError: when the protection cannot sum what the plan asks for.
     """
     planned, largest = protection_of(plan, n_items), Layout.largest(plan, n_items)
     n_clients = n_clients or _asked(plan)
     n_rounds = plan.rounds.total + ROUNDS_BESIDE_TRAINING
+    steps = planned.steps_price(_asked_round(plan, n_clients))
 
-    def of_round(spec: VectorSpec) -> _RoundPrice:
-        return _RoundPrice.of(plan, planned, spec, n_clients)
+    def of_round(layout: Layout) -> Price:
+        return _round_price(plan, planned, layout.vector_spec, n_clients, steps)
 
-    counting = of_round(Layout.counting(plan, n_items).vector_spec)
-    most = of_round(largest.vector_spec)
+    counting = of_round(Layout.counting(plan, n_items))
 
-    def total(each: _RoundPrice) -> int:
-        return counting.total(n_clients) + (n_rounds - 1) * each.total(n_clients)
+    def of_run(layout: Layout, facts: Mapping[str, Any]) -> Price:
+        each = of_round(layout)
+        total = counting.total_bytes + (n_rounds - 1) * each.total_bytes
+        return replace(each, total_bytes=total, facts={"n_rows": layout.n_rows, **facts})
 
-    expected = None
-    exact = plan.privacy.mechanism == "none"
-    if exact and n_active:
-        n_rows = padded_rows(n_active)
-        each = of_round(Layout.of(plan, n_rows, n_items).vector_spec)
-        expected = ExpectedPrice(
-            n_active=n_active,
-            n_rows=n_rows,
-            upload_bytes=each.upload,
-            download_bytes=each.download,
-            total_bytes=total(each),
-        )
+    parts = {
+        "count": counting,
+        "steps": steps,
+        "opening": _opening_price(plan, planned.chosen, n_clients),
+        "expected": None,
+    }
+    if plan.privacy.mechanism == "none" and n_active:
+        active = Layout.of(plan, padded_rows(n_active), n_items)
+        parts["expected"] = of_run(active, {"n_active": n_active})
     paper = algorithm_of(plan, n_items).paper_numbers()
+    facts = {
+        "protection": planned.chosen,
+        "n_items": n_items,
+        "n_clients": n_clients,
+        "n_rounds": n_rounds,
+        "is_encrypted": planned.needs_reveal,
+        "dense_plain_bytes": FLOAT_BYTES * dense_values(plan, n_items),
+        "dense_paper_bytes": _dense_paper_bytes(plan, n_items),
+        "paper_numbers": paper,
+        "paper_link_minutes": paper.link_minutes(plan.rounds.total) if paper else None,
+    }
+    there = {name: part for name, part in parts.items() if part is not None}
+    return replace(of_run(largest, facts), parts=there)
+
+
+def _round_price(
+    plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int, steps: Price | None
+) -> Price:
+    """Return what one round costs each client, and the key authority."""
+    over = planned.plan_over(spec)
+    upload, download = over.message_bytes, PROTECTIONS["none"].plan(spec).message_bytes
+    authority = 0
+    total = over.sum_bytes(over.expected_blocks(n_clients)) if over.entries else upload
+    if planned.needs_reveal and not plan.authority_opens:
+        download = total
+    elif planned.needs_reveal:
+        download += SEAL_OVERHEAD_BYTES
+        adds_up = n_clients <= plan.rounds.recompute_limit
+        authority = n_clients * upload if adds_up else total
+    if steps is not None:
+        upload += steps.up_bytes
+        download += steps.down_bytes
     return Price(
-        protection=planned.chosen,
-        n_items=n_items,
-        n_rows=largest.n_rows,
-        n_clients=n_clients,
-        n_rounds=n_rounds,
-        is_encrypted=planned.needs_reveal,
-        upload_bytes=most.upload,
-        download_bytes=most.download,
-        count_upload_bytes=counting.upload,
-        count_download_bytes=counting.download,
-        authority_download_bytes=most.authority,
-        total_bytes=total(most),
-        expected=expected,
-        dense_plain_bytes=FLOAT_BYTES * dense_values(plan, n_items),
-        dense_paper_bytes=_dense_paper_bytes(plan, n_items),
-        paper_numbers=paper,
-        paper_link_minutes=paper.link_minutes(plan.rounds.total) if paper else None,
-        steps=planned.steps_price(_asked_round(plan, n_clients)),
-        opening=OpeningPrice.of(plan, planned.chosen, n_clients),
+        up_bytes=upload,
+        down_bytes=download,
+        authority_bytes=authority,
+        total_bytes=n_clients * (upload + download) + authority,
+    )
+
+
+def _opening_price(plan: Plan, chosen: ProtectionPlan, n_clients: int) -> Price | None:
+    """Return what it takes to open a sum of entries, on a slow machine and line.
+
+    Its facts are how many values an upload has (entries) of how many (n_places), how many a sum
+    has (expected_entries: were clients' indices independent; most_entries: were they all
+    different) and as how many bytes, and the seconds of opening it, after which the run goes on
+    without clients' word on what they decrypted (report_seconds; None: it waits).
+    """
+    if not chosen.entries:
+        return None
+    alone = plan.authority_opens
+    adds_up = alone and n_clients <= plan.rounds.recompute_limit
+    seconds = opening_seconds(chosen, n_clients, adds_up=adds_up)
+    n_blocks, tail = chosen.expected_blocks(n_clients), chosen.n_blocks - chosen.entries
+    return Price(
+        facts={
+            "entries": chosen.entries,
+            "n_places": chosen.n_places,
+            "expected_entries": n_blocks - tail,
+            "most_entries": chosen.most_blocks(n_clients) - tail,
+            "sum_bytes": chosen.sum_bytes(n_blocks),
+            "seconds": seconds,
+            "report_seconds": None if alone else max(seconds, plan.rounds.report_seconds),
+        }
+    )
+
+
+def private_price(
+    plan: Plan, n_users: int, n_items: int, *, memory_mib: int, folders: Mapping[str, str]
+) -> Price:
+    """Return what users' private tables take: memory while they fit, else files.
+
+    Its facts are the bytes of one version of all tables, of what may lie in memory, and of what a
+    run needs on disk (0 where the tables fit memory), and what is free now by the setting whose
+    folder is meant, of those that need more.
+
+    Args:
+        memory_mib: `client.memory_mib`.
+        folders: where the files would lie, by setting.
+    """
+    size = table_bytes(n_users, algorithm_of(plan, n_items).private_widths)
+    memory = memory_mib << 20
+    disk = room_on_disk(size) if size > memory else 0
+    free = {
+        setting: BlockFolder.at(Path(folder) / BLOCKS).room()[1]
+        for setting, folder in folders.items()
+    }
+    return Price(
+        facts={
+            "n_users": n_users,
+            "table_bytes": size,
+            "memory_bytes": memory,
+            "disk_bytes": disk,
+            "free": {setting: found for setting, found in free.items() if found < disk},
+        }
     )
 
 

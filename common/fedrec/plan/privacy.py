@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import SettingsError
@@ -13,8 +12,9 @@ from fedrec.plan.layout import Layout
 from fedrec.plan.noise import mechanism_of
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism
-from fedrec.privacy.gaussian import FEWEST_STEPS
+from fedrec.privacy.noise import FEWEST_STEPS
 from fedrec.protection import PROTECTIONS
+from fedrec.protection.asked_round import Price
 
 Problem = tuple[tuple[str, ...], str]
 _COUNTS = "users"
@@ -212,76 +212,27 @@ def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, 
     return (text, _LAPLACE_WHO, *NOT_COVERED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivacyPrice:
-    """What `[privacy]` comes to.
+def privacy_price(plan: Plan, n_items: int) -> Price | None:
+    """Return what a plan's privacy comes to; None where it asks for none.
 
-    Attributes:
-        epsilon: of a user after the planned rounds, at delta.
-        epsilon_of_one_round: of a user who takes part once.
-        epsilon_coordinator: of a user after the planned rounds, against the coordinator alone.
-        epsilon_with_one_client: the same against it and one client, who knows its own noise
-            and, where `opens_updates`, reads single updates.
-        opens_updates: whether a coordinator and one client can open single updates.
-        rounds_per_user: most rounds that count for a user.
-        rounds_allowed: training rounds within the budget; None for all.
-        noise_multiplier: standard deviation of a sum's noise over the clip.
-        deviation: of the noise of every value of a sum, in the model's units.
-        deviation_of_mean: the same after division by privacy.expected_users.
-        clip: largest length of a user's contribution, in the model's units.
-        honest_clients: whose shares a sum has at least.
-        statements: what is promised and what is not.
+    Returns:
+        Rows for people, and these facts:
+
+        - epsilon: of a user after the planned rounds, at delta.
+        - epsilon_of_one_round: of a user who takes part once.
+        - epsilon_coordinator: of a user after the planned rounds, against the coordinator alone.
+        - epsilon_with_one_client: the same against it and one client, who knows its own noise
+          and, where `opens_updates`, reads single updates.
+        - opens_updates: whether a coordinator and one client can open single updates.
+        - rounds_per_user: most rounds that count for a user.
+        - rounds_allowed: training rounds within the budget; None for all.
+        - noise_multiplier: standard deviation of a sum's noise over the clip.
+        - deviation: of the noise of every value of a sum, in the model's units.
+        - deviation_of_mean: the same after division by privacy.expected_users.
+        - clip: largest length of a user's contribution, in the model's units.
+        - honest_clients: whose shares a sum has at least.
+        - statements: what is promised and what is not.
     """
-
-    mechanism: str
-    epsilon: float
-    delta: float
-    epsilon_of_one_round: float
-    epsilon_coordinator: float
-    epsilon_with_one_client: float
-    opens_updates: bool
-    rounds_per_user: int
-    rounds_allowed: int | None
-    noise_multiplier: float
-    deviation: float
-    deviation_of_mean: float
-    clip: float
-    honest_clients: int
-    statements: tuple[str, ...]
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return it as rows for people."""
-        allowed = "all planned rounds"
-        if self.rounds_allowed is not None:
-            allowed = f"{self.rounds_allowed} training rounds; then the run ends"
-        return [
-            ("mechanism", self.mechanism),
-            (
-                "epsilon",
-                f"{self.epsilon:.4g} at delta {self.delta:g}, after {self.rounds_per_user} rounds "
-                f"of a user; {self.epsilon_of_one_round:.4g} after one",
-            ),
-            ("against the coordinator", f"epsilon {self.epsilon_coordinator:.4g}"),
-            (
-                "and one client with it",
-                f"epsilon {self.epsilon_with_one_client:.4g}"
-                + (", of single updates, which they can open" if self.opens_updates else ""),
-            ),
-            ("within the budget", allowed),
-            (
-                "noise of a sum",
-                f"{self.deviation:.4g} (standard deviation of every value); the clip is "
-                f"{self.clip:.4g} for a user's whole contribution, {self.noise_multiplier:.4g} "
-                "times less",
-            ),
-            ("noise of a mean", f"{self.deviation_of_mean:.4g} in every value of the model"),
-            ("relied upon", f"the noise of {self.honest_clients} clients"),
-            *(("", sentence) for sentence in self.statements),
-        ]
-
-
-def privacy_price(plan: Plan, n_items: int) -> PrivacyPrice | None:
-    """Return what a plan's privacy comes to; None where it asks for none."""
     mechanism = mechanism_of(plan)
     if mechanism is None:
         return None
@@ -289,22 +240,54 @@ def privacy_price(plan: Plan, n_items: int) -> PrivacyPrice | None:
     rounds = total if mechanism.most_sums is None else min(total, mechanism.most_sums)
     step = plan.update.clip * 2.0**-plan.update.fraction_bits
     alone, helped = _unknown_shares(plan, mechanism)
-    return PrivacyPrice(
-        mechanism=mechanism.kind,
-        epsilon=mechanism.epsilon_after(rounds),
-        delta=mechanism.delta,
-        epsilon_of_one_round=mechanism.epsilon_after(1),
-        epsilon_coordinator=mechanism.epsilon_under(alone, rounds),
-        epsilon_with_one_client=mechanism.epsilon_under(helped, rounds),
-        opens_updates=_opens_updates(plan),
-        rounds_per_user=min(rounds, mechanism.rounds_per_user),
-        rounds_allowed=None if rounds == total else rounds,
-        noise_multiplier=mechanism.deviation / mechanism.bound,
-        deviation=mechanism.deviation * step,
-        deviation_of_mean=mechanism.deviation * step / mechanism.divisor,
-        clip=mechanism.bound * step,
-        honest_clients=mechanism.noisy,
-        statements=privacy_statements(plan, rounds, n_items),
+    epsilon, once = mechanism.epsilon_after(rounds), mechanism.epsilon_after(1)
+    against_it = mechanism.epsilon_under(alone, rounds)
+    with_one = mechanism.epsilon_under(helped, rounds)
+    opens, counted = _opens_updates(plan), min(rounds, mechanism.rounds_per_user)
+    multiplier, deviation = mechanism.deviation / mechanism.bound, mechanism.deviation * step
+    mean, clip = deviation / mechanism.divisor, mechanism.bound * step
+    statements = privacy_statements(plan, rounds, n_items)
+    allowed = f"{rounds} training rounds; then the run ends"
+    return Price(
+        facts={
+            "mechanism": mechanism.kind,
+            "epsilon": epsilon,
+            "delta": mechanism.delta,
+            "epsilon_of_one_round": once,
+            "epsilon_coordinator": against_it,
+            "epsilon_with_one_client": with_one,
+            "opens_updates": opens,
+            "rounds_per_user": counted,
+            "rounds_allowed": None if rounds == total else rounds,
+            "noise_multiplier": multiplier,
+            "deviation": deviation,
+            "deviation_of_mean": mean,
+            "clip": clip,
+            "honest_clients": mechanism.noisy,
+            "statements": statements,
+        },
+        rows=(
+            ("mechanism", mechanism.kind),
+            (
+                "epsilon",
+                f"{epsilon:.4g} at delta {mechanism.delta:g}, after {counted} rounds of a user; "
+                f"{once:.4g} after one",
+            ),
+            ("against the coordinator", f"epsilon {against_it:.4g}"),
+            (
+                "and one client with it",
+                f"epsilon {with_one:.4g}" + ", of single updates, which they can open" * opens,
+            ),
+            ("within the budget", "all planned rounds" if rounds == total else allowed),
+            (
+                "noise of a sum",
+                f"{deviation:.4g} (standard deviation of every value); the clip is {clip:.4g} for "
+                f"a user's whole contribution, {multiplier:.4g} times less",
+            ),
+            ("noise of a mean", f"{mean:.4g} in every value of the model"),
+            ("relied upon", f"the noise of {mechanism.noisy} clients"),
+            *(("", sentence) for sentence in statements),
+        ),
     )
 
 

@@ -22,7 +22,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.plan.schema import Plan
-from fedrec.wire.stated_rows import StatedRows
+from fedrec.wire.fields import StatedRows
 
 Number = TypeVar("Number", np.int64, np.float64)
 

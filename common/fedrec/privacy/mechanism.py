@@ -11,8 +11,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.privacy import gaussian, laplace
-from fedrec.privacy.random_bits import RandomBits
+from fedrec.privacy.noise import (
+    SMOOTHING_VARIANCE,
+    RandomBits,
+    discrete_gaussian,
+    discrete_laplace,
+    largest_gaussian,
+    largest_laplace,
+)
 
 _HALVINGS = 200
 _MOST_EPSILON = 1e7
@@ -151,7 +157,7 @@ class Mechanism:
         if self.kind == "laplace":
             # Coordinate i: pure with |x_i| / b, hence concentrated with x_i^2 / (2 b^2).
             return Spent(laplace=self.bound**2 / (2.0 * self.share**2))
-        variance = noisy * (self.share**2 - gaussian.SMOOTHING_VARIANCE)
+        variance = noisy * (self.share**2 - SMOOTHING_VARIANCE)
         return Spent(gaussian=self.bound**2 / (2.0 * variance))
 
     @property
@@ -165,8 +171,8 @@ class Mechanism:
     def largest(self) -> int:
         """No noise of one client is larger, in size and in grid steps."""
         if self.kind == "laplace":
-            return laplace.largest(self.share)
-        return gaussian.largest(self.share)
+            return largest_laplace(self.share)
+        return largest_gaussian(self.share)
 
     def reach(self, n_shares: int, n_values: int) -> int:
         """Return what none of so many values of a sum's noise exceeds, in size and grid steps.
@@ -197,8 +203,8 @@ class Mechanism:
         """Return one client's noise for `length` values, int64 (length,), fresh every time."""
         source = RandomBits() if bits is None else bits
         if self.kind == "laplace":
-            return laplace.discrete_laplace(self.share, length, source)
-        return gaussian.discrete_gaussian(self.share, length, source)
+            return discrete_laplace(self.share, length, source)
+        return discrete_gaussian(self.share, length, source)
 
     def spent(self, n_sums: int) -> Spent:
         """Return what that many sums cost the user who is in most of them."""

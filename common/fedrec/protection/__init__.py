@@ -1,16 +1,14 @@
 """Protections: sums of vectors that the coordinator cannot read."""
 
-from fedrec.protection.bfv import BFV
-from fedrec.protection.ckks import CKKS
+from fedrec.identity.secret import SecretKey
+from fedrec.protection.lattice import BFV, CKKS
 from fedrec.protection.masks.protection import Masks
 from fedrec.protection.none import NoProtection
 from fedrec.protection.paillier import Paillier
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.round_protocol import RoundTerms, Steps
-from fedrec.protection.secret import SecretKey
-from fedrec.protection.settings import ProtectionSettings
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import ProtectionSettings, Tolerance
 from fedrec.protection.vector import SegmentSpec, VectorSpec
 
 __all__ = [

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.settings import ProtectionSettings
@@ -61,19 +60,24 @@ class AskedRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepsPrice(ABC):
-    """One client's part in a round of several steps, its vector and framing left out.
+class Price:
+    """What something takes, said before it starts: a whole run, or a part of one.
 
     Attributes:
-        travels: what the bytes are, for people.
-        up_bytes: sent in all steps.
-        down_bytes: received for all steps.
+        name: what is paid for, for people.
+        up_bytes, down_bytes: what one client sends and receives for it in a round.
+        authority_bytes: what the key authority fetches for it in a round.
+        total_bytes: what all of them send and receive for it.
+        facts: whatever else a script may read, by name.
+        rows: whatever else people should know: names and sentences.
+        parts: the prices of what it has in it, or that it is compared with, by name.
     """
 
-    travels: ClassVar[str]
-    up_bytes: int
-    down_bytes: int
-
-    @abstractmethod
-    def rows(self) -> list[tuple[str, str]]:
-        """Return what else there is to know of the round: names and sentences."""
+    name: str = ""
+    up_bytes: int = 0
+    down_bytes: int = 0
+    authority_bytes: int = 0
+    total_bytes: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[tuple[str, str], ...] = ()
+    parts: Mapping[str, Price] = field(default_factory=dict)

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fedrec.errors import SettingsError
-from fedrec.protection.envelope import HEADER_BYTES
-from fedrec.protection.limbs import LimbLayout
-from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.residues import ResidueLayout, batching_prime, coefficient_primes
+from fedrec.protection.blocks import ResidueLayout, batching_prime, coefficient_primes
+from fedrec.protection.plan import HEADER_BYTES, LimbLayout, ProtectionPlan
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import VectorSpec
 

@@ -13,17 +13,10 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 
 from fedrec.errors import KeysError, MalformedUpdate
+from fedrec.identity.secret import SecretKey, exported
 from fedrec.protection.asked_round import AskedRound
-from fedrec.protection.envelope import HEADER_BYTES, Envelope
-from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.protection import (
-    Accumulator,
-    EnvelopedSum,
-    Member,
-    Protection,
-    check_count,
-)
-from fedrec.protection.secret import SecretKey
+from fedrec.protection.plan import HEADER_BYTES, Envelope, ProtectionPlan
+from fedrec.protection.protection import Accumulator, EnvelopedSum, Member, Protection, check_count
 from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
 
 _PIECE_BYTES = 1 << 20
@@ -107,8 +100,7 @@ class NoProtection(Protection):
         self, context: bytes, secret: bytes | SecretKey = b"none", *, tag_key: bytes = b""
     ) -> Member:
         """Return a client's half; the secret is the word none."""
-        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
-        if content != b"none":
+        if exported(secret) != b"none":
             raise KeysError("Without protection there is no secret key; found one.")
         return PlainMember(self.spec, self._envelope(context))
 

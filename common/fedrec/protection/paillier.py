@@ -26,10 +26,16 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 from fedrec.errors import KeysError, SettingsError
-from fedrec.protection.envelope import CONTEXT_BYTES, HEADER_BYTES, MARK_BYTES, Envelope
-from fedrec.protection.plan import INDEX_BYTES, ProtectionPlan
+from fedrec.identity.secret import SecretKey, exported
+from fedrec.protection.plan import (
+    CONTEXT_BYTES,
+    HEADER_BYTES,
+    INDEX_BYTES,
+    MARK_BYTES,
+    Envelope,
+    ProtectionPlan,
+)
 from fedrec.protection.protection import Accumulator, Member, Protection
-from fedrec.protection.secret import SecretKey
 from fedrec.protection.slot_widths import (
     N_TAGS,
     TAG_MODULUS,
@@ -188,7 +194,7 @@ class Paillier(Protection):
         from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
 
         envelope, modulus = self._open_context(context)
-        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
+        content = exported(secret)
         if content[: len(context)] != context:
             raise KeysError(
                 "The secret key is not the one that the context names.",
@@ -197,15 +203,14 @@ class Paillier(Protection):
         public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
         kind = PaillierSecretKey
         if self.chosen.preset == _PAPER:
-            from fedrec.protection.phe_key import PheSecretKey
+            from fedrec.protection.paillier_key import PheSecretKey
 
             kind = PheSecretKey
         return self._half(envelope, kind.from_bytes(content[len(context) :], public), tag_key)
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
         """Return the context, which has the public modulus; see `Protection.encryption_key`."""
-        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
-        return content[: CONTEXT_BYTES + self.chosen.key_bits // 8]
+        return exported(secret)[: CONTEXT_BYTES + self.chosen.key_bits // 8]
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
         """Return the half without a secret key; see `Protection.encryptor`."""
@@ -219,7 +224,7 @@ class Paillier(Protection):
             )
         kind = PaillierEncryptor
         if self.chosen.preset == _PAPER:
-            from fedrec.protection.phe_key import PheEncryptor
+            from fedrec.protection.paillier_key import PheEncryptor
 
             kind = PheEncryptor
         public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)

@@ -9,14 +9,13 @@ import numpy as np
 from gmpy2 import mpz
 
 from fedrec.errors import KeysError, RevealRefused, WrongTags
-from fedrec.protection.envelope import Envelope
 from fedrec.protection.packing import EntryLayout, SlotLayout
 from fedrec.protection.paillier_key import (
     PaillierEncryptor,
     PaillierPublicKey,
     PaillierSecretKey,
 )
-from fedrec.protection.plan import INDEX_BYTES
+from fedrec.protection.plan import INDEX_BYTES, Envelope
 from fedrec.protection.protection import (
     EnvelopedSum,
     Member,

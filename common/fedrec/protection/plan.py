@@ -1,12 +1,126 @@
-"""The plan: which parameters protect a vector, what they cost and what they guarantee."""
+"""The plan: parameters that protect a vector, how values lie in slots, prices; and the envelope.
+
+The envelope is the first bytes of every message and sum: what it is, of which plan, of which key.
+
+Values wider than a slot are split into limbs before the sum and joined exactly after it. A value v
+becomes n limbs of w bits. All but the last are unsigned, the last carries the sign:
+v = l_0 + 2^w l_1 + ... + 2^(w(n-1)) l_(n-1), 0 <= l_i < 2^w for i < n-1, which is arithmetic
+shifting. With K messages of which none has |v| summing above B in a slot, and S = w(n-1):
+
+- every lower limb sums to at most K (2^w - 1), which w is chosen to keep within the slot;
+- the last limb is floor(v / 2^S), so the absolute values sum to at most B / 2^S + K.
+
+Who holds the key sees the sums of the limbs, which say more than the sum of the values: how many
+carries the messages made. Noise in the values is not proven to hide that, so noisy segments stay
+whole.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import secrets
+import struct
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from fedrec.errors import KeysError, MalformedUpdate, RevealRefused
 from fedrec.ids import digest
-from fedrec.protection.limbs import LimbLayout
+from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
+
+MAX_LIMBS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimbLayout:
+    """How many limbs each segment takes, and of how many bits.
+
+    Attributes:
+        limb_bits: width w of an unsigned limb; 0 when no segment is split.
+        limbs: number of limbs of each segment.
+    """
+
+    limb_bits: int
+    limbs: tuple[int, ...]
+
+    @classmethod
+    def fit(cls, spec: VectorSpec, capacity: int) -> LimbLayout | None:
+        """Return the layout with the fewest limbs whose sums stay within ±capacity, if any."""
+        width = (capacity // spec.max_summands + 1).bit_length() - 1
+        limbs = []
+        for segment in spec.segments:
+            count = 1
+            while _last_limb_bound(segment, spec.max_summands, count, width) > capacity:
+                count += 1
+                if segment.whole or width < 1 or count > MAX_LIMBS:
+                    return None
+            limbs.append(count)
+        split = any(count > 1 for count in limbs)
+        return cls(limb_bits=width if split else 0, limbs=tuple(limbs))
+
+    def n_slots(self, spec: VectorSpec) -> int:
+        """Return how many slots the whole vector takes."""
+        pairs = zip(spec.segments, self.limbs, strict=True)
+        return sum(segment.length * count for segment, count in pairs)
+
+    def largest_sum(self, spec: VectorSpec) -> int:
+        """Return the bound on the absolute value of any limb's sum."""
+        bounds = [
+            _last_limb_bound(segment, spec.max_summands, count, self.limb_bits)
+            for segment, count in zip(spec.segments, self.limbs, strict=True)
+        ]
+        if self.limb_bits:
+            bounds.append(spec.max_summands * (2**self.limb_bits - 1))
+        return max(bounds)
+
+    def split(self, spec: VectorSpec, vector: Integers) -> Integers:
+        """Return the limbs of a valid vector: segment after segment, low limb first."""
+        mask = (1 << self.limb_bits) - 1
+        parts: list[Integers] = []
+        for (_, values), count in zip(spec.pieces(vector), self.limbs, strict=True):
+            parts += [(values >> (self.limb_bits * i)) & mask for i in range(count - 1)]
+            parts.append(values >> (self.limb_bits * (count - 1)))
+        return np.concatenate(parts)
+
+    def join(self, spec: VectorSpec, sums: Integers, n_summands: int) -> Integers:
+        """Return the vector whose limbs, summed over ``n_summands`` messages, are ``sums``.
+
+        Raises:
+            RevealRefused: when a limb or a value is outside what honest messages can sum to.
+        """
+        parts: list[Integers] = []
+        start = 0
+        for segment, count in zip(spec.segments, self.limbs, strict=True):
+            stop = start + count * segment.length
+            limbs = sums[start:stop].reshape(count, segment.length)
+            start = stop
+            parts.append(self._join_segment(segment, limbs, n_summands))
+        return np.concatenate(parts)
+
+    def _join_segment(self, segment: SegmentSpec, limbs: Integers, n_summands: int) -> Integers:
+        count = len(limbs)
+        last_bound = _last_limb_bound(segment, n_summands, count, self.limb_bits)
+        _refuse_outside(segment, limbs[-1], -last_bound, last_bound)
+        _refuse_outside(segment, limbs[:-1], 0, n_summands * ((1 << self.limb_bits) - 1))
+        shifts = self.limb_bits * np.arange(count, dtype=np.int64)
+        values: Integers = (limbs << shifts[:, None]).sum(axis=0, dtype=np.int64)
+        _refuse_outside(segment, values, segment.smallest, segment.max_abs_sum)
+        return values
+
+
+def _last_limb_bound(segment: SegmentSpec, n_summands: int, count: int, width: int) -> int:
+    if count == 1:
+        return segment.max_abs_sum
+    return (segment.max_abs_sum >> (width * (count - 1))) + n_summands
+
+
+def _refuse_outside(segment: SegmentSpec, values: Integers, low: int, high: int) -> None:
+    if values.size and (values.min() < low or values.max() > high):
+        raise RevealRefused(
+            f"The sum of segment {segment.name!r} leaves the bounds that honest messages keep.",
+            remedy="A contribution is poisoned, or made with another key: abandon the round.",
+        )
+
 
 INDEX_BYTES = 4
 """Of an entry's index: little-endian, unsigned."""
@@ -176,3 +290,156 @@ class ProtectionPlan:
         if self.scale_bits is not None:
             rows.append(("scale", f"2^{self.scale_bits} for one grid unit"))
         return rows
+
+
+VERSION = 1
+MESSAGE = b"FRPM"
+SUM = b"FRPS"
+CONTEXT = b"FRPC"
+MARK_BYTES = 16
+
+_HEADER = struct.Struct("<4sB3xI16s16s")
+_CONTEXT = struct.Struct("<4sB3x32s16s")
+HEADER_BYTES = _HEADER.size
+CONTEXT_BYTES = _CONTEXT.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """Writes and checks the headers of one plan and one key epoch.
+
+    Attributes:
+        plan_mark: the first 16 bytes of the plan's fingerprint.
+        key_id: 16 bytes that name the key; no secret follows from them.
+        message_bytes: the only length that a message may have, and the least of a sum.
+        max_summands: largest number of messages in a sum.
+        most_sum_bytes: the largest length of a sum: that of a message but where it has entries.
+    """
+
+    plan_mark: bytes
+    key_id: bytes
+    message_bytes: int
+    max_summands: int
+    most_sum_bytes: int
+
+    @classmethod
+    def of(
+        cls, plan: ProtectionPlan, context: bytes, *, named: ProtectionPlan | None = None
+    ) -> Envelope:
+        """Read a context for messages of ``plan``.
+
+        Args:
+            named: the plan that the context names, where it is another one: that of the largest
+                vector, whose keys serve shorter ones.
+
+        Raises:
+            KeysError: when the context is of another plan, or more than the 56 bytes in which
+                no key can hide.
+        """
+        if len(context) != CONTEXT_BYTES:
+            raise KeysError(
+                f"A coordinator's context has {CONTEXT_BYTES} bytes and no key in it; "
+                f"found {len(context)} bytes.",
+                remedy="Give the coordinator the context that `generate` returned, and no key.",
+            )
+        magic, version, fingerprint, key_id = _CONTEXT.unpack(context)
+        if context != cls._context(fingerprint, key_id) or magic != CONTEXT or version != VERSION:
+            raise KeysError(
+                f"The context is not of version {VERSION} of the protection format.",
+                remedy="Make the epoch's keys with this version of fedrec.",
+            )
+        if fingerprint.hex() != (named or plan).fingerprint():
+            raise KeysError(
+                "The context belongs to another protection plan.",
+                remedy="Make the epoch's keys for the federation's present settings.",
+            )
+        return cls(
+            plan_mark=_mark(plan),
+            key_id=key_id,
+            message_bytes=plan.message_bytes,
+            max_summands=plan.max_summands,
+            most_sum_bytes=_most_sum_bytes(plan),
+        )
+
+    def over(self, plan: ProtectionPlan) -> Envelope:
+        """Return the envelope of another vector's messages under the same key."""
+        return replace(
+            self,
+            plan_mark=_mark(plan),
+            message_bytes=plan.message_bytes,
+            max_summands=plan.max_summands,
+            most_sum_bytes=_most_sum_bytes(plan),
+        )
+
+    @staticmethod
+    def new_context(plan: ProtectionPlan, *, keyed: bool = True, key_id: bytes = b"") -> bytes:
+        """Return a context that names a new key, by ``key_id`` if given, or no key at all."""
+        key_id = key_id or (secrets.token_bytes(MARK_BYTES) if keyed else bytes(MARK_BYTES))
+        return Envelope._context(bytes.fromhex(plan.fingerprint()), key_id)
+
+    @staticmethod
+    def _context(fingerprint: bytes, key_id: bytes) -> bytes:
+        return _CONTEXT.pack(CONTEXT, VERSION, fingerprint, key_id)
+
+    def close_message(self, body: bytes) -> bytes:
+        """Return ``body`` as one client's message."""
+        return self._close(MESSAGE, 1, body)
+
+    def close_sum(self, body: bytes, n_summands: int) -> bytes:
+        """Return ``body`` as the sum of ``n_summands`` messages."""
+        return self._close(SUM, n_summands, body)
+
+    def open_message(self, message: bytes) -> memoryview:
+        """Return the body of a message.
+
+        Raises:
+            MalformedUpdate: for any length, plan or key but this one's.
+        """
+        self.check_message(message[:HEADER_BYTES], len(message))
+        return memoryview(message)[HEADER_BYTES:]
+
+    def check_message(self, head: bytes, length: int) -> None:
+        """Refuse what begins and is as long as no message; see `open_message`."""
+        count = self._count(MESSAGE, head, length)
+        if count != 1:
+            raise MalformedUpdate(f"A message counts as one summand, not as {count}.")
+
+    def open_sum(self, total: bytes) -> tuple[int, memoryview]:
+        """Return the number of summands that a sum claims, and its body.
+
+        Raises:
+            MalformedUpdate: for any length, plan or key but this one's. Where a sum has entries
+                its reader checks that its length is that of whole ones.
+        """
+        count = self._count(SUM, total[:HEADER_BYTES], len(total))
+        return count, memoryview(total)[HEADER_BYTES:]
+
+    def _close(self, magic: bytes, count: int, body: bytes) -> bytes:
+        return _HEADER.pack(magic, VERSION, count, self.plan_mark, self.key_id) + body
+
+    def _count(self, expected: bytes, head: bytes, length: int) -> int:
+        """Return how many summands a header claims, where it and the length fit."""
+        most = self.most_sum_bytes if expected == SUM else self.message_bytes
+        if not self.message_bytes <= length <= most:
+            allowed = str(most) if most == self.message_bytes else f"{self.message_bytes} to {most}"
+            kind = "message" if expected == MESSAGE else "sum"
+            raise MalformedUpdate(f"Found {length} bytes; every {kind} of this plan has {allowed}.")
+        magic, version, count, plan_mark, key_id = _HEADER.unpack(head)
+        if head != _HEADER.pack(magic, version, count, plan_mark, key_id):
+            raise MalformedUpdate("The reserved bytes of the header are not zero.")
+        if magic != expected or version != VERSION:
+            kind = "message" if expected == MESSAGE else "sum"
+            raise MalformedUpdate(f"The bytes are not a {kind} of version {VERSION}.")
+        if plan_mark != self.plan_mark:
+            raise MalformedUpdate("The bytes belong to another protection plan.")
+        if key_id != self.key_id:
+            raise MalformedUpdate("The bytes were made with another key.")
+        return int(count)
+
+
+def _most_sum_bytes(plan: ProtectionPlan) -> int:
+    return plan.sum_bytes(plan.most_blocks(plan.max_summands))
+
+
+def _mark(plan: ProtectionPlan) -> bytes:
+    return bytes.fromhex(plan.fingerprint())[:MARK_BYTES]

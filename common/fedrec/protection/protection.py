@@ -8,12 +8,10 @@ from io import SEEK_END, BytesIO
 from typing import BinaryIO, ClassVar, Self
 
 from fedrec.errors import KeysError, PlanMismatch, RevealRefused, RoundError, SettingsError
-from fedrec.identity.secret import Secret
-from fedrec.protection.asked_round import AskedRound, StepsPrice
-from fedrec.protection.envelope import HEADER_BYTES, Envelope
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.identity.secret import Secret, SecretKey
+from fedrec.protection.asked_round import AskedRound, Price
+from fedrec.protection.plan import HEADER_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.round_protocol import ONE_STEP, RoundProtocol, Steps
-from fedrec.protection.secret import SecretKey
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
 
@@ -308,7 +306,7 @@ class Protection(ABC):
         return
 
     @classmethod
-    def steps_price(cls, asked: AskedRound) -> StepsPrice | None:
+    def steps_price(cls, asked: AskedRound) -> Price | None:
         """Return what the steps of a round cost besides the vectors; None for one step.
 
         Raises:
@@ -397,6 +395,59 @@ class Protection(ABC):
             MalformedUpdate: for bytes that are no sum of this plan and key.
         """
         return total
+
+
+class SteppedProtection(Protection):
+    """A protection of which there is nothing outside a round, and of which nobody holds a key."""
+
+    needs_reveal: ClassVar[bool] = False
+    views: ClassVar[tuple[str, str]] = (
+        "masked updates, their sums, the model",
+        "interactions, any update",
+    )
+    presets: ClassVar[tuple[str, ...]] = ("default",)
+
+    def generate(self) -> tuple[bytes, SecretKey]:
+        """Return a context that names no key, and a secret in which there is none."""
+        return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
+
+    def accumulator(self, context: bytes) -> Accumulator:
+        """Refuse: a sum is that of one round, a `CoordinatorSide`'s."""
+        raise self._without_round()
+
+    def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
+        """Return a client's half outside a round, which can do nothing."""
+        self._envelope(context)
+        return _Alone(self._without_round())
+
+    def _without_round(self) -> RoundError:
+        return RoundError(
+            f"Under {self.name} messages are made and summed by the clients of one round."
+        )
+
+
+class _Alone(Member):
+    """A client outside a round: without the others there is nothing to protect with."""
+
+    def __init__(self, refusal: RoundError) -> None:
+        self._refusal = refusal
+
+    def protect(self, vector: Integers, name: bytes = b"") -> bytes:
+        """Refuse; see `ClientSide.protect`."""
+        raise self._refusal
+
+    def reveal(
+        self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
+    ) -> Integers:
+        """Refuse; see `CoordinatorSide.finish`."""
+        raise self._refusal
+
+    def over(self, protection: Protection) -> Member:
+        """Return itself, which can do nothing with any vector."""
+        return self
+
+    def close(self) -> None:
+        """Do nothing: there is no key."""
 
 
 def encrypts_only() -> KeysError:

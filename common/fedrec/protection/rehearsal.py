@@ -14,8 +14,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection.none import NoProtection
 from fedrec.protection.protection import Protection
 from fedrec.protection.round_protocol import RoundTerms
-from fedrec.protection.settings import ProtectionSettings
-from fedrec.protection.tolerance import FEWEST_SUMMANDS
+from fedrec.protection.settings import FEWEST_SUMMANDS, ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
 
 _TAG_KEY_BYTES = 32

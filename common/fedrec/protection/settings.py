@@ -1,13 +1,71 @@
-"""The section `protection` of a settings file."""
+"""The section `protection` of a settings file, and which clients a round withstands."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
-from fedrec.protection.tolerance import Tolerance
+from fedrec.errors import SettingsError
 from fedrec.section import Section
+
+FEWEST_SUMMANDS = 3
+"""Under encryption a sum of fewer clients is never opened, whatever settings or a roster say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """Which clients and which coordinator a round withstands.
+
+    Attributes:
+        corrupt_share: share of the clients that pool what they know with the coordinator.
+        dropout_share: share of the clients that may vanish once they have shared their secrets.
+        malicious: whether the coordinator may also lie, for instance about who dropped out.
+    """
+
+    corrupt_share: float
+    dropout_share: float
+    malicious: bool
+
+    def __post_init__(self) -> None:
+        problems = tuple(
+            f"{name} is {share}, not in [0, 1)"
+            for name, share in (
+                ("corrupt_share", self.corrupt_share),
+                ("dropout_share", self.dropout_share),
+            )
+            if not 0 <= share < 1
+        )
+        if problems:
+            raise SettingsError(
+                "; ".join(problems) + ".", remedy="Use shares such as 0.1.", problems=problems
+            )
+
+    def corrupt_among(self, n_members: int) -> int:
+        """Return how many of so many clients are corrupt at most."""
+        # One third of 300 is 100, whatever floating point makes of it.
+        return math.ceil(self.corrupt_share * n_members - 1e-9)
+
+    def fewest_listed(self, minimum_summands: int, n_members: int) -> int:
+        """Return how many keys a list has at least, unless it has those of all members.
+
+        As many as a sum needs, and all corrupt clients besides. Where everybody is in the list the
+        coordinator has chosen nobody to be alone among them.
+        """
+        return min(n_members, minimum_summands + self.corrupt_among(n_members))
+
+    def dropped_among(self, n_clients: int) -> int:
+        """Return how many of so many clients may vanish."""
+        return int(self.dropout_share * n_clients + 1e-9)
+
+    def __str__(self) -> str:
+        kind = "malicious" if self.malicious else "semi-honest"
+        return (
+            f"{self.corrupt_share:.4g} of the clients corrupt and {self.dropout_share:.4g} "
+            f"dropping out, with a {kind} coordinator"
+        )
 
 
 class ProtectionSettings(Section):

@@ -1,12 +1,20 @@
-"""Where training runs, and how much of a device's memory it may take."""
+"""Where training runs, how much of a device's memory it may take, and private tables on it."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedrec.errors import SettingsError
+from fedrec.model.blocked_table import Table
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import TableRoom, array_of, rows_of
 
 _NAMES = re.compile(r"auto|cpu|cuda|cuda:(?P<index>0|[1-9][0-9]{0,3})")
 _ALLOWED = "auto, cpu, cuda or cuda:N, where N counts CUDA devices from 0"
@@ -61,3 +69,166 @@ def memory_on(device: torch.device, device_memory_mib: int) -> int:
         return device_memory_mib << 20
     free, _ = torch.cuda.mem_get_info(device)
     return int(free * _SHARE_OF_FREE)
+
+
+class UserTables(ABC):
+    """The tables that a round starts from and those that it leaves behind.
+
+    Attributes:
+        finite: whether all values that were put back were finite.
+    """
+
+    finite: bool = True
+
+    @abstractmethod
+    def take(self, user_index: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return copies of some users' rows by name, on the training device."""
+
+    @abstractmethod
+    def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
+        """Keep some users' new rows."""
+
+    @abstractmethod
+    def finish(self) -> PrivateState:
+        """Return the state after the round: users who were not put back keep what they had."""
+
+
+class DeviceTables:
+    """A learner's latest private tables, as they lie on its device between rounds.
+
+    What a round leaves behind comes to the processor's memory in one transfer, because it is
+    stored and compared there; the next round and measuring find it still on the device. On a
+    processor nothing is kept: the arrays are the tables.
+
+    Args:
+        n_bytes: what tables may take on the device; None on a processor. A round holds them
+            twice, as it found them and as it leaves them; where that does not fit, they stay in
+            the processor's memory and a chunk's rows travel.
+    """
+
+    def __init__(self, device: torch.device, n_bytes: int | None) -> None:
+        self.device = device
+        self._n_bytes = n_bytes
+        self._held: dict[str, tuple[Table, torch.Tensor]] = {}
+
+    def have_room_for(self, private: PrivateState) -> bool:
+        """Return whether a round's tables may lie on the device."""
+        if self._n_bytes is None:
+            return False
+        return 2 * sum(values.nbytes for values in private.tensors.values()) <= self._n_bytes
+
+    def copies(self, private: PrivateState) -> dict[str, torch.Tensor]:
+        """Return new tensors on the device with a state's values."""
+        found = {}
+        for name, values in private.tensors.items():
+            held = self._of(name, values)
+            if held is None:
+                held = torch.from_numpy(array_of(values))
+            # `copy` also where nothing moves: the caller writes into them.
+            found[name] = held.to(self.device, copy=True)
+        return found
+
+    def rows(
+        self, private: PrivateState, rows: NDArray[np.int64], names: Collection[str]
+    ) -> dict[str, torch.Tensor]:
+        """Return some users' rows of the tables of these names, on the device."""
+        found = {}
+        for name in private.tensors.keys() & names:
+            values = private.tensors[name]
+            held = self._of(name, values)
+            if held is None:
+                found[name] = torch.from_numpy(rows_of(values, rows)).to(self.device)
+            else:
+                found[name] = held[torch.from_numpy(rows).to(self.device)]
+        return found
+
+    def keep(self, arrays: Mapping[str, Table], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Keep tables on the device in place of those of the round before.
+
+        Args:
+            arrays: the same values in the processor's memory; nobody writes into them.
+        """
+        self._held = {name: (values, tensors[name]) for name, values in arrays.items()}
+
+    def _of(self, name: str, values: Table) -> torch.Tensor | None:
+        array, tensor = self._held.get(name, (None, None))
+        return tensor if array is values else None
+
+
+class HeldTables(UserTables):
+    """Everything on the training device."""
+
+    def __init__(self, private: PrivateState, on_device: DeviceTables) -> None:
+        self._on_device = on_device
+        self._tensors = on_device.copies(private)
+
+    def take(self, user_index: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return copies of rows."""
+        return {name: values[user_index] for name, values in self._tensors.items()}
+
+    def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
+        """Write rows in place; they are looked at when all are there."""
+        for name, values in rows.items():
+            self._tensors[name][user_index] = values
+
+    def finish(self) -> PrivateState:
+        """Return the tables in the processor's memory; they stay on the device, too."""
+        self.finite = _finite(self._tensors)
+        arrays = {name: values.cpu().numpy() for name, values in self._tensors.items()}
+        self._on_device.keep(arrays, self._tensors)
+        return PrivateState(MappingProxyType(arrays))
+
+
+class ChunkTables(UserTables):
+    """Only a chunk's rows on the device; new tables are made beside the old ones.
+
+    Both lie in the processor's memory or in files; see `fedrec.model.tables`. Rows are copied once
+    each way, as arrays of numpy, which takes large ones in large pages: torch's own take five times
+    as long.
+    """
+
+    def __init__(self, private: PrivateState, room: TableRoom, device: torch.device) -> None:
+        self._old = private.tensors
+        n_users = len(next(iter(private.tensors.values())))
+        self._new = room.new(n_users, private.widths())
+        self._device = device
+
+    def take(self, user_index: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Read rows from the old tables."""
+        rows = user_index.cpu().numpy()
+        return {
+            name: torch.from_numpy(rows_of(values, rows)).to(self._device)
+            for name, values in self._old.items()
+        }
+
+    def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
+        """Write rows to the new tables."""
+        where = user_index.cpu().numpy()
+        self.finite = self.finite and _finite(rows)
+        for name, values in rows.items():
+            self._new[name].write(where, values.cpu().numpy())
+
+    def finish(self) -> PrivateState:
+        """Take over everybody else's rows."""
+        return PrivateState.of(
+            {name: table.finish(self._old[name]) for name, table in self._new.items()}
+        )
+
+
+def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether all values are finite."""
+    # Both are NaN where anything is, and neither makes a table of its own.
+    ends = [
+        end.to(torch.float64)
+        for values in tensors.values()
+        if values.numel()
+        for end in torch.aminmax(values)
+    ]
+    return bool(torch.isfinite(torch.stack(ends)).all()) if ends else True
+
+
+def open_tables(private: PrivateState, room: TableRoom, on_device: DeviceTables) -> UserTables:
+    """Return a round's tables, where they fit: on the device, in memory, or in files."""
+    if private.tensors and (private.in_files or not on_device.have_room_for(private)):
+        return ChunkTables(private, room, on_device.device)
+    return HeldTables(private, on_device)

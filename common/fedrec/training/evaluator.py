@@ -23,9 +23,8 @@ from fedrec.evaluation.metrics import (
 from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import PrivacySettings
-from fedrec.training.local_round import train_locally
-from fedrec.training.samplers import draw_negatives
-from fedrec.training.user_half import BYTES_PER_SCORE, UserHalf
+from fedrec.training.blocks import draw_negatives
+from fedrec.training.user_half import BYTES_PER_SCORE, UserHalf, train_locally
 
 Segments = dict[Protocol, NDArray[np.int64]]
 """A metrics segment for each protocol, summed up in place."""
@@ -131,7 +130,7 @@ class Evaluator:
                 half.n_items,
                 device=str(half.device),
                 device_memory_mib=half.device_bytes >> 20,
-                workers=half.engine,
+                workers=half.executor,
             )
             return Evaluator(exact).train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)

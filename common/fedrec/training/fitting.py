@@ -1,4 +1,4 @@
-"""How a chunk of users is trained, and the papers' noise on each one's upload."""
+"""How a chunk of users is trained, what is reported of it, and the papers' noise on uploads."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedrec.algorithms.cohort import BlockChange, ChangeSink, idle_change
 from fedrec.algorithms.declarations import UploadNoise
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
-from fedrec.privacy.random_bits import RandomBits, gaussian_noise, laplace_noise
+from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS
+from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
 from fedrec.tensor_products import one_thread
 from fedrec.training.trainer import Trainer
 
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
     from fedrec.training.blocks import Room
-
 
 _KINDS = {"laplace": laplace_noise, "gaussian": gaussian_noise}
 
@@ -151,3 +153,20 @@ def fit_of(
 
         return by_the_trainer
     return lambda chunk, private: algorithm.fit(chunk, start, private, sums)
+
+
+MAXIMUM_CLIPPED = 1 << 20
+"""More clipped values of one user are not told apart."""
+
+
+def training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:
+    """Return (participants, loss, clipped values, clipped users) of a chunk, as integers."""
+    bounded = torch.where(torch.isfinite(loss), loss.clamp(0.0, MAXIMUM_LOSS), MAXIMUM_LOSS)
+    units = torch.round(bounded * (1 << LOSS_BITS)).to(torch.int64)
+    parts = (
+        torch.ones_like(units),
+        units,
+        clipped.clamp(max=MAXIMUM_CLIPPED),
+        (clipped > 0).to(torch.int64),
+    )
+    return torch.stack([part.sum() for part in parts]).cpu().numpy().astype(np.int64)

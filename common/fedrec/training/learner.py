@@ -1,7 +1,7 @@
 """Everything that a plan means for one party's users: initial state, contribution, next version.
 
-`Learner` composes training and evaluation. It is used alike by client
-processes and by the in-process federation; who only applies aggregates needs its server half.
+`Learner` composes training and evaluation. It is used alike by client processes and by the
+in-process federation; who only applies aggregates needs its server half.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit, leave_one_out
@@ -18,9 +19,9 @@ from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.rows import OwnRows
+from fedrec.plan.schema import Plan
 from fedrec.training.evaluator import Evaluator, Segments
-from fedrec.training.local_round import train_locally
-from fedrec.training.user_half import UserHalf
+from fedrec.training.user_half import UserHalf, train_locally
 from fedrec.wire.messages import RoundKind
 
 
@@ -176,3 +177,35 @@ class Learner(UserHalf):
         nothing = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         vector = self.travelling.pack("count", shared, {}, counts, nothing)
         return Contribution(vector=vector, private=private, n_clipped=0)
+
+
+class OneStep:
+    """Eight users with one minibatch each, under the default plan, by the trainer.
+
+    Args:
+        device: as `client.device` names it.
+
+    Attributes:
+        device_name: the device as torch knows it.
+    """
+
+    def __init__(self, device: str) -> None:
+        data = generate(n_users=8, n_items=40, n_clusters=2, interactions_per_user=8)
+        plan = Plan.model_validate(
+            {
+                "federation": {"minimum_item_users": 1},
+                "evaluation": {"every_rounds": 1_000_000},
+                "training": {"accelerated": False},
+            }
+        )
+        self._users = leave_one_out(data.interactions, data.catalogue)
+        self._learner = Learner(plan, len(data.catalogue), device=device)
+        self.device_name = str(self._learner.device)
+        if self._learner.device.type == "cuda":
+            self.device_name += f" ({torch.cuda.get_device_name(self._learner.device)})"
+
+    def train(self) -> None:
+        """Train, and add everything up; the sums are on the processor afterwards."""
+        learner = self._learner
+        shared, private = learner.initial_shared(), learner.initial_private(self._users)
+        learner.contribute("train", 1, shared, self._users, private)

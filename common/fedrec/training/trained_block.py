@@ -17,8 +17,14 @@ from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.tensor_products import user_product
 from fedrec.training.blocks import Block
-from fedrec.training.steps import length, step_adam, step_kept_adam, wide
-from fedrec.training.training_round import BlockTables, TrainingRound
+from fedrec.training.training_round import (
+    BlockTables,
+    TrainingRound,
+    length,
+    step_adam,
+    step_kept_adam,
+    wide,
+)
 
 if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk

@@ -1,12 +1,13 @@
-"""What a plan means for one party's users, but for the rounds: their tables, memory and scores.
+"""What a plan means for one party's users: their tables, memory and scores, and a round's training.
 
-Training rounds (`local_round`) and measuring (`evaluator`) stand on it; `Learner` composes them.
+Measuring (`evaluator`) stands on it; `Learner` composes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +18,22 @@ from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.cohort import Chunk, Cohort
 from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.algorithms.whole_decay import most_steps
+from fedrec.algorithms.whole_decay import decaying, most_steps, shrinking
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
-from fedrec.evaluation.metrics import Protocol
+from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES, Protocol
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import array_of, room_in, table_bytes
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.plan.rows import OwnRows
 from fedrec.plan.schema import Plan
 from fedrec.tensor_products import on_threads
-from fedrec.training.block_memory import BlockRoom
-from fedrec.training.device import choose_device, memory_on
-from fedrec.training.engines.choosing import Workers, engine_of
-from fedrec.training.engines.engine import Engine
+from fedrec.training.device import DeviceTables, choose_device, memory_on, open_tables
+from fedrec.training.engines.choosing import Workers, executor_of
+from fedrec.training.engines.engine import Executor, Job
+from fedrec.training.fitting import MAXIMUM_CLIPPED
 from fedrec.training.server_half import ServerHalf
-from fedrec.training.user_tables import DeviceTables, open_tables
+from fedrec.training.trainer import BlockRoom
 
 BYTES_PER_SCORE = 32
 """What a user's score of an item takes while users are ranked: scores, their source and masks, and
@@ -55,7 +56,7 @@ class UserHalf(ServerHalf):
         scratch: folder for files, private tables in its `blocks`; None for temporary ones.
         table_bytes: private tables that take more lie in files; 0 for all of `memory_mib`.
         measure_withheld: measure also what is not released, where one process holds everybody.
-        workers: processes that train, or the engine that learners share. Their owner closes it.
+        workers: processes that train, or the executor that learners share. Their owner closes it.
         device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
             is free there.
         beside: learners of this process that keep tables on the device, this one included.
@@ -63,7 +64,7 @@ class UserHalf(ServerHalf):
             many parties.
 
     Attributes:
-        engine: what trains.
+        executor: what trains.
         protocols: under which the model is measured, the plan's first.
         measures: whether it is measured at all.
         device_bytes: memory of the device that training may take; 0 on a processor. Half of it is
@@ -84,7 +85,7 @@ class UserHalf(ServerHalf):
         scratch: Path | None = None,
         table_bytes: int = 0,
         measure_withheld: bool = False,
-        workers: Workers | Engine = 1,
+        workers: Workers | Executor = 1,
         device_memory_mib: int = 0,
         beside: int = 1,
         initial: Callable[[], SharedState] | None = None,
@@ -105,10 +106,10 @@ class UserHalf(ServerHalf):
         # One for measuring and one for training, where a client's own floor sets them apart.
         self._cohorts: dict[bool, tuple[UserSplit, SharedState, OwnRows, Cohort]] = {}
         self._fresh: dict[bool, tuple[SharedState, UserSplit, OwnRows, PrivateState]] = {}
-        self.engine = (
+        self.executor = (
             workers
-            if isinstance(workers, Engine)
-            else engine_of(workers, threads=threads, folder=scratch)
+            if isinstance(workers, Executor)
+            else executor_of(workers, threads=threads, folder=scratch)
         )
 
     def on_its_threads(self) -> AbstractContextManager[None]:
@@ -117,7 +118,7 @@ class UserHalf(ServerHalf):
 
     def close(self) -> None:
         """End worker processes, if there are any."""
-        self.engine.close()
+        self.executor.close()
 
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
@@ -315,3 +316,147 @@ class UserHalf(ServerHalf):
             row[whole.train_items] = -np.inf
         best = np.argsort(-row, kind="stable")[: min(n, int(np.isfinite(row).sum()))]
         return best, row[best]
+
+
+_N_TRAINING = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRound:
+    """What training left behind.
+
+    Attributes:
+        changes: the update's tensors by name, summed over the users who trained, in grid steps;
+            those per item have a row for each active one.
+        counts: users who touched each active item, int64 (n_active,).
+        private: the users' new private parameters.
+        metrics: a metrics segment with what training adds to it, int64 (len(METRIC_NAMES),).
+    """
+
+    changes: dict[str, NDArray[np.int64]]
+    counts: NDArray[np.int64]
+    private: PrivateState
+    metrics: NDArray[np.int64]
+
+
+def train_locally(
+    half: UserHalf,
+    number: int,
+    shared: SharedState,
+    users: UserSplit,
+    private: PrivateState,
+    participating: NDArray[np.bool_] | None = None,
+    own_rows: OwnRows = None,
+) -> LocalRound:
+    """Train the participating users, all of them by default, bool (n_users,).
+
+    Args:
+        number: what everything that is drawn is drawn from; see `SharedState.number`.
+        own_rows: that the sums may be about; the others' are zero.
+
+    Raises:
+        TrainingError: when values are no longer finite, or every user's loss exploded.
+    """
+    cohort = half.cohort(shared, users, own_rows)
+    private = half.refreshed(shared, users, private, own_rows)
+    start = replace(
+        half.algorithm.start(shared, cohort.active, number, half.device),
+        party_key=cohort.party_key,
+    )
+    found = half.executor.train(
+        Job(
+            algorithm=half.algorithm,
+            accelerator=half.accelerator,
+            start=start,
+            cohort=cohort,
+            participating=participating,
+            private=private,
+            sums=replace(half.sums_shape(shared), n_items=len(cohort.active)),
+            memory_bytes=half.chunk_bytes,
+            room=half.room,
+            on_device=half.on_device,
+            block_room=half.block_room,
+        )
+    )
+    sums, trained = found.sums, found.private
+    n_idle_clipped = 0
+    if isinstance(half.algorithm, TrainedAlgorithm):
+        n_idle_clipped = sums.settle(
+            decaying(half.algorithm, start), shrinking(half.algorithm, start)
+        )
+    metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+    metrics[:_N_TRAINING] = found.metrics
+    n_trained, loss = int(metrics[0]), int(metrics[1])
+    wrong = ""
+    if not sums.finite or not found.finite:
+        wrong = "a value is no longer finite"
+    elif n_trained and loss >= n_trained * int(MAXIMUM_LOSS * (1 << LOSS_BITS)):
+        wrong = f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
+    if wrong:
+        raise TrainingError(
+            f"Training diverged in training round {shared.trained + 1} with {len(users)} users: "
+            f"{wrong}. The version before this round is intact.",
+            remedy=half.algorithm.about.divergence_remedy,
+        )
+    changes = {
+        tensor.name: sums[tensor.name].change.cpu().numpy().reshape(-1, *tensor.shape[1:])
+        for tensor in half.layout.tensors
+    }
+    counts = np.zeros(len(cohort.active), dtype=np.int64)
+    if half.layout.mechanism is not None:
+        # Clipped is who was shortened as a whole.
+        metrics[3] = sums.n_shrunk
+    else:
+        counts = sums.counts.cpu().numpy()
+        changes, n_clipped = half.algorithm.compress(changes, counts)
+        n_clipped += n_idle_clipped
+        metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
+    active = half.active_items(shared)
+    if len(cohort.active) < len(active):
+        place = np.searchsorted(active, cohort.active)
+        per_item = {tensor.name for tensor in half.layout.tensors if tensor.per_item}
+        changes = {
+            name: _among(values, place, len(active)) if name in per_item else values
+            for name, values in changes.items()
+        }
+        counts = _among(counts, place, len(active))
+        if half.algorithm.kept_scores:
+            left_out = np.delete(active, place)
+            chunks = half.chunks(cohort, participating)
+            trained = _scored_at_home(half, shared, left_out, chunks, trained)
+    return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
+
+
+def _among(rows: NDArray[np.int64], place: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
+    """Return rows at their places among all active ones, the others zero."""
+    found = np.zeros((n_rows, *rows.shape[1:]), dtype=rows.dtype)
+    found[place] = rows
+    return found
+
+
+def _scored_at_home(
+    half: UserHalf,
+    shared: SharedState,
+    left_out: NDArray[np.int64],
+    chunks: Iterator[Chunk],
+    trained: PrivateState,
+) -> PrivateState:
+    """Return users' tables with their scores of items that they trained no row of.
+
+    Nothing of these items leaves the client, but its users may be recommended them: with the
+    published row and all that a user trained, as any other item that a user did not touch.
+
+    Args:
+        left_out: rows of these items in the catalogue, ascending.
+        chunks: the users who trained.
+    """
+    algorithm = half.algorithm
+    assert isinstance(algorithm, TrainedAlgorithm)
+    start = algorithm.start(shared, left_out, 0, half.device)
+    tables = open_tables(trained, half.room, half.on_device)
+    for chunk in chunks:
+        own = tables.take(chunk.user_index)
+        scores = algorithm.untouched_scores(chunk.n_users, start, own)
+        own[algorithm.kept_scores][:, start.active] = scores
+        tables.put(chunk.user_index, own)
+    return tables.finish()

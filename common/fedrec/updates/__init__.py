@@ -1,12 +1,8 @@
-"""Update structures: one file each, one line each in `UPDATES`."""
+"""Update structures: each has one line in `UPDATES`."""
 
-from fedrec.updates.colr import CoLR
-from fedrec.updates.compressed import Compressed
-from fedrec.updates.paper_numbers import PaperNumbers
-from fedrec.updates.scolr import SCoLR
-from fedrec.updates.svd import SVD
-from fedrec.updates.topk import TopK
-from fedrec.updates.update import Dense, UpdateStructure
+from fedrec.updates.colr import CoLR, SCoLR
+from fedrec.updates.compressed import SVD, Compressed, TopK
+from fedrec.updates.update import Dense, PaperNumbers, UpdateStructure
 
 __all__ = [
     "SVD",

@@ -1,9 +1,27 @@
-"""CoLR: low-rank updates within a subspace that is drawn anew in every round.
+"""CoLR: low-rank updates within a subspace that is drawn anew in every round; and SCoLR.
 
 "Towards Efficient Communication and Secure Federated Recommendation System via Low-rank
 Training" (CoLR), sections 4.1-4.2; the scaled orthonormal B and the sqrt(r/d) gradient factor
 follow the released code, which the paper's N(0, 1/r) entries only approximate (same E[B^T B]).
 At rank = dim the basis is orthonormal and CoLR equals FedMF exactly.
+
+SCoLR is CoLR whose users train only some rows of B, as many as each of them can afford (section 4.4
+and Algorithm 2; no code was released). r = `update.rank` is the global rank. In each round a user
+draws r_u, uniform on 1..r, and a set S_u of r_u rows of B, uniform over all such sets:
+q_i = Q_i + A_i B[S_u], everything else as in CoLR. B keeps its scale sqrt(d / r) and the gradient
+of A its factor sqrt(r / d) whatever r_u is, so that r_u = r for everybody is CoLR.
+
+The vector that travels is n_items x r for everybody, zero outside S_u: protected sums need equal
+lengths, and a length would tell r_u.
+
+The paper leaves the divisor open. `update.normaliser` is "item", the number of users who touched
+the item, as in CoLR (rows that a user left out count as zeros, so that a step is (r + 1) / 2r of
+CoLR's on average), or "entry", the number of users who touched the item and trained the row.
+
+The paper draws r_u for each user independently; so does `update.subset` = "user", and sums do not
+depend on how users are grouped into clients. With "client" all users of a client share one S,
+which a silo could send without its zeros; a federation of few clients then skips rows of B in
+some rounds, and a simulation by one party has one S for everybody.
 """
 
 from __future__ import annotations
@@ -13,11 +31,19 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.random_streams import Purpose, orthonormal_rows, stream_key
-from fedrec.updates.paper_numbers import PaperNumbers
-from fedrec.updates.update import UpdateStructure
+from fedrec.random_streams import (
+    Purpose,
+    mix,
+    orthonormal_rows,
+    shift_right,
+    stream_key,
+    user_stream,
+)
+from fedrec.updates.update import PaperNumbers, UpdateStructure
 
 if TYPE_CHECKING:
+    import torch
+
     from fedrec.updates.settings import UpdateSettings
 
 
@@ -54,3 +80,46 @@ class CoLR(UpdateStructure):
         """Return n_items x rank both ways; B comes from a seed."""
         size = n_items * self.rank
         return PaperNumbers(upload=size, download=size, payload=size)
+
+
+class SCoLR(CoLR):
+    """CoLR at rank r, in which every user trains r_u rows of B; see the module's docstring."""
+
+    name: ClassVar[str] = "scolr"
+
+    def __init__(self, settings: UpdateSettings, dim: int) -> None:
+        super().__init__(settings, dim)
+        self.subset = settings.subset
+        self.counts_entries = settings.normaliser == "entry"
+
+    @staticmethod
+    def warnings(settings: UpdateSettings) -> list[str]:
+        """Say what `subset` = "client" costs."""
+        if settings.subset == "user":
+            return []
+        return [
+            'update.subset = "client": all users of a client share one subset of B, so that '
+            "results depend on how users are grouped into clients; with one client there is one "
+            "subset for everybody."
+        ]
+
+    def members(
+        self, seed: int, round_id: int, user_keys: torch.Tensor, party_key: int
+    ) -> torch.Tensor:
+        """Draw S_u: r_u from the stream's word 0, then the rows with the r_u smallest words."""
+        import torch
+
+        keys = user_keys if self.subset == "user" else torch.full_like(user_keys, party_key)
+        streams = user_stream(stream_key(seed, Purpose.SUBSET, round_id), keys)
+        counters = torch.arange(self.rank + 1, device=keys.device)
+        words = shift_right(mix(streams[:, None] + counters), 32)
+        sizes = 1 + ((words[:, 0] * self.rank) >> 32)
+        order = torch.argsort(words[:, 1:], dim=1, stable=True)
+        place = torch.argsort(order, dim=1, stable=True)
+        chosen: torch.Tensor = place < sizes[:, None]
+        return chosen.to(torch.float32)
+
+    def paper_numbers(self, n_items: int) -> PaperNumbers:
+        """Return n_items x (rank + 1) / 2 upwards, the mean, and n_items x rank downwards."""
+        mean = -(-n_items * (self.rank + 1) // 2)
+        return PaperNumbers(upload=mean, download=n_items * self.rank, payload=mean)

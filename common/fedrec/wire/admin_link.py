@@ -12,10 +12,10 @@ from fedrec.errors import FedrecError, ProtocolError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
 from fedrec.listening import is_own_address, written_address
-from fedrec.wire.chunks import Blob, split
-from fedrec.wire.convert import BLOB, part_of
-from fedrec.wire.error_status import calling
-from fedrec.wire.grpc_calls import close_channel, open_channel
+from fedrec.wire.chunk_parts import chunk_to_part
+from fedrec.wire.chunks import Blob, chunks
+from fedrec.wire.convert import BLOB
+from fedrec.wire.grpc_calls import calling, close_channel, open_channel
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
@@ -212,10 +212,7 @@ class AdminLink:
 
     def status(self) -> RunStatus:
         """Return how far the run is."""
-        with calling(self._address, self._own):
-            found = self._stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=_CALL_SECONDS)
-
-        return RunStatus.of(found)
+        return RunStatus.of(self._ask("GetStatus", admin_pb2.GetStatusRequest()))
 
     def events(self, *, after: int = 0, follow: bool = True) -> Iterator[RunEvent]:
         """Yield the journal after an event, and go on as things happen."""
@@ -226,9 +223,7 @@ class AdminLink:
 
     def stop_run(self, *, now: bool = False) -> str:
         """End the run after the round in progress, or at once; return the coordinator's answer."""
-        with calling(self._address, self._own):
-            reply = self._stub.StopRun(admin_pb2.StopRunRequest(now=now), timeout=_CALL_SECONDS)
-        return str(reply.message)
+        return str(self._ask("StopRun", admin_pb2.StopRunRequest(now=now)).message)
 
     def open_page(self) -> PageLink:
         """Return where the page is, with a new link where one is needed.
@@ -236,16 +231,11 @@ class AdminLink:
         Raises:
             SettingsError: the coordinator serves none.
         """
-        with calling(self._address, self._own):
-            found = self._stub.OpenPage(admin_pb2.OpenPageRequest(), timeout=_CALL_SECONDS)
-        return PageLink(**_fields(found, PageLink))
+        return PageLink(**_fields(self._ask("OpenPage", admin_pb2.OpenPageRequest()), PageLink))
 
     def applicants(self) -> list[SignedApplication]:
         """Return who asked to become a member; what is no valid application is left out."""
-        with calling(self._address, self._own):
-            found = self._stub.ListApplicants(
-                admin_pb2.ListApplicantsRequest(), timeout=_CALL_SECONDS
-            )
+        found = self._ask("ListApplicants", admin_pb2.ListApplicantsRequest())
         applicants = []
         for raw in found.application:
             # The coordinator relays them; it is not trusted to relay good ones only.
@@ -259,9 +249,12 @@ class AdminLink:
         Raises:
             KeysError: the coordinator has this epoch or a later one, or it does not fit.
         """
+        return bool(self._ask("InstallEpoch", _epoch_parts(bundle), _INSTALL_SECONDS).began)
+
+    def _ask(self, name: str, request: Any, seconds: float = _CALL_SECONDS) -> Any:
+        """Make a call with one answer."""
         with calling(self._address, self._own):
-            reply = self._stub.InstallEpoch(_epoch_parts(bundle), timeout=_INSTALL_SECONDS)
-        return bool(reply.began)
+            return getattr(self._stub, name)(request, timeout=seconds)
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -270,8 +263,8 @@ class AdminLink:
 
 def _epoch_parts(bundle: bytes) -> Iterator[admin_pb2.EpochPart]:
     yield admin_pb2.EpochPart(blob=BLOB.to_proto(Blob.of(bundle)))
-    for offset, data in split(bundle):
-        yield part_of(admin_pb2.EpochPart, offset, data)
+    for chunk in chunks(bundle):
+        yield admin_pb2.EpochPart.FromString(chunk_to_part(admin_pb2.EpochPart, chunk))
 
 
 def _fields(message: Any, kind: type[Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedrec.wire.chunks import Chunk
+from fedrec.wire.chunks import ByteChunk
 from fedrec.wire.v1 import admin_pb2, model_pb2, update_pb2
 
 Message = Any
@@ -29,18 +29,18 @@ _VARINT_BYTES = 8
 """More than any length or offset takes that is allowed; longer ones are left to protobuf."""
 
 
-def part_reader(method: str) -> Callable[[bytes], Message | Chunk]:
+def part_reader(method: str) -> Callable[[bytes], Message | ByteChunk]:
     """Return what reads the parts of a method's incoming stream: a chunk, or another message."""
     kind = _STREAMS[method]
     tag = kind.DESCRIPTOR.fields_by_name["chunk"].number << 3 | _BYTES
 
-    def read(raw: bytes) -> Message | Chunk:
+    def read(raw: bytes) -> Message | ByteChunk:
         found = _chunk_of(raw, tag)
         if found is not None:
             return found
         part = kind.FromString(raw)
         if part.WhichOneof("part") == "chunk":
-            return Chunk(offset=part.chunk.offset, data=part.chunk.data)
+            return ByteChunk(offset=part.chunk.offset, data=part.chunk.data)
         return part
 
     return read
@@ -53,7 +53,7 @@ def part_stream(channel: Message, name: str, answer: type[Message]) -> Message:
     )
 
 
-def chunk_to_part(kind: type[Message], chunk: Chunk) -> bytes:
+def chunk_to_part(kind: type[Message], chunk: ByteChunk) -> bytes:
     """Return the bytes of a part that holds a chunk.
 
     Args:
@@ -70,7 +70,7 @@ def chunk_to_part(kind: type[Message], chunk: Chunk) -> bytes:
     return b"".join((outer, inner, chunk.data))
 
 
-def _chunk_of(raw: bytes, tag: int) -> Chunk | None:
+def _chunk_of(raw: bytes, tag: int) -> ByteChunk | None:
     """Return the chunk of a part that is nothing but one; None where that is not plain to see."""
     if not raw or raw[0] != tag:
         return None
@@ -85,7 +85,7 @@ def _chunk_of(raw: bytes, tag: int) -> Chunk | None:
     length, at = _number(raw, at + 1)
     if at + length != len(raw):
         return None
-    return Chunk(offset=offset, data=memoryview(raw)[at:])
+    return ByteChunk(offset=offset, data=memoryview(raw)[at:])
 
 
 def _number(raw: bytes, at: int) -> tuple[int, int]:

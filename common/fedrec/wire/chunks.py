@@ -35,24 +35,18 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class ByteChunk:
     """A piece of a stream of bytes; `data` may be a view of the message that brought it."""
 
     offset: int
     data: bytes | memoryview
 
 
-def split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, piece) of the bytes from `start` on; nothing when none are left."""
-    for chunk in chunks(data, start):
-        yield chunk.offset, bytes(chunk.data)
-
-
-def chunks(data: bytes, start: int = 0) -> Iterator[Chunk]:
+def chunks(data: bytes, start: int = 0) -> Iterator[ByteChunk]:
     """Yield the bytes from `start` on in pieces that are views of them."""
     view = memoryview(data)
     for offset in range(start, len(data), CHUNK_BYTES):
-        yield Chunk(offset=offset, data=view[offset : offset + CHUNK_BYTES])
+        yield ByteChunk(offset=offset, data=view[offset : offset + CHUNK_BYTES])
 
 
 class Assembler:

@@ -16,8 +16,7 @@ from google.protobuf.message import Message
 
 from fedrec.errors import ProtocolError
 from fedrec.wire.chunks import Blob
-from fedrec.wire.fields import behind_it
-from fedrec.wire.limits import check_exact, check_round
+from fedrec.wire.fields import behind_it, check_exact, check_round
 from fedrec.wire.messages import (
     Application,
     FederationInfo,
@@ -40,7 +39,6 @@ from fedrec.wire.messages import (
 )
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 
-Part = TypeVar("Part")
 Plain = TypeVar("Plain")
 Proto = TypeVar("Proto", bound=Message)
 
@@ -219,16 +217,3 @@ def remembered_from_proto(request: coordinator_pb2.NextTaskRequest) -> Remembere
         statement=statement,
         header=header,
     )
-
-
-def part_of(kind: type[Part], offset: int, data: bytes) -> Part:
-    """Write a piece of a blob as the part of a stream, copying it once.
-
-    Args:
-        kind: a message with a field `chunk`.
-    """
-    part = kind()
-    chunk = part.chunk  # type: ignore[attr-defined]  # generated
-    chunk.offset = offset
-    chunk.data = data
-    return part

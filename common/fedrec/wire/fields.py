@@ -7,34 +7,174 @@ own value fit for the other side before it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
-from fedrec.errors import ProtocolError
+from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.limits import (
-    MAX_CONTRIBUTIONS,
-    MAX_METRICS_BYTES,
-    MAX_REASON_CHARS,
-    MAX_REPORTS,
-    MAX_ROWS,
-    MAX_STEP_BYTES,
-    NONCE_BYTES,
-    RoundKind,
-    check_bytes,
-    check_client_id,
-    check_count,
-    check_exact,
-    check_kind,
-    check_number,
-    check_paused,
-    check_round,
-    check_seconds,
-    check_step,
-    check_text,
-    check_version,
-)
+
+PROTOCOL_VERSION = "8.0"
+"""Peers with another major number are refused."""
+
+RoundKind = Literal["count", "train", "evaluate"]
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Of one gRPC message, either way: gRPC refuses a longer one before it reads it."""
+MAX_TEXT_CHARS = 200
+MAX_REASON_CHARS = 2_000
+MAX_CONTRIBUTIONS = 10_000
+MAX_REPORTS = 16
+MAX_REFUSED = 8
+"""Snapshots that a client may refuse before it gives up."""
+MAX_METRICS_BYTES = 64 * 1024
+MAX_PAUSED = 16
+"""Cells that are paused in one key epoch: each time the key authority tells a little of its key."""
+MAX_STEP_BYTES = 2 * 1024 * 1024
+"""More than the shares of a client with 10,000 neighbours."""
+MAX_NUMBER = 2**53
+NONCE_BYTES = 16
+MAX_ROUND = 2**31 - 1
+MAX_ROWS = 2**31 - 1
+MAX_SECONDS = 1e9
+
+CLIENT_ID = re.compile(r"[0-9a-f]{64}")
+STEP = re.compile(r"[a-z_]{1,32}")
+CODE = re.compile(r"[a-z_]{1,40}")
+VERSION = re.compile(r"([0-9]{1,9})\.[0-9]{1,9}")
+
+
+def check_text(
+    value: str, field: str, *, max_chars: int = MAX_TEXT_CHARS, empty: bool = False
+) -> str:
+    """Return a printable string that is not too long.
+
+    Raises:
+        TooLarge: when it is longer than `max_chars`.
+        ProtocolError: when it is empty and may not be, or holds control characters.
+    """
+    if len(value) > max_chars:
+        raise TooLarge(f"{field} has {len(value)} characters, at most {max_chars} are allowed.")
+    if not value and not empty:
+        raise ProtocolError(f"{field} is empty.")
+    if not value.isprintable():
+        raise ProtocolError(f"{field} holds characters that cannot be printed.")
+    return value
+
+
+def check_bytes(value: bytes, field: str, *, max_bytes: int) -> bytes:
+    """Return bytes that are not too many."""
+    if len(value) > max_bytes:
+        raise TooLarge(f"{field} has {len(value)} bytes, at most {max_bytes} are allowed.")
+    return value
+
+
+def check_exact(value: bytes, field: str, *lengths: int) -> bytes:
+    """Return bytes whose length is one of `lengths`."""
+    if len(value) not in lengths:
+        expected = " or ".join(str(length) for length in lengths)
+        raise ProtocolError(f"{field} has {len(value)} bytes, expected {expected}.")
+    return value
+
+
+def check_client_id(value: str, field: str) -> ClientId:
+    """Return a client's fingerprint: 64 lower-case hexadecimal characters."""
+    if not CLIENT_ID.fullmatch(value):
+        raise ProtocolError(f"{field} is no client id of 64 hexadecimal characters.")
+    return ClientId(value)
+
+
+def check_number(value: int, field: str, *, maximum: int = MAX_NUMBER) -> int:
+    """Return a number between 0 and `maximum`.
+
+    Raises:
+        ProtocolError: it is another; no honest peer's limits have to do with it.
+    """
+    if not 0 <= value <= maximum:
+        raise ProtocolError(f"{field} is {value}, expected 0 to {maximum}.")
+    return value
+
+
+def check_round(value: int, field: str) -> RoundId:
+    """Return a round's or version's number."""
+    return RoundId(check_number(value, field, maximum=MAX_ROUND))
+
+
+def check_count(count: int, field: str, *, maximum: int) -> None:
+    """Refuse a list of more than `maximum` entries."""
+    if count > maximum:
+        raise TooLarge(f"{field} has {count} entries, at most {maximum} are allowed.")
+
+
+def check_refused(digests: Iterable[bytes], field: str) -> frozenset[bytes]:
+    """Return the digests of snapshots that a client refused."""
+    found = list(digests)
+    check_count(len(found), field, maximum=MAX_REFUSED)
+    return frozenset(check_exact(digest, field, 32) for digest in found)
+
+
+def check_paused(cells: Iterable[int], field: str) -> tuple[int, ...]:
+    """Return the numbers of paused cells, which are in ascending order."""
+    found = tuple(cells)
+    check_count(len(found), field, maximum=MAX_PAUSED)
+    if found != tuple(sorted(set(found))) or not all(found):
+        raise ProtocolError(f"{field} is no list of cells in ascending order.")
+    return found
+
+
+def check_seconds(value: float, field: str) -> float:
+    """Return a duration that is a finite number and not negative."""
+    if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
+        raise ProtocolError(f"{field} is {value}, expected seconds from 0 to {MAX_SECONDS:.0f}.")
+    return value
+
+
+def check_kind(value: str, field: str) -> RoundKind:
+    """Return a round's kind."""
+    kinds: tuple[RoundKind, ...] = get_args(RoundKind)
+    for kind in kinds:
+        if kind == value:
+            return kind
+    raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(kinds)}.")
+
+
+def check_step(value: str, field: str) -> str:
+    """Return the name of a step; whether a round has it, its protection knows."""
+    if not STEP.fullmatch(value):
+        raise ProtocolError(f"{field} is {value[:20]!r}, expected the name of a step.")
+    return value
+
+
+def check_code(value: str, field: str) -> str:
+    """Return an error's code, be it of a later release; empty for none."""
+    if value and not CODE.fullmatch(value):
+        raise ProtocolError(f"{field} is {value[:20]!r}, expected the code of an error.")
+    return value
+
+
+def check_version(value: str, field: str, *, here: str = "this fedrec") -> str:
+    """Return a protocol version whose major number is ours.
+
+    Args:
+        here: who speaks ours, for the error.
+
+    Raises:
+        ProtocolError: when it is no version.
+        VersionMismatch: when the peer speaks another major version.
+    """
+    found = VERSION.fullmatch(value)
+    if not found:
+        raise ProtocolError(f"{field} is {value[:20]!r}, expected a version such as 1.0.")
+    if int(found[1]) != int(PROTOCOL_VERSION.partition(".")[0]):
+        raise VersionMismatch(
+            f"{field} is {value}, {here} speaks {PROTOCOL_VERSION}.",
+            remedy="Install the same fedrec version on both sides.",
+        )
+    return value
+
 
 MAX_DOCUMENT_BYTES = 1024 * 1024
 MAX_PART_BYTES = 4 * 1024 * 1024
@@ -90,3 +230,26 @@ DocumentPart = Annotated[bytes, partial(check_bytes, max_bytes=MAX_PART_BYTES)]
 StepBody = Annotated[bytes, partial(check_bytes, max_bytes=MAX_STEP_BYTES)]
 Cells = Annotated[tuple[int, ...], check_paused]
 BehindIt = Annotated[bytes, behind_it]
+
+
+UNSAID = bytes(32)
+"""In place of a digest about which a statement says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedRows:
+    """The item rows that vectors cover, for those who must not know which they are.
+
+    Attributes:
+        n_rows: how many there are, the padding of zeros included; 0 where nothing is trained.
+        digest: of the list of their items, 32 bytes; keyed by the group key where the coordinator
+            must not know whether it guessed the list. `UNSAID` where every item has its row.
+    """
+
+    n_rows: int
+    digest: bytes
+
+    @classmethod
+    def whole(cls, n_items: int) -> StatedRows:
+        """Return the rows of vectors that cover the catalogue."""
+        return cls(n_rows=n_items, digest=UNSAID)

@@ -1,7 +1,14 @@
-"""How calls are made, over which channel: once, with a deadline, never forever; how they fail."""
+"""How calls are made, over which channel: once, with a deadline, never forever; how they fail.
+
+Errors are gRPC statuses, by one table: a stable code, and no more than a peer may know. A status
+carries the error's public sentence. The full message follows only where it is about the peer's own
+input (`safe`); otherwise an incident id leads to it in the log.
+"""
 
 from __future__ import annotations
 
+import re
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +17,230 @@ from typing import Any
 
 import grpc
 
-from fedrec.errors import ProtocolError, Unreachable
-from fedrec.identity.certificates import Credentials
-from fedrec.listening import is_own_address, split_address
+from fedrec.errors import (
+    ERRORS,
+    FedrecError,
+    InternalError,
+    InvitationUsed,
+    NotInRoster,
+    PlanMismatch,
+    ProtocolError,
+    RefusedError,
+    TooLarge,
+    Unreachable,
+    VersionMismatch,
+)
+from fedrec.identity.certificates import Credentials, dates_of
+from fedrec.listening import is_own_address, proxy_words, split_address
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
-from fedrec.wire.error_status import calling
-from fedrec.wire.limits import MAX_MESSAGE_BYTES
+from fedrec.wire.fields import MAX_MESSAGE_BYTES
+
+CODE_KEY = "fedrec-code"
+INCIDENT_KEY = "fedrec-incident"
+EPOCH_KEY = "fedrec-epoch"
+_EPOCH_DIGITS = 9
+MAX_ERROR_BYTES = 2_000
+"""HTTP/2 headers are limited to 8 KiB, and gRPC writes a byte outside ASCII as three."""
+
+STATUS: dict[str, grpc.StatusCode] = {
+    code: grpc.StatusCode[kind.grpc_status] for code, kind in ERRORS.items()
+}
+
+# What gRPC itself, a proxy or a service without fedrec's code says.
+FOREIGN: dict[grpc.StatusCode, type[FedrecError]] = {
+    grpc.StatusCode.UNAVAILABLE: Unreachable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unreachable,
+    grpc.StatusCode.CANCELLED: Unreachable,
+    grpc.StatusCode.UNAUTHENTICATED: RefusedError,
+    grpc.StatusCode.PERMISSION_DENIED: RefusedError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: TooLarge,
+    grpc.StatusCode.UNIMPLEMENTED: VersionMismatch,
+}
+REMEDIES: dict[type[FedrecError], str] = {
+    Unreachable: "Check the address, that the coordinator runs and which authority it is of; a "
+    "client's own settings are client.coordinator, client.authority_key and client.certificate.",
+    VersionMismatch: "Install the same fedrec version on both sides.",
+    PlanMismatch: "Compare the settings. If they are equal, install the release of fedrec that the "
+    "coordinator has (`fedrec --version`): releases that train otherwise can't share a run.",
+    InvitationUsed: "A kit is for one machine: start the client where this kit was started first. "
+    "Where that was nobody of yours, tell the data owners; another client needs a kit of its own "
+    "(`fedrec provision --add NAME`).",
+    InternalError: "Look for it in the coordinator's log.",
+}
+
+_START = (
+    "Check that the coordinator runs there, and the address; a client's own is client.coordinator."
+)
+_AUTHORITY = (
+    "Check the address, and that the key authority's file is the present one's "
+    "(client.authority_key of a client, --operator of an operator)."
+)
+_DATES = (
+    "Check this machine's clock. If it is right, the coordinator needs a new certificate from the "
+    "key authority (`fedrec keys rotate --host NAME`)."
+)
+_CLOCKS = "Check the coordinator's clock, and look into its log."
+_CLOSED = "failed to connect to all addresses.*(Socket closed|Connection reset|Broken pipe)"
+"""Of a handshake, where gRPC's server refuses a certificate: without an alert that says why."""
+_CONNECTIONS: tuple[tuple[str, str, str], ...] = (
+    ("HTTP proxy returned", "The proxy refused to connect.", "Ask who runs the proxy."),
+    ("Connection refused", "Connection refused: nothing listens at the address.", _START),
+    ("hostname lookup|DNS resolution", "No machine by that name is known here.", _START),
+    ("[Tt]imed out|Timeout|unreachable|No route", "The address does not answer.", _START),
+    (
+        "certificate has expired",
+        "The handshake failed: by this machine's clock the coordinator's certificate has expired.",
+        _DATES,
+    ),
+    (
+        "certificate is not yet valid",
+        "The handshake failed: by this machine's clock the coordinator's certificate is not valid "
+        "yet.",
+        _DATES,
+    ),
+    (
+        "certificate signature failure|issuer certificate|self.signed certificate",
+        "The handshake failed: another authority issued the coordinator's certificate.",
+        _AUTHORITY,
+    ),
+    (
+        "Hostname Verification",
+        "The handshake failed: the coordinator's certificate is for another host.",
+        "Call a host that is in the certificate; a client's own setting is client.coordinator. "
+        "`fedrec keys rotate --host NAME` makes a certificate for another one.",
+    ),
+    (
+        "certificate purpose",
+        "The handshake failed: the certificate at the address is no coordinator's.",
+        _AUTHORITY,
+    ),
+    (_CLOSED, "The handshake failed: the other side closed the connection.", _AUTHORITY),
+    ("andshake failed", "The handshake failed.", _AUTHORITY),
+    ("Socket closed|Connection reset|Broken pipe|GOAWAY", "The connection was closed.", _START),
+)
+"""What is known of a connection that failed, by gRPC's own words, which are about its insides."""
+
+
+def new_incident() -> str:
+    """Return an id under which a log entry and an answer can be matched."""
+    return secrets.token_hex(8)
+
+
+def to_details(
+    error: BaseException, *, incident: str = ""
+) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """Return how an error is told to a peer.
+
+    Args:
+        error: what was raised; anything but a FedrecError is told as an internal error.
+        incident: the id that the log has; made here when empty. Safe errors go without.
+
+    Returns:
+        The status code, the message and the trailing metadata.
+    """
+    kind = type(error) if isinstance(error, FedrecError) else InternalError
+    code = kind.code if kind.code in STATUS else InternalError.code
+    status = STATUS[code]
+    if isinstance(error, FedrecError) and error.safe:
+        return status, _shortened(f"{kind.public} {error}"), ((CODE_KEY, code),)
+    metadata = [(CODE_KEY, code), (INCIDENT_KEY, incident or new_incident())]
+    if isinstance(error, NotInRoster) and error.epoch:
+        metadata.append((EPOCH_KEY, str(error.epoch)))
+    return status, ERRORS[code].public, tuple(metadata)
+
+
+@contextmanager
+def calling(address: str, own: Credentials) -> Iterator[None]:
+    """Turn gRPC's errors into ours, and name the proxy that may be what fails.
+
+    Args:
+        address: whom the call is to.
+        own: what the peer was shown.
+
+    Raises:
+        FedrecError: what the peer told, or why it told nothing.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        found = from_rpc_error(error, own)
+        if type(found) is Unreachable and not found.incident:
+            found.message = f"{found.message} {proxy_words(address)}".strip()
+        raise found from error
+
+
+def from_rpc_error(error: grpc.RpcError, own: Credentials | None = None) -> FedrecError:
+    """Return the error that a peer told, or the one that explains why it told nothing.
+
+    Args:
+        own: what the peer was shown.
+    """
+    metadata = _metadata(error)
+    status = error.code() if isinstance(error, grpc.Call) else None
+    told = error.details() if isinstance(error, grpc.Call) else None
+    message = _printable(told or "") or "The call failed without a message."
+    kind = ERRORS.get(metadata.get(CODE_KEY, ""))
+    if kind is None:
+        kind = FOREIGN.get(status, InternalError)
+        if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+            message = f"{kind.public} It did not answer in time."
+        elif status is grpc.StatusCode.UNAVAILABLE:
+            return _no_connection(message, own)
+        else:
+            message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
+    incident = _printable(metadata.get(INCIDENT_KEY, ""))[:64]
+    if incident:
+        message = f"{message} (incident {incident})"
+    remedy = REMEDIES.get(kind, "")
+    found = kind(message.removesuffix(f" {remedy}"), remedy=remedy)
+    found.incident = incident
+    if isinstance(found, NotInRoster):
+        epoch = metadata.get(EPOCH_KEY, "")[:_EPOCH_DIGITS]
+        found.epoch = int(epoch) if epoch.isdecimal() else 0
+    return found
+
+
+def _no_connection(said: str, own: Credentials | None) -> Unreachable:
+    """Return why there is no connection, in our words."""
+    for words, message, remedy in _CONNECTIONS:
+        if re.search(words, said):
+            why, what_to_do = ("", "") if words != _CLOSED or own is None else _refusal_of(own)
+            return Unreachable(f"{message}{why}", remedy=what_to_do or remedy)
+    return Unreachable(Unreachable.public, remedy=REMEDIES[Unreachable])
+
+
+def _refusal_of(own: Credentials) -> tuple[str, str]:
+    """Return why a coordinator may refuse a certificate, and what to do, as far as it is known.
+
+    The coordinator's own certificate was accepted before: its authority is the caller's.
+    """
+    try:
+        own.check("The certificate that it was shown")
+    except FedrecError as error:
+        return f" {error.message}", error.remedy
+    return (
+        " By this machine's clock the certificate that it was shown is valid, "
+        f"{dates_of(own.certificate)}, and its authority is the right one. So it is out of date by "
+        "the coordinator's clock, or the coordinator is stopping.",
+        _CLOCKS,
+    )
+
+
+def _metadata(error: grpc.RpcError) -> dict[str, str]:
+    pairs = (error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else ()
+    return {key: value for key, value in pairs if isinstance(value, str)}
+
+
+def _shortened(message: str) -> str:
+    return message.encode()[:MAX_ERROR_BYTES].decode(errors="ignore")
+
+
+def _printable(message: str) -> str:
+    """Return a peer's text without what could forge lines of a log or steer a terminal."""
+    kept = "".join(c if c.isprintable() else " " for c in message[:MAX_ERROR_BYTES])
+    return kept.strip()
+
 
 CLOSING_SECONDS = 2.0
 

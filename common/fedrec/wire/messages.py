@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar
 from fedrec.ids import RoundId, canonical, digest
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import (
+    PROTOCOL_VERSION,
+    UNSAID,
     BehindIt,
     Cells,
     Client,
@@ -23,17 +25,17 @@ from fedrec.wire.fields import (
     Reason,
     Refusal,
     Round,
+    RoundKind,
     RowCount,
     Seconds,
     Signature,
+    StatedRows,
     StepBody,
     StepName,
     Version,
     check_contributions,
     check_reports,
 )
-from fedrec.wire.limits import PROTOCOL_VERSION, RoundKind
-from fedrec.wire.stated_rows import UNSAID, StatedRows
 
 __all__ = [
     "NOTHING",

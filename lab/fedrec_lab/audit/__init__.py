@@ -13,12 +13,12 @@ from fedrec.data.splits import UserSplit
 from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.schema import Plan
 from fedrec_lab.audit.sketches import audit_sketches
-from fedrec_lab.audit.sums import AuditReport, Finding, audit_pairs, audit_rows
+from fedrec_lab.audit.sums import AuditCount, AuditReport, audit_pairs, audit_rows
 
 __all__ = [
     "AUDITS",
+    "AuditCount",
     "AuditReport",
-    "Finding",
     "audit",
     "audit_pairs",
     "audit_rows",

@@ -36,7 +36,7 @@ _HALVINGS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditedDelta:
     """One delta: what was promised for a round, and what the attacker achieved at least."""
 
     delta: float
@@ -65,7 +65,7 @@ class CanaryReport:
     present: float
     absent: float
     deviation: float
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditedDelta, ...]
 
     @property
     def holds(self) -> bool:
@@ -110,7 +110,7 @@ def audit_noise(
         absent=float(absent.mean()) / unit,
         deviation=float(absent.std()) / unit,
         findings=tuple(
-            Finding(
+            AuditedDelta(
                 delta=delta,
                 claimed=_claimed(layout.mechanism, delta),
                 audited=max(

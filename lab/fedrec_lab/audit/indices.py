@@ -171,7 +171,7 @@ def leak_of(guesses: list[tuple[NDArray[np.int64], NDArray[np.int64]]], n_rounds
 
 def _sent(plan: Plan, n_items: int) -> str:
     from fedrec.updates import UPDATES
-    from fedrec.updates.topk import TopK
+    from fedrec.updates.compressed import TopK
 
     dim = int(getattr(plan.algorithm, "dim", 0))
     if plan.update.structure == TopK.name and dim:

@@ -27,7 +27,7 @@ from fedrec.algorithms.sketched_weights import drawn_directions, orthonormal
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import Plan
-from fedrec_lab.audit.sums import AuditReport, Finding, pair_counts_of
+from fedrec_lab.audit.sums import AuditCount, AuditReport, pair_counts_of
 
 _MOST_ROWS = 128
 _MOST_ENTRIES = 64
@@ -191,7 +191,7 @@ def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     )
 
 
-def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[Finding]:
+def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[AuditCount]:
     """Say what was decoded at one number of directions."""
     upper = np.triu(np.ones(gram.shape, dtype=np.bool_), 1)
     few = max(least, _SMALL)
@@ -203,18 +203,18 @@ def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[Findi
     alone = int((upper & (gram == 1) & told).sum())
     share = 100.0 * n_told / n_small if n_small else 0.0
     return [
-        Finding(
+        AuditCount(
             key=f"rows_decoded_at_{dim}",
             count=len(found.rows),
             sentence=f"rows are decoded exactly with algorithm.dim = {dim}",
         ),
-        Finding(
+        AuditCount(
             key=f"small_pairs_decoded_at_{dim}",
             count=n_told,
             sentence=f"pairs that fewer than {few} users hold together are known by that, "
             f"{share:.1f} % of all {n_small}",
         ),
-        Finding(
+        AuditCount(
             key=f"pairs_of_one_user_decoded_at_{dim}",
             count=alone,
             sentence="pairs among the decoded ones are held together by exactly one user",

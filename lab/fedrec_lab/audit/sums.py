@@ -33,7 +33,7 @@ from fedrec.plan.schema import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditCount:
     """A number and what it counts.
 
     Attributes:
@@ -65,7 +65,7 @@ class AuditReport:
     n_active: int
     minimum_item_users: int
     determined: tuple[UserId, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditCount, ...]
     advice: str
 
 
@@ -105,22 +105,22 @@ def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
         minimum_item_users=least,
         determined=tuple(users.user_ids[index] for index in exposed),
         findings=(
-            Finding(
+            AuditCount(
                 key="fewest_holders",
                 count=fewest,
                 sentence="users hold the rarest item whose row is released",
             ),
-            Finding(
+            AuditCount(
                 key="items_kept_back",
                 count=int(rare.sum()),
                 sentence=f"items have fewer than {least} holders; their rows are never released",
             ),
-            Finding(
+            AuditCount(
                 key="items_of_one_user",
                 count=int((holders == 1).sum()),
                 sentence="items are held by exactly one user",
             ),
-            Finding(
+            AuditCount(
                 key="users_alone_with_an_item",
                 count=len(single),
                 sentence="users are the only holder of an item: with "
@@ -210,27 +210,27 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
         minimum_item_users=least,
         determined=tuple(users.user_ids[index] for index in np.nonzero(determined)[0]),
         findings=(
-            Finding(
+            AuditCount(
                 key="determined_directly",
                 count=int(inferred.directly.sum()),
                 sentence="of them at once, the others only after these were taken away",
             ),
-            Finding(
+            AuditCount(
                 key="determined_completely",
                 count=int(whole.sum()),
                 sentence="of them have no other training item: this is all of it",
             ),
-            Finding(
+            AuditCount(
                 key="users_with_a_pair_alone",
                 count=int(inferred.alone.sum()),
                 sentence="users hold a pair of items, or an item, that nobody else holds",
             ),
-            Finding(
+            AuditCount(
                 key="pairs_of_one_user",
                 count=int(single),
                 sentence="pairs of items are held together by exactly one user",
             ),
-            Finding(
+            AuditCount(
                 key="items_of_one_user",
                 count=int((np.diag(gram) == 1).sum()),
                 sentence="counted items are held by exactly one user",

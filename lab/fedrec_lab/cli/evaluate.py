@@ -34,7 +34,7 @@ from fedrec_lab.cli.simulate import seeds_of
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Protocol
     from fedrec.settings.schema import Settings
-    from fedrec_lab.comparison.comparing import Comparison, Job, Listener
+    from fedrec_lab.comparison.comparing import Comparison, ComparisonJob, Listener
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.result import SimulationResult
 
@@ -146,9 +146,9 @@ def evaluate(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
+    from fedrec.environment import provenance_of
     from fedrec.extras import require
     from fedrec.plan.layout import training_modules
-    from fedrec.provenance import provenance_of
     from fedrec.settings.loading import load_settings
     from fedrec_lab.comparison.comparing import compare
 
@@ -272,7 +272,7 @@ class _Lines:
     def __init__(self) -> None:
         self._said = 0.0
 
-    def begin(self, number: int, n_jobs: int, job: Job) -> None:
+    def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
         self._said = time.monotonic()
         typer.echo(f"{number}/{n_jobs}  {job.text}", err=True)
 
@@ -293,7 +293,7 @@ def _progress() -> Iterator[Listener]:
         class Bar:
             text = ""
 
-            def begin(self, number: int, n_jobs: int, job: Job) -> None:
+            def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
                 self.text = job.text
                 update(completed=number - 1, total=n_jobs, text=job.text)
 

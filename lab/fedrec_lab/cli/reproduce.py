@@ -14,7 +14,7 @@ from fedrec.cli.terminal import INTERRUPTED, AsJson, count_of, print_json, print
 from fedrec_lab.cli.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
-    from fedrec_lab.papers.comparison import Comparison
+    from fedrec_lab.papers.comparison import MeasuredRow
     from fedrec_lab.papers.reproduction import Request
 
 
@@ -130,7 +130,7 @@ def _run(request: Request, folder: Path, accept_other_arithmetic: bool, as_json:
         raise typer.Exit(INTERRUPTED)
 
 
-def _print(found: Comparison) -> None:
+def _print(found: MeasuredRow) -> None:
     print_table(found.table(), headers=found.headings())
     for sentence in found.sentences():
         typer.echo(sentence)

@@ -92,7 +92,7 @@ def run_seeds(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
-    from fedrec.provenance import provenance_of
+    from fedrec.environment import provenance_of
     from fedrec_lab.cli.round_progress import round_text
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.seeds import settings_of_seeds, simulate_seeds
@@ -241,7 +241,7 @@ def simulate(
     references and the protocol paper.
     """
     from fedrec.cli.data_options import echo_note
-    from fedrec.cli.private_pricing import private_price
+    from fedrec.cli.pricing import tables_price, tables_rows
     from fedrec.data.source import read_users
     from fedrec.extras import require
     from fedrec.plan.algorithm import algorithm_warnings
@@ -292,9 +292,9 @@ def simulate(
         raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
-    private = private_price(settings, len(users), len(catalogue))
-    if private.disk_bytes:
-        for what, how in private.rows():
+    private = tables_price(settings, len(users), len(catalogue))
+    if private.facts["disk_bytes"]:
+        for what, how in tables_rows(private):
             typer.echo(f"{what}: {how}", err=True)
     if resume is not None:
         run = RunFolder.open(resume)

@@ -18,9 +18,9 @@ from fedrec.plan.rows import Cells, cells_in_use
 from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.measurement import (
     Measurement,
+    MeasurementStopped,
+    MethodTask,
     Parts,
-    Stopped,
-    Task,
     draws_negatives,
     measurements_of,
     protocol_groups,
@@ -35,7 +35,7 @@ from fedrec_lab.simulation.runner import given_or_read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ComparisonJob:
     """One method with some seeds under protocols that share a training.
 
     Attributes:
@@ -66,7 +66,7 @@ class Comparison:
 class Listener(Shape):
     """Is told how far a comparison is."""
 
-    def begin(self, number: int, n_jobs: int, job: Job) -> None:
+    def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
         """A job begins; numbers count from 1."""
 
     def tell(self, text: str) -> None:
@@ -74,7 +74,7 @@ class Listener(Shape):
 
 
 class _Silent:
-    def begin(self, number: int, n_jobs: int, job: Job) -> None:
+    def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
         pass
 
     def tell(self, text: str) -> None:
@@ -86,7 +86,7 @@ def jobs_of(
     protocols: tuple[Protocol, ...],
     seeds: tuple[int, ...],
     references: tuple[str, ...],
-) -> list[Job]:
+) -> list[ComparisonJob]:
     """Return what has to be measured, the run's own algorithm first.
 
     Raises:
@@ -120,10 +120,10 @@ def jobs_of(
 
 def _job(
     reference: str, method: str, protocols: tuple[Protocol, ...], seeds: tuple[int, ...]
-) -> Job:
+) -> ComparisonJob:
     under, numbers = "+".join(protocols), "+".join(map(str, seeds))
     word = "seed" if len(seeds) == 1 else "seeds"
-    return Job(
+    return ComparisonJob(
         reference=reference,
         protocols=protocols,
         seeds=seeds,
@@ -187,7 +187,7 @@ def compare(
         if known is not None:
             found += known
             continue
-        task = Task(
+        task = MethodTask(
             settings=settings,
             catalogue=catalogue,
             users=users,
@@ -202,11 +202,11 @@ def compare(
         )
         try:
             if stop():
-                raise Stopped
+                raise MeasurementStopped
             listener.begin(number, len(jobs), job)
             method = REFERENCES[job.reference]() if job.reference else _Own(trained)
             measured = method.measure(task)
-        except Stopped:
+        except MeasurementStopped:
             finished = False
             break
         except (SettingsError, TrainingError) as error:
@@ -238,7 +238,7 @@ class _Own(Reference):
     def __init__(self, trained: Callable[[SimulationResult], None] | None = None) -> None:
         self._trained = trained
 
-    def measure(self, task: Task) -> list[Measurement]:
+    def measure(self, task: MethodTask) -> list[Measurement]:
         """Train once for each seed; see `Reference.measure`."""
         found: list[Measurement] = []
         for seed in task.seeds:

@@ -28,7 +28,7 @@ from fedrec_lab.simulation.result import SimulationResult
 from fedrec_lab.simulation.runner import simulate
 
 
-class Stopped(Exception):
+class MeasurementStopped(Exception):
     """Somebody asked to stop, and what was reached is saved."""
 
 
@@ -53,7 +53,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class MethodTask:
     """Data, protocols and seeds for one method.
 
     Attributes:
@@ -67,7 +67,7 @@ class Task:
         accept_other_arithmetic: whether a training that was interrupted goes on where training
             rounds otherwise.
         tell: called with a short text whenever something was reached.
-        stop: asked now and then; a method that sees it true raises `Stopped`.
+        stop: asked now and then; a method that sees it true raises `MeasurementStopped`.
     """
 
     settings: Settings
@@ -209,14 +209,14 @@ def further_protocols(plan: Plan, *, n_users: int, n_items: int) -> tuple[Protoc
     return tuple(protocol for protocol in honest if protocol != own)
 
 
-def train(task: Task, settings: Settings, seed: int) -> SimulationResult:
+def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
     """Run a federation with one seed, measured under all of a task's protocols.
 
     Args:
         settings: what trains; its protocol and seed are replaced by the task's.
 
     Raises:
-        Stopped: the task's `stop` said so; with a folder the training goes on from there.
+        MeasurementStopped: the task asked to stop; with a folder the training can be resumed.
         TrainingError: it diverged.
     """
     plan_protocol = task.protocols[0]
@@ -249,7 +249,7 @@ def train(task: Task, settings: Settings, seed: int) -> SimulationResult:
         stop=task.stop,
     )
     if not result.finished:
-        raise Stopped
+        raise MeasurementStopped
     return result
 
 

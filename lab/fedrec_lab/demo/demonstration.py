@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.data import partition_users
+from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.extras import require
@@ -24,16 +25,15 @@ from fedrec.plan.layout import protection_modules, protection_of
 from fedrec.plan.privacy import trust_statement
 from fedrec.plan.rows import cells_in_use, cells_of_roster
 from fedrec.plan.schema import Plan
-from fedrec.provenance import provenance_of
 from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.wire import WireReport, audit_wire
 from fedrec_lab.demo.further_runs import (
-    Comparison,
     RoundCosts,
     SecondAct,
+    UnencryptedRun,
     Verdict,
     announce,
     exported_models,
@@ -168,7 +168,7 @@ class _Outcome:
     costs: RoundCosts
     bars: tuple[SizeBar, ...]
     exposure: WireReport
-    comparison: Comparison | None
+    comparison: UnencryptedRun | None
     verdict: Verdict | None
     second: SecondAct | None
     recommendations: dict[str, Any]
@@ -269,7 +269,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     return folder.path
 
 
-def _compare(workspace: Workspace, data: DemoData, console: Console) -> Comparison:
+def _compare(workspace: Workspace, data: DemoData, console: Console) -> UnencryptedRun:
     plan, names = workspace.plan, [path.parent.name for path in workspace.parties.clients]
     # In the order in which `provision` dealt users out to them.
     names.sort(key=lambda name: int(name.rpartition("-")[2]))

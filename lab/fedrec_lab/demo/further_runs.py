@@ -18,12 +18,12 @@ from rich.text import Text
 
 from fedrec.child_process import child_command
 from fedrec.data import leave_one_out
+from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.model.state import SharedState
 from fedrec.plan.rows import Cells
 from fedrec.plan.schema import Plan
-from fedrec.provenance import provenance_of
 from fedrec.recommender import MODEL_NAME, ModelFile
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
@@ -111,7 +111,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class UnencryptedRun:
     """What the federation reaches in one process and without encryption.
 
     Attributes:
@@ -163,7 +163,7 @@ def run_comparison(
     *,
     n_clients: int = 1,
     cells: Cells = (),
-) -> Comparison:
+) -> UnencryptedRun:
     """Run a plan's federation in this process, without encryption.
 
     Args:
@@ -186,7 +186,7 @@ def run_comparison(
     report = result.best_report
     if report is None or report.test is None:
         raise TrainingError("The comparison measured nothing: no user has a held-out item.")
-    return Comparison(
+    return UnencryptedRun(
         test=report.test,
         rounds=result.rounds,
         best=result.best.shared,

@@ -103,7 +103,7 @@ _NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class MeasuredRow:
     """A row with what was measured of it.
 
     Attributes:

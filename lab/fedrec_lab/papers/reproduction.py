@@ -15,18 +15,18 @@ from fedrec.data.readers import read_interactions
 from fedrec.data.reading import Reading
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.durable import write_whole
+from fedrec.environment import provenance_of
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.formats import check_run_folder
 from fedrec.plan.schema import Plan
-from fedrec.provenance import provenance_of
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
 from fedrec.training.device import choose_device
 from fedrec_lab.comparison.measurement import draws_negatives, protocol_groups
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named
-from fedrec_lab.papers.comparison import Comparison, Measured
+from fedrec_lab.papers.comparison import Measured, MeasuredRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
@@ -342,7 +342,7 @@ def reproduce_rows(
     watch: Watch,
     stop: Callable[[], bool],
     accept_other_arithmetic: bool = False,
-) -> tuple[Comparison, ...]:
+) -> tuple[MeasuredRow, ...]:
     """Run what was asked for, and keep the comparison of every row as soon as it is known.
 
     Args:
@@ -357,7 +357,7 @@ def reproduce_rows(
         TrainingError: training diverged.
         StorageError: a file cannot be written.
     """
-    comparisons: list[Comparison] = []
+    comparisons: list[MeasuredRow] = []
     for row in request.rows:
         own = folder / row.name.replace("/", "-")
         own.mkdir(exist_ok=True)
@@ -376,14 +376,14 @@ def reproduce_rows(
         )
         if measured:
             changes = request.changes(row)
-            comparisons.append(Comparison(row=row, measured=measured, changes=changes))
+            comparisons.append(MeasuredRow(row=row, measured=measured, changes=changes))
             _write(comparisons, folder)
         if len(measured) < len(request.protocols) * request.seeds:
             break
     return tuple(comparisons)
 
 
-def _write(comparisons: list[Comparison], folder: Path) -> None:
+def _write(comparisons: list[MeasuredRow], folder: Path) -> None:
     page = "\n".join(
         ["# Published, reproduced and honest", ""] + [c.markdown() for c in comparisons]
     )

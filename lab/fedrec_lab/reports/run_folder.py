@@ -17,12 +17,16 @@ from pydantic import BaseModel
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.durable import write_whole
-from fedrec.environment import describe_environment
+from fedrec.environment import Provenance, describe_environment
 from fedrec.errors import DataError, FedrecError, StorageError
 from fedrec.evaluation.metrics import MetricSums, Rates
-from fedrec.formats import CHECKPOINT_FILE, ENVIRONMENT_NAME, check_run_folder
-from fedrec.provenance import Provenance
-from fedrec.runs_folder import check_runs_folder, no_run_folder
+from fedrec.formats import (
+    CHECKPOINT_FILE,
+    ENVIRONMENT_NAME,
+    check_run_folder,
+    check_runs_folder,
+    no_run_folder,
+)
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.loading import PATHS
 from fedrec.settings.schema import Settings

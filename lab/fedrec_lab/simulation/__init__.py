@@ -1,6 +1,6 @@
 """A whole federation in one process."""
 
-from fedrec_lab.simulation.federation import Federation, round_kind
+from fedrec_lab.simulation.federation import SimulatedFederation, round_kind
 from fedrec_lab.simulation.recording import record_simulation, report_content
 from fedrec_lab.simulation.result import (
     SimulationResult,
@@ -15,8 +15,8 @@ from fedrec_lab.simulation.runner import never, simulate
 from fedrec_lab.simulation.seeds import SeedResult, simulate_seeds
 
 __all__ = [
-    "Federation",
     "SeedResult",
+    "SimulatedFederation",
     "SimulationResult",
     "UserRanks",
     "Version",

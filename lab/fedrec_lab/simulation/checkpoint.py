@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
+from fedrec.environment import Provenance
 from fedrec.errors import SettingsError, StorageError
 from fedrec.folder_lock import FolderLock
 from fedrec.formats import CHECKPOINT_FILE, check_format, format_number
@@ -25,7 +26,6 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.rows import Cells
-from fedrec.provenance import Provenance
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import Version

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedrec.clock import Clock
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
+from fedrec.environment import provenance_of
 from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
@@ -24,7 +25,6 @@ from fedrec.plan.rows import Cells, cells_in_use, held_in_cells
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.protection.rehearsal import check_summands, rehearse
-from fedrec.provenance import provenance_of
 from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Segments
 from fedrec.training.learner import Contribution
@@ -143,7 +143,7 @@ def round_kind(plan: Plan, round_id: int) -> RoundKind:
     return "train" if round_id <= plan.rounds.total + 1 else "evaluate"
 
 
-class Federation:
+class SimulatedFederation:
     """All parties of a simulation and the published model, between two rounds."""
 
     def __init__(

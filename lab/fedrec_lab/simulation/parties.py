@@ -24,7 +24,7 @@ from fedrec.plan.exposure import check_own_floor
 from fedrec.plan.rows import OwnRows, own_rows_of
 from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
 from fedrec.settings.schema import Settings
-from fedrec.training.engines.choosing import engine_of
+from fedrec.training.engines.choosing import executor_of
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner
 from fedrec.wire.messages import RoundKind
@@ -158,7 +158,7 @@ def make_parties(
     """
     client = settings.client
     # Parties train one after the other, in the same processes.
-    engine = engine_of(client.workers, threads=client.threads, folder=scratch)
+    executor = executor_of(client.workers, threads=client.threads, folder=scratch)
     groups = _groups(users, n_clients)
     least = client.minimum_own_item_users
     # Drawn once: over a large catalogue that takes longer than a round.
@@ -176,7 +176,7 @@ def make_parties(
                 # All parties' tables together take no more than one party's would.
                 table_bytes=(client.memory_mib << 20) // n_clients,
                 measure_withheld=True,
-                workers=engine,
+                workers=executor,
                 device_memory_mib=client.device_memory_mib,
                 beside=n_clients,
                 initial=initial,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
+from fedrec.environment import Provenance
 from fedrec.evaluation.chance import no_learning_rates
 from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split
 from fedrec.evaluation.protocols import held_out_ranks
@@ -18,7 +19,6 @@ from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.cautions import protocol_cautions
-from fedrec.provenance import Provenance
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner

@@ -21,7 +21,7 @@ from fedrec.plan.rows import Cells
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
-from fedrec_lab.simulation.federation import Federation
+from fedrec_lab.simulation.federation import SimulatedFederation
 from fedrec_lab.simulation.result import SimulationResult
 
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
@@ -106,7 +106,7 @@ def simulate(
             stack.enter_context(closing(checkpoints)).open()
         federation = stack.enter_context(
             closing(
-                Federation(
+                SimulatedFederation(
                     settings,
                     catalogue,
                     users,
@@ -125,7 +125,7 @@ def simulate(
 
 
 def _run(
-    federation: Federation,
+    federation: SimulatedFederation,
     checkpoints: CheckpointFolder | None,
     on_round: Callable[[RoundReport], None] | None,
     stop: Callable[[], bool],

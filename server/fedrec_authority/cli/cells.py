@@ -90,7 +90,7 @@ def sizes(
     """
     from fedrec.errors import SettingsError
     from fedrec_authority.folder.authority_folder import AuthorityFolder
-    from fedrec_authority.membership.cell_placement import HONEST, size_needed, too_few_honest
+    from fedrec_authority.members.cell_placement import HONEST, size_needed, too_few_honest
 
     share = _share(corrupt_share)
     members = clients or len(AuthorityFolder(into).membership.present)
@@ -180,7 +180,7 @@ def _share(text: str) -> Fraction:
 
 def _counted(size: int) -> dict[str, float]:
     """Return the share of clients that a round counts while some are away."""
-    from fedrec_authority.membership.cell_placement import counted_share
+    from fedrec_authority.members.cell_placement import counted_share
 
     return {absent: counted_share(size, share) for absent, share in _ABSENT.items()}
 

@@ -13,7 +13,7 @@ from fedrec.identity.epoch_secrets import REVEALER_FOLDER
 from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.public import PublicIdentity, fingerprint, read_authority_key
 from fedrec.identity.roster import Roster
-from fedrec_authority.membership.members import Membership
+from fedrec_authority.members.register import MemberRegister
 
 LARGEST_BYTES = 256 * 1024 * 1024
 Content = dict[str, object]
@@ -86,7 +86,7 @@ def _describe(path: Path) -> Content:
         content["what"] = "the authority's private key; never give it away"
         content["authority"] = fingerprint(key)
     elif kind == "fedrec authority membership":
-        membership = Membership.from_json(path.read_bytes(), str(path))
+        membership = MemberRegister.from_json(path.read_bytes(), str(path))
         content["what"] = "the authority's record of members"
         content["last_epoch"] = membership.last_epoch
         content["members"] = len(membership.present)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedrec.identity.epoch import KeyEpoch
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.folder_changes import Renewed
-    from fedrec_authority.membership.members import Membership
+    from fedrec_authority.members.register import MemberRegister
 
 
 AUTHORITY_FOLDER = Path("kits/authority")
@@ -63,9 +63,9 @@ def admit(
 ) -> None:
     """Make an applicant a member of the next epoch, after its id was compared by telephone."""
     from fedrec.identity.public import PublicIdentity
-    from fedrec_authority.membership.members import find
+    from fedrec_authority.members.register import find
 
-    def admitted(folder: AuthorityFolder, now: int) -> tuple[Membership, str]:
+    def admitted(folder: AuthorityFolder, now: int) -> tuple[MemberRegister, str]:
         consent = b""
         if identity is None:
             found, consent = folder.find_joiner(fingerprint)
@@ -87,7 +87,7 @@ def remove(
     """Leave a member out of the next epoch; it keeps what it saw until then."""
     from fedrec.errors import KeysError
 
-    def removed(folder: AuthorityFolder, now: int) -> tuple[Membership, str]:
+    def removed(folder: AuthorityFolder, now: int) -> tuple[MemberRegister, str]:
         found = folder.find_member(fingerprint)
         after = folder.membership.without_member(found.client_id, now)
         if not after.present:
@@ -118,7 +118,7 @@ def replace_member(
 
     successor = PublicIdentity.load(new)
 
-    def replaced(folder: AuthorityFolder, now: int) -> tuple[Membership, str]:
+    def replaced(folder: AuthorityFolder, now: int) -> tuple[MemberRegister, str]:
         before = folder.find_member(old).client_id
         what = f"replaced {before} by {successor.client_id} {successor.label}"
         return folder.membership.with_successor(before, successor, now), what
@@ -211,7 +211,7 @@ def _what_to_carry(folder: AuthorityFolder, renewed: Renewed) -> Iterator[str]:
 
 def _change(
     into: Path,
-    decide: Callable[[AuthorityFolder, int], tuple[Membership, str]],
+    decide: Callable[[AuthorityFolder, int], tuple[MemberRegister, str]],
     no_rotate: bool,
     as_json: bool,
 ) -> None:
@@ -233,7 +233,7 @@ def _change(
 
 
 def tell(
-    into: Path, what: str, made: KeyEpoch | None, membership: Membership, as_json: bool
+    into: Path, what: str, made: KeyEpoch | None, membership: MemberRegister, as_json: bool
 ) -> None:
     """Print what was done to the roster, and what its epoch needs next."""
     from fedrec.identity.authority import EPOCH_FILE

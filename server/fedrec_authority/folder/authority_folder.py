@@ -32,7 +32,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.errors import KeysError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import (
     AUTHORITY_FILE,
     AUTHORITY_FOLDER,
@@ -41,19 +40,19 @@ from fedrec.identity.authority import (
     Authority,
 )
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
-from fedrec.identity.document import Document
+from fedrec.identity.document import Document, read_public
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import REVEALER_FOLDER, RevealerKeys
-from fedrec.identity.key_files import read_public
 from fedrec.identity.public import PublicIdentity, read_authority_key, read_issuer
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.plan.schema import Plan
-from fedrec_authority.membership.cell_placement import cell_size_of
-from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations
-from fedrec_authority.membership.members import Membership, find
-from fedrec_authority.membership.operators import Operators
+from fedrec_authority.folder.opened_sums import OpenedSums
+from fedrec_authority.members.cell_placement import cell_size_of
+from fedrec_authority.members.invitations import INVITATIONS_FILE, Invitations
+from fedrec_authority.members.operators import Operators
+from fedrec_authority.members.register import MemberRegister, find
 
 STATE_FOLDER = "state"
 """Of the revealer, in its folder."""
@@ -104,7 +103,7 @@ class AuthorityFolder:
         return found
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> MemberRegister:
         """Members, plan and the last epoch's number.
 
         Raises:
@@ -118,7 +117,7 @@ class AuthorityFolder:
             if self._roster_numbers
             else "Check --into; `fedrec provision` makes a federation's keys.",
         )
-        return Membership.from_json(raw, str(path))
+        return MemberRegister.from_json(raw, str(path))
 
     @property
     def reveals(self) -> bool:
@@ -152,7 +151,7 @@ class AuthorityFolder:
         """The cells that the revealer paused since the last roster was made."""
         if not (self.revealer.folder / STATE_FOLDER).exists() or self.last_roster is None:
             return ()
-        store = PrivateStore(self.revealer.folder / STATE_FOLDER, read_only=True)
+        store = OpenedSums(self.revealer.folder / STATE_FOLDER, read_only=True)
         if not store.is_bound:
             return ()
         last, state = self.last_roster.epoch, store.state
@@ -174,7 +173,7 @@ class AuthorityFolder:
         rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
         return [int(path.stem) for path in rosters if path.stem.isdecimal()]
 
-    def begin(self, plan: Plan, n_items: int) -> Membership:
+    def begin(self, plan: Plan, n_items: int) -> MemberRegister:
         """Return the membership for a plan, with the members that are known already.
 
         Raises:
@@ -192,7 +191,7 @@ class AuthorityFolder:
             )
         size = cell_size_of(plan)
         if not known:
-            return Membership(plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
+            return MemberRegister(plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
         found, roster = self.membership, self.last_roster
         if roster is not None and roster.partition.cells:
             if not 0 < size <= found.cell_size:

@@ -16,11 +16,18 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from fedrec.errors import KeysError, StorageError
 from fedrec.follower.database import OLDER_FILE, STATE_FILE, check_older, image_of
-from fedrec.follower.stored_state import StoredState
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
-from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.document import (
+    Document,
+    JsonValue,
+    encode_bytes,
+    read_public,
+    replace_secret,
+    write_document,
+    write_public,
+    write_secret,
+)
 from fedrec.identity.epoch_secrets import REVEALER_FOLDER
-from fedrec.identity.key_files import read_public, replace_secret, write_public, write_secret
 from fedrec.ids import canonical
 from fedrec_authority.folder.authority_folder import (
     AUTHORITY_PUBLIC_FILE,
@@ -28,8 +35,9 @@ from fedrec_authority.folder.authority_folder import (
     AuthorityFolder,
 )
 from fedrec_authority.folder.folder_changes import changing
+from fedrec_authority.folder.opened_sums import OpeningState
 from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
-from fedrec_authority.membership.invitations import INVITATIONS_FILE
+from fedrec_authority.members.invitations import INVITATIONS_FILE
 
 KIND = "fedrec authority backup"
 _CONTENT = "fedrec authority folder"
@@ -161,7 +169,7 @@ def _of_run(folder: AuthorityFolder) -> list[JsonValue]:
         if store is None:
             return []
         state = store.state
-        kept = StoredState(
+        kept = OpeningState(
             pin=state.pin,
             epoch=state.epoch,
             version=state.version,

@@ -13,10 +13,16 @@ from fedrec.folder_lock import FolderLock
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, ROSTERS_FOLDER, Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import CERTIFICATE_FILE, hosts_of, key_of, split_certificates
-from fedrec.identity.document import JsonValue, encode_bytes, write_document
+from fedrec.identity.document import (
+    JsonValue,
+    encode_bytes,
+    replace_secret,
+    write_document,
+    write_new_public,
+    write_public,
+)
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import RevealerKeyChanges
-from fedrec.identity.key_files import replace_secret, write_new_public, write_public
 from fedrec.identity.public import PublicIdentity, write_authority_key
 from fedrec.identity.roster import MAX_MEMBERS, Roster
 from fedrec.plan.agreement import plan_from_json
@@ -30,10 +36,10 @@ from fedrec_authority.folder.authority_folder import (
     MEMBERSHIP_FILE,
     AuthorityFolder,
 )
-from fedrec_authority.membership.cell_placement import place, resumed
-from fedrec_authority.membership.invitations import InvitationChanges
-from fedrec_authority.membership.members import Membership
-from fedrec_authority.membership.operators import OperatorChanges
+from fedrec_authority.members.cell_placement import place, resumed
+from fedrec_authority.members.invitations import InvitationChanges
+from fedrec_authority.members.operators import OperatorChanges
+from fedrec_authority.members.register import MemberRegister
 
 FEWEST_SINGLE_USERS = 32
 """Members of a cell at least where exact sums are of one user each."""
@@ -225,7 +231,7 @@ class FolderChanges(AuthorityFolder):
         made.save(self.private)
         return made, True
 
-    def keep(self, membership: Membership) -> None:
+    def keep(self, membership: MemberRegister) -> None:
         """Replace the record of members in one step; only its owner may read it."""
         replace_secret(self.private / MEMBERSHIP_FILE, membership.to_json())
 

@@ -10,24 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.errors import KeysError, StorageError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import ROSTERS_FOLDER
-from fedrec.identity.key_files import read_public, write_new_public
+from fedrec.identity.document import read_public, write_new_public
 from fedrec.identity.roster import Roster
 from fedrec.wire.messages import RevealStatement
 from fedrec.wire.recovery import RecoveryPoint, unpack_headers
 from fedrec_authority.folder.authority_folder import MAX_BYTES, AuthorityFolder
 from fedrec_authority.folder.folder_changes import changing
+from fedrec_authority.folder.opened_sums import OpenedSums
 
 STATE_FOLDER = "state"
 _TRIES = 20
 """A running revealer replaces the files that its state names."""
 
 
-def read_state(folder: AuthorityFolder) -> PrivateStore | None:
+def read_state(folder: AuthorityFolder) -> OpenedSums | None:
     """Return what the revealer knows, to look at beside it; None where it joined no run."""
     path = folder.revealer.folder / STATE_FOLDER
-    store = PrivateStore(path, read_only=True) if path.is_dir() else None
+    store = OpenedSums(path, read_only=True) if path.is_dir() else None
     return store if store is not None and store.is_bound else None
 
 

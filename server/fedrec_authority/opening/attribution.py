@@ -21,14 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError, ProtocolError, RefusedError
-from fedrec.follower.context import RoundContext
-from fedrec.follower.shared_model import SharedModel
 from fedrec.identity.cells import core_among, whole_cells
 from fedrec.ids import ClientId
 from fedrec.plan.rows import fewest_cells
-from fedrec.wire.limits import MAX_PAUSED
+from fedrec.wire.fields import MAX_PAUSED
 from fedrec.wire.messages import Reveal, UploadHeader
-from fedrec_authority.opening.cell_counts import CellCounts, Contributions, open_cell
+from fedrec_authority.opening.cell_counts import (
+    CellCounts,
+    Contributions,
+    OpeningContext,
+    open_cell,
+)
 
 MOST_CELLS = 64
 """A sum of more cells is not taken apart."""
@@ -57,7 +60,7 @@ class CellFindings:
 class Attribution:
     """Finds the cells that make a round's sum unfit."""
 
-    def __init__(self, context: RoundContext[SharedModel], counts: CellCounts) -> None:
+    def __init__(self, context: OpeningContext, counts: CellCounts) -> None:
         self._context = context
         self._counts = counts
         self._membership = context.membership

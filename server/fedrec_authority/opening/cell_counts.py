@@ -13,6 +13,7 @@ until a round counts it. A core that changed is another one and is counted again
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -22,20 +23,26 @@ from safetensors.numpy import load, save
 from fedrec.errors import RefusedError
 from fedrec.follower.context import RoundContext
 from fedrec.follower.membership import Membership
-from fedrec.follower.shared_model import SharedModel
 from fedrec.identity.cells import Cell, whole_cells
 from fedrec.ids import digest
 from fedrec.plan.rows import held_widely
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RoundKind, UploadHeader
-from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_authority.folder.opened_sums import OpenedSums
 
 Contributions = tuple[UploadHeader, ...]
 _KEPT_SETS = 8
 """Sets of cells whose rows are kept; each takes a byte an item."""
 
 Counts = Mapping[str, NDArray[np.int32]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningContext(RoundContext):
+    """What the sums of one run and key epoch are opened with."""
+
+    store: OpenedSums
 
 
 def fetch(link: Link, member: Membership, task: Reveal, header: UploadHeader) -> bytes:
@@ -54,7 +61,7 @@ def fetch(link: Link, member: Membership, task: Reveal, header: UploadHeader) ->
 
 
 def open_cell(
-    context: RoundContext[SharedModel],
+    context: OpeningContext,
     task: Reveal,
     cell: int,
     contributions: Contributions,
@@ -76,8 +83,7 @@ def open_cell(
     for payload in [fetch(context.link, member, task, one) for one in contributions]:
         total.add(payload)
     added = total.finish()
-    sums = OpenedSums(context.store)
-    if not sums.record_cell(task.round, cell, Blob.of(added).digest, core=core):
+    if not context.store.record_cell(task.round, cell, Blob.of(added).digest, core=core):
         raise RefusedError(f"Another sum of cell {cell} was opened for round {task.round}.")
     names = member.tag_names(task.round, contributions) if member.is_tagged else None
     opened = vector.member.reveal(added, len(contributions), names)
@@ -88,7 +94,7 @@ def open_cell(
 class CellCounts:
     """Knows what each cell's core counted in this run, and which rows a sum may have."""
 
-    def __init__(self, context: RoundContext[SharedModel]) -> None:
+    def __init__(self, context: OpeningContext) -> None:
         self._context = context
         self._roster = context.membership.roster
         self._counts: Counts = {}

@@ -20,15 +20,15 @@ from fedrec.errors import (
     FolderInUse,
     KeysError,
     NotInRoster,
+    RefusedError,
     Unreachable,
 )
-from fedrec.follower.context import RoundContext
+from fedrec.follower.catching_up import CatchingUp
 from fedrec.follower.enrolment import enrol
 from fedrec.follower.events import ClientEvent
 from fedrec.follower.membership import Membership
 from fedrec.follower.patient_link import Backoff, Meter, patient_link
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.pull_loop import EpochChanged, PullLoop, Work, why_behind
+from fedrec.follower.pull_loop import EpochChanged, PullLoop, RollbackDetection, Work, why_behind
 from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.follower.shared_model import SharedModel
 from fedrec.follower.stopping import Stopped, StopSwitch
@@ -38,17 +38,18 @@ from fedrec.ids import RoundId
 from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Finished, Reveal
+from fedrec.wire.messages import Finished, PublishedRound, Reveal
 from fedrec_authority.delivery import AuthorityEvent, EventName
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.folder_changes import changing
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.folder.recovery import former_rosters
-from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_authority.opening.cell_counts import OpeningContext
 from fedrec_authority.opening.sum_opening import SumOpening
 
 
 def continue_chain(
-    link: Link, membership: Membership, store: PrivateStore, folder: AuthorityFolder
+    link: Link, membership: Membership, store: OpenedSums, folder: AuthorityFolder
 ) -> None:
     """Learn what was said last, before the first statement of a process or an epoch.
 
@@ -60,7 +61,7 @@ def continue_chain(
         AuthorityIsOld: a revealer said it that this folder does not know, or a newer copy of it.
         BadSignature: the coordinator made it up.
     """
-    opened, head = OpenedSums(store), store.state.head
+    head = store.state.head
     shown = link.federation(membership.client_id).statement
     if shown is None or (head is not None and head.sequence >= shown.sequence):
         return
@@ -88,8 +89,8 @@ def continue_chain(
     active = {cell.id for cell in present.partition.cells if cell.state == "active"}
     unknown = active.intersection(shown.paused).difference(known_before)
     if unknown:
-        opened.keep_paused(unknown)
-    opened.record_statement(shown)
+        store.keep_paused(unknown)
+    store.record_statement(shown)
 
 
 _TOLD: dict[str, EventName] = {
@@ -167,7 +168,7 @@ class Revealer:
 
     def _run(self) -> None:
         try:
-            with PrivateStore(self._state, setting="--into") as store:
+            with OpenedSums(self._state, setting="--into") as store:
                 told = ""
                 while True:
                     try:
@@ -196,7 +197,7 @@ class Revealer:
             # Told in the thread that waits.
             self._error = None if self._stop.requested else error
 
-    def _work(self, store: PrivateStore) -> None:
+    def _work(self, store: OpenedSums) -> None:
         """Open the sums of one key epoch, to its end or the run's."""
         membership = self._enrolled(store)
         try:
@@ -206,7 +207,7 @@ class Revealer:
             with changing(self._folder) as folder:
                 folder.revealer.destroy_before(membership.epoch)
             half = ServerHalf(membership.plan, len(membership.catalogue))
-            context = RoundContext(
+            context = OpeningContext(
                 membership=membership,
                 link=self._link,
                 model=SharedModel(membership, half, store),
@@ -221,7 +222,7 @@ class Revealer:
         if not isinstance(ended, EpochChanged):
             self._await_resumption(membership, store.state.version)
 
-    def _enrolled(self, store: PrivateStore) -> Membership:
+    def _enrolled(self, store: OpenedSums) -> Membership:
         """Enrol in the coordinator's epoch, as soon as its secret key is here.
 
         In a folder that was restored there is none until a new epoch was made and delivered.
@@ -246,7 +247,7 @@ class Revealer:
             self._backoff.pause(attempt)
             attempt += 1
 
-    def _bind(self, store: PrivateStore, membership: Membership) -> None:
+    def _bind(self, store: OpenedSums, membership: Membership) -> None:
         pin = RunPin(
             federation=membership.federation,
             run=membership.run,
@@ -296,6 +297,20 @@ class Revealer:
         )
 
 
+class _CatchingUp(CatchingUp):
+    """Takes what is published, unless it is not what was opened here."""
+
+    _store: OpenedSums
+
+    def _check_known(self, found: PublishedRound, manifest: bytes) -> None:
+        opened = self._store.state.revealed_as(found.round)
+        if opened is not None and (opened.kept or opened.manifest_digest) != manifest:
+            raise RefusedError(
+                f"Round {found.round} was published with other contributions than those that "
+                "were opened here."
+            )
+
+
 class _Session(PullLoop):
     """The key authority's work: follow what is published, and open sums.
 
@@ -304,14 +319,22 @@ class _Session(PullLoop):
 
     def __init__(
         self,
-        context: RoundContext[SharedModel],
+        context: OpeningContext,
         stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
         folder: AuthorityFolder,
     ) -> None:
-        super().__init__(context, stop, backoff, clock)
+        super().__init__(
+            context,
+            stop,
+            backoff,
+            clock,
+            catching_up=_CatchingUp(context),
+            rollbacks=RollbackDetection(context),
+        )
         self._revealing = SumOpening(context, folder)
+        self._opened = context.store
         self._folder = folder
         self._goes_on = False
 
@@ -320,7 +343,7 @@ class _Session(PullLoop):
             return False
         if not self._goes_on:
             # Once a round is open the coordinator goes back to none, and forward to none.
-            continue_chain(self._link, self._membership, self._store, self._folder)
+            continue_chain(self._link, self._membership, self._opened, self._folder)
             self._goes_on = True
         self._revealing.reveal(work)
         return True

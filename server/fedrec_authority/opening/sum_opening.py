@@ -32,19 +32,16 @@ from fedrec.errors import (
     SumOutOfBounds,
     WrongTags,
 )
-from fedrec.follower.context import RoundContext
-from fedrec.follower.shared_model import SharedModel
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
-from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
+from fedrec.wire.fields import MAX_PAUSED, MAX_REASON_CHARS
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
 from fedrec.wire.recovery import pack_headers
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.opening.attribution import Attribution, CellFindings
-from fedrec_authority.opening.cell_counts import CellCounts, Contributions, fetch
-from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_authority.opening.cell_counts import CellCounts, Contributions, OpeningContext, fetch
 
 MOST_REFUSED = MAX_PAUSED
 """On so many sums the key may be used in vain in an epoch: each answer tells about it."""
@@ -65,14 +62,13 @@ class _Opened:
 class SumOpening:
     """Opens the sums that may be opened, and refuses everything else."""
 
-    def __init__(self, context: RoundContext[SharedModel], folder: AuthorityFolder) -> None:
+    def __init__(self, context: OpeningContext, folder: AuthorityFolder) -> None:
         self._context = context
         self._folder = folder
         self._membership = context.membership
         self._link = context.link
         self._model = context.model
         self._store = context.store
-        self._opened = OpenedSums(context.store)
         self._journal = context.journal
         self._counts = CellCounts(context)
         self._attribution = Attribution(context, self._counts)
@@ -203,7 +199,7 @@ class SumOpening:
         fetched = self._is_fetched(task)
         names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
         # On disk before the key is used: after a crash, too, a round has one sum only.
-        self._opened.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
+        self._store.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
         try:
             if problem is not None:
                 raise problem
@@ -214,7 +210,7 @@ class SumOpening:
         except (ProtocolError, RefusedError) as error:
             found = self._without_unfit(task, error)
         if fetched:
-            self._opened.forgive_sum()
+            self._store.forgive_sum()
         self._send(task, found)
 
     def _checked(
@@ -266,7 +262,7 @@ class SumOpening:
         cells = tuple(sorted(parts.unfit))
         # Or a roster that is being made meanwhile would not name them, and nobody would know.
         with changing(self._folder) as folder:
-            self._opened.record_paused(task.round, cells, kept, newest=folder.last_epoch)
+            self._store.record_paused(task.round, cells, kept, newest=folder.last_epoch)
         for cell, error in sorted(parts.unfit.items()):
             paused = type(error)(f"Cell {cell} is paused: {error.message}")
             self._context.refused("cell_paused", task.round, paused)
@@ -309,7 +305,7 @@ class SumOpening:
             trained=shared.trained,
         )
         # On disk before anybody hears of it: a coordinator that loses its folder begins with it.
-        self._opened.record_opened(
+        self._store.record_opened(
             statement,
             pack_headers(contributions),
             sealed,
@@ -348,11 +344,11 @@ class SumOpening:
         member = self._membership
         counted = self._is_fetched(task)
         if counted and not (tells and isinstance(error, WrongTags)):
-            self._opened.forgive_sum()
+            self._store.forgive_sum()
             counted = False
         # What has the right tags was decrypted to what members encrypted, whatever the key.
         tells = tells and not (isinstance(error, SumOutOfBounds) and member.is_tagged)
-        self._opened.record_refused(task.round, counted=tells and not counted)
+        self._store.record_refused(task.round, counted=tells and not counted)
 
     def _refusal(self, task: Reveal, error: FedrecError, told: str) -> RevealRefused:
         """Write down and tell the coordinator that a sum is refused, and return the error.
@@ -370,7 +366,7 @@ class SumOpening:
             refused=reason,
             trained=self._model.shared.trained,
         )
-        self._opened.record_statement(statement)
+        self._store.record_statement(statement)
         with suppress(FedrecError):
             # A coordinator that does not take it gave the round up before, or lies.
             self._link.submit_reveal(statement, b"")

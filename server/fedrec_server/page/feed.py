@@ -18,7 +18,7 @@ from fedrec.plan.privacy import trust_statement
 from fedrec.plan.schema import Plan
 from fedrec.wire.admin_link import RunStatus
 from fedrec_server.engine import Engine
-from fedrec_server.run.model_quality import Quality
+from fedrec_server.run.figures import ModelQuality
 from fedrec_server.run.work import Waiters
 from fedrec_server.run_status import status_of
 from fedrec_server.store.store import Entry
@@ -57,7 +57,7 @@ class RoundPoint:
 
     def measuring(self, sequence: int, metrics: list[int]) -> RoundPoint:
         """Return the round with what its sums of metrics say."""
-        found = Quality().after(RoundId(self.round), metrics)
+        found = ModelQuality().after(RoundId(self.round), metrics)
         validation, test = found.validation, found.test
         return replace(
             self,

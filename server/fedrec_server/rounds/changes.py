@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Phase
 
 

@@ -15,12 +15,11 @@ from fedrec.errors import (
 )
 from fedrec.ids import ClientId
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.backoff import after_silence, pause_seconds
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
-from fedrec_server.rounds.last_count import LastCount
-from fedrec_server.rounds.state import Ending, Reporting, Round, State
+from fedrec_server.rounds.state import Ending, LastCount, Reporting, Round, State
 from fedrec_server.rounds.steps import arrived
 
 EPOCH_CHANGED = "the key epoch changed"

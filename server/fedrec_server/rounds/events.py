@@ -6,13 +6,20 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import Report, RevealStatement, StepMessage, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Phase, Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class _Happened:
+    """Something that happened at a time."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(_Happened):
     """Time passed.
 
     Attributes:
@@ -20,34 +27,31 @@ class Tick:
         gone: those that said goodbye and did not come back at once.
     """
 
-    now: float
     live: frozenset[ClientId]
     gone: frozenset[ClientId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
+class Polled(_Happened):
     """A roster client asks for something to do.
 
     Attributes:
         live: who is here, where clients are summed with others only; the asking one always is.
     """
 
-    now: float
     client_id: ClientId
     live: frozenset[ClientId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uploaded:
+class Uploaded(_Happened):
     """An admitted update lies complete and durable in the spool."""
 
-    now: float
     header: UploadHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summed:
+class Summed(_Happened):
     """The sum of a closed round lies durable in the store.
 
     Attributes:
@@ -55,7 +59,6 @@ class Summed:
         rows: the item rows that vectors cover from now on, where a count round's is.
     """
 
-    now: float
     round: RoundId
     total: Blob
     metrics: bytes = b""
@@ -63,40 +66,36 @@ class Summed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatementReceived:
+class StatementReceived(_Happened):
     """An admitted statement of the key authority, its sealed sum durable in the store."""
 
-    now: float
     statement: RevealStatement
     blob: Blob | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatementShown:
+class StatementShown(_Happened):
     """The key authority's word on a published round that is not known here, from a member."""
 
-    now: float
     statement: RevealStatement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportReceived:
+class ReportReceived(_Happened):
     """An admitted report of a client on a published ciphertext sum."""
 
-    now: float
     report: Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepHeard:
+class StepHeard(_Happened):
     """An admitted message of a step, which fits what was sent before it."""
 
-    now: float
     message: StepMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepClosed:
+class StepClosed(_Happened):
     """A step of a round is over, and enough arrived to go on.
 
     Attributes:
@@ -104,65 +103,55 @@ class StepClosed:
             cells are not whole.
     """
 
-    now: float
     round: RoundId
     phase: Phase
     left_out: frozenset[ClientId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(_Happened):
     """The round in progress cannot go on, for instance because a stored update is damaged."""
 
-    now: float
     round: RoundId
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdatesUnfit:
+class UpdatesUnfit(_Happened):
     """Updates of a closed round, read here one by one, hold what no honest client sends."""
 
-    now: float
     round: RoundId
     clients: frozenset[ClientId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untrainable:
+class Untrainable(_Happened):
     """After the count nothing can be trained; `reason` says why, for people."""
 
-    now: float
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequested:
+class StopRequested(_Happened):
     """The operator ends the run: after the round in progress, or `at_once`."""
 
-    now: float
     at_once: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restarted:
+class Restarted(_Happened):
     """The coordinator came back: nobody is blamed for the time it was away."""
 
-    now: float
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class Resumed(_Happened):
     """The operator lets a failed or stopped run go on."""
 
-    now: float
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochInstalled:
+class EpochInstalled(_Happened):
     """A newer key epoch is durable; it begins where no round has to be finished before."""
 
-    now: float
     rules: Rules
     roster: frozenset[ClientId]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrec_server.rounds import collecting, revealing, step_messages, steps
+from fedrec_server.rounds import collecting, revealing, steps
 from fedrec_server.rounds.backoff import (
     after_spoiling,
 )
@@ -51,7 +51,7 @@ from fedrec_server.rounds.events import (
     UpdatesUnfit,
     Uploaded,
 )
-from fedrec_server.rounds.starting import open_round
+from fedrec_server.rounds.selection import open_round
 from fedrec_server.rounds.state import State
 
 
@@ -79,9 +79,9 @@ def step(state: State, event: Event) -> Step:
         case ReportReceived():
             return revealing.report_received(state, event)
         case StepHeard():
-            return step_messages.received(state, event)
+            return collecting.received(state, event)
         case StepClosed():
-            return step_messages.step_closed(state, event)
+            return collecting.step_closed(state, event)
         case Failed():
             return _failed(state, event)
         case UpdatesUnfit():

@@ -23,8 +23,7 @@ from fedrec_server.rounds.state import State
 from fedrec_server.run.journal import entry_of, log_entry
 from fedrec_server.run.presence import Presence
 from fedrec_server.run.work import Waiters, Work
-from fedrec_server.store.durable_files import update_name
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint, update_name
 from fedrec_server.store.store import Entry, Store
 
 FULL_SECONDS = 30.0

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from fedrec.errors import SettingsError
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import BLOB
-from fedrec.wire.limits import check_number
+from fedrec.wire.fields import check_number
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
 from fedrec_server.engine import Engine
-from fedrec_server.membership.key_rotation import MAX_EPOCH_BYTES
-from fedrec_server.page.application import LINK_SECONDS
+from fedrec_server.peers.key_rotation import MAX_EPOCH_BYTES
 from fedrec_server.run_status import status_of
 from fedrec_server.service.streams import chunks_of, next_part
 
@@ -101,6 +100,9 @@ class AdminService(AdminServicer):
                 "This coordinator serves no page.",
                 remedy="Set coordinator.page, as in 127.0.0.1:7448, and start it again.",
             )
+        # Where no page is served there may be no web server to import.
+        from fedrec_server.page.serving import LINK_SECONDS
+
         link = self._page.new_link()
         return admin_pb2.PageLink(
             scheme=self._page.scheme,

@@ -1,11 +1,17 @@
-"""What every call passes: identity, deadline, limits; how errors leave, and what is logged."""
+"""What every call passes: who calls, what that one may ask for, limits; how errors leave.
+
+The handshake let in every holder of a certificate of the key authority's. Who that is now follows
+from the roster in force, looked up at every call, so that a removed member is refused at its next
+one, and never from what a message says.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 import grpc
 import structlog
@@ -14,16 +20,173 @@ from fedrec.errors import (
     CoordinatorStopping,
     FedrecError,
     InternalError,
+    KeysError,
     NotInRoster,
     ProtocolError,
+    RefusedError,
     Unreachable,
+    WrongIdentity,
 )
+from fedrec.identity.certificates import is_invitation, key_of, name_of, split_certificates
+from fedrec.identity.document import read_public
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
 from fedrec.wire.chunk_parts import part_reader
-from fedrec.wire.chunks import Chunk
-from fedrec.wire.error_status import new_incident, to_details
-from fedrec_server.service.callers import REFLECTION, Caller, Callers
+from fedrec.wire.chunks import ByteChunk
+from fedrec.wire.grpc_calls import new_incident, to_details
 from fedrec_server.service.streams import StreamLimits, heard_in_time
 from fedrec_server.store.durable_files import DurabilityLost
+
+ADMIN = "/fedrec.wire.v1.Admin/"
+APPLY = "/fedrec.wire.v1.Coordinator/Apply"
+REFLECTION = "/grpc.reflection."
+SUMS = frozenset(
+    f"/fedrec.wire.v1.Coordinator/{name}" for name in ("FetchContribution", "FetchSum")
+)
+"""The revealer fetches these, who opens sums, and nobody else."""
+MAX_OPERATORS_BYTES = 1 << 20
+
+Role = Literal["member", "revealer", "operator", "applicant"]
+Message = Any
+Context = Any
+"""Generated messages and gRPC's objects are untyped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Somebody with a certificate of the federation.
+
+    Attributes:
+        client_id: of a member or the revealer; empty for others.
+    """
+
+    role: Role
+    client_id: ClientId
+
+    def check_named(self, message: Message) -> None:
+        """Refuse a message that is said to be somebody else's.
+
+        Raises:
+            WrongIdentity: its client id, or its header's or statement's, is not the caller's.
+        """
+        fields = message.DESCRIPTOR.fields_by_name
+        if "part" in message.DESCRIPTOR.oneofs_by_name:
+            part = message.WhichOneof("part")
+            if part in ("header", "statement", "report"):
+                self.check_named(getattr(message, part))
+        elif "client_id" in fields and message.client_id != self.client_id:
+            raise WrongIdentity(
+                f"A message of {message.client_id[:16]!r} came from {self.client_id[:16]}."
+            )
+
+
+class Callers:
+    """Looks up who calls.
+
+    Args:
+        roster: returns the roster in force.
+        operators: the operators' certificates, one after the other; read at every call of theirs.
+
+    Raises:
+        KeysError: the operators' file cannot be used.
+    """
+
+    def __init__(self, roster: Callable[[], Roster], operators: Path) -> None:
+        self._roster = roster
+        self._operators = operators
+        self._known: tuple[Roster, dict[bytes, ClientId]] | None = None
+        self._operators_keys()
+
+    @property
+    def epoch(self) -> int:
+        """Return the key epoch of the roster in force."""
+        return self._roster().epoch
+
+    def of(self, context: Context) -> Caller:
+        """Return who makes a call.
+
+        Raises:
+            NotInRoster: neither the roster nor the operators' list has the certificate's key.
+        """
+        certificate = certificate_of(context)
+        key, roster = key_of(certificate), self._roster()
+        client_id = self._members(roster).get(key)
+        if client_id is not None:
+            revealer = roster.revealer
+            alone = revealer is not None and client_id == revealer.client_id
+            return Caller(role="revealer" if alone else "member", client_id=client_id)
+        if is_invitation(certificate):
+            return Caller(role="applicant", client_id=ClientId(""))
+        if key in self._operators_keys():
+            return Caller(role="operator", client_id=ClientId(""))
+        raise NotInRoster(
+            f"The certificate's key is nobody's in epoch {roster.epoch}, nor an operator's."
+        )
+
+    def name_of(self, context: Context) -> str:
+        """Return what people call a caller, for the log; empty where its certificate says nothing.
+
+        A member is called by its label, an applicant by the name on its invitation.
+        """
+        certificate = certificate_of(context)
+        try:
+            client_id = self._members(self._roster()).get(key_of(certificate))
+            if client_id is None:
+                return name_of(certificate)
+        except KeysError:
+            return ""
+        return self._roster().holder(client_id).label or client_id[:16]
+
+    def check(self, caller: Caller, method: str) -> None:
+        """Refuse calls that are not for this caller.
+
+        Raises:
+            NotInRoster: an applicant calls what members call.
+            RefusedError: the call is for others.
+        """
+        if caller.role in self._allowed(method):
+            return
+        if caller.role == "applicant":
+            raise NotInRoster("An invitation is good for an application and for nothing else.")
+        name = method.rpartition("/")[2]
+        raise RefusedError(f"{name} was called by somebody who is {caller.role}.")
+
+    def _allowed(self, method: str) -> frozenset[Role]:
+        if method.startswith((ADMIN, REFLECTION)):
+            return frozenset({"operator"})
+        if method == APPLY:
+            # A member applies once more to leave its cell's core.
+            return frozenset({"applicant", "member"})
+        return frozenset({"revealer"}) if method in SUMS else frozenset({"member", "revealer"})
+
+    def _members(self, roster: Roster) -> dict[bytes, ClientId]:
+        """Return the roster's keys, read once for each roster."""
+        if self._known is None or self._known[0] is not roster:
+            keys = {holder.tls_key: holder.client_id for holder in roster.holders}
+            self._known = (roster, keys)
+        return self._known[1]
+
+    def _operators_keys(self) -> set[bytes]:
+        name = "coordinator.operators"
+        raw = read_public(
+            self._operators,
+            max_bytes=MAX_OPERATORS_BYTES,
+            remedy=f"Name the operators' certificates as {name}; `fedrec provision` makes one.",
+        )
+        found = split_certificates(raw)
+        if not found:
+            raise KeysError(
+                f"{name}: {self._operators} holds no certificate.",
+                remedy="Take operator.crt of the key authority's folder.",
+            )
+        return {key_of(certificate, name) for certificate in found}
+
+
+def certificate_of(context: Context) -> bytes:
+    """Return the certificate (PEM) with which a caller came."""
+    found = context.auth_context().get("x509_pem_cert") or [b""]
+    return bytes(found[0])
+
 
 EVERY_SECONDS = 60.0
 MOST_KNOWN = 10_000
@@ -82,9 +245,6 @@ CALL_SECONDS = 15 * 60.0
 STREAM_SECONDS = 3 * 3600.0
 """Streams get the time that a slow line needs; they are cut sooner when they are silent."""
 
-Message = Any
-Context = Any
-"""gRPC's objects are untyped."""
 Read = Callable[[bytes], Message]
 
 
@@ -211,7 +371,7 @@ def _read(raw: bytes, read: Read, caller: Caller) -> Message:
         message = read(raw)
     except Exception:
         raise ProtocolError("The message cannot be read.") from None
-    if not isinstance(message, Chunk):
+    if not isinstance(message, ByteChunk):
         caller.check_named(message)
     return message
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fedrec.errors import CorruptUpload, ProtocolError, TooLarge
-from fedrec.wire.chunks import Chunk
+from fedrec.wire.chunks import ByteChunk
 
 Message = Any
 """Generated messages are untyped."""
@@ -114,14 +114,14 @@ async def next_part(parts: AsyncIterator[Message], kind: str) -> Message:
         raise ProtocolError(f"The stream ended before its {kind}.") from None
 
 
-async def chunks_of(parts: AsyncIterator[Message | Chunk]) -> AsyncIterator[Chunk]:
+async def chunks_of(parts: AsyncIterator[Message | ByteChunk]) -> AsyncIterator[ByteChunk]:
     """Yield the rest of a stream, which must hold chunks alone.
 
     Raises:
         ProtocolError: when it holds something else.
     """
     async for part in parts:
-        if not isinstance(part, Chunk):
+        if not isinstance(part, ByteChunk):
             _expect(part, "chunk")
         yield part
         # Not to be held while the next one arrives.
@@ -134,7 +134,7 @@ def _expect(part: Message, kind: str) -> Message:
     Raises:
         ProtocolError: when it is of another.
     """
-    found = "chunk" if isinstance(part, Chunk) else part.WhichOneof("part")
+    found = "chunk" if isinstance(part, ByteChunk) else part.WhichOneof("part")
     if found != kind:
         raise ProtocolError(f"The stream holds {found or 'nothing'} where {kind} belongs.")
     return getattr(part, kind)

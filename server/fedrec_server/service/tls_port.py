@@ -16,7 +16,7 @@ from fedrec.identity.certificates import Credentials, certificate_sha256
 from fedrec.identity.roster import Roster
 from fedrec.listening import reached_from_here, split_address, written_address
 from fedrec.settings.schema import CoordinatorSettings
-from fedrec.wire.limits import MAX_MESSAGE_BYTES
+from fedrec.wire.fields import MAX_MESSAGE_BYTES
 
 OWN_FILES = 200
 """Descriptors that are no client's: the store, uploads in progress, libraries, operators."""

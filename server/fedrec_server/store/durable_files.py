@@ -1,4 +1,8 @@
-"""Files that are durable before anybody is told so, read by several streams at once."""
+"""Files that are durable before anybody is told so, read by several streams at once.
+
+Failpoints are named places around every write, fsync, rename, commit and acknowledgement. Tests
+pass a hook that kills the process or raises at one of them; in production it does nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import re
 import secrets
 import shutil
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -17,8 +21,13 @@ from blake3 import blake3
 from fedrec.durable import FULL, DiskFull, begin_writing_back
 from fedrec.errors import DamagedFile, StorageError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import CHUNK_BYTES, Blob, Chunk
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec.wire.chunks import CHUNK_BYTES, Blob, ByteChunk
+
+Failpoint = Callable[[str], None]
+
+
+def no_failpoint(name: str) -> None:
+    """Do nothing."""
 
 
 class OpenFile:
@@ -40,9 +49,9 @@ class OpenFile:
         """Yield where each piece begins."""
         yield from range(0, self._length, CHUNK_BYTES)
 
-    def chunk(self, offset: int) -> Chunk:
+    def chunk(self, offset: int) -> ByteChunk:
         """Return the piece that begins at an offset."""
-        return Chunk(offset=offset, data=os.pread(self._file, CHUNK_BYTES, offset))
+        return ByteChunk(offset=offset, data=os.pread(self._file, CHUNK_BYTES, offset))
 
 
 FOLDERS = ("partial", "updates", "blobs", "snapshots", "epochs")

@@ -8,16 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import Report, RevealStatement, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.endings import EPOCH_CHANGED
-from fedrec_server.rounds.last_count import LastCount
-from fedrec_server.rounds.state import Ending, Reporting, Round, Rules, State
+from fedrec_server.rounds.state import Ending, LastCount, Reporting, Round, Rules, State
 from fedrec_server.store.durable_files import epoch_name, snapshot_name, sum_name, update_name
-from fedrec_server.store.recovered_run import Recovered, read_recovered
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
 from fedrec_server.store.tables import blob_of, from_row
+from fedrec_server.store.writing import Recovered, read_recovered
 
 MOST = 2**63
 """No sum of metrics is beyond it, either way."""

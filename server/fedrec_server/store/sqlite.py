@@ -19,10 +19,15 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.changes import Change
 from fedrec_server.rounds.state import Rules, State
-from fedrec_server.store import reading, recovered_run, writing
-from fedrec_server.store.durable_files import FREE_SPACE, DurabilityLost, Spool
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.intact import (
+from fedrec_server.store import reading, writing
+from fedrec_server.store.durable_files import (
+    FREE_SPACE,
+    DurabilityLost,
+    Failpoint,
+    Spool,
+    no_failpoint,
+)
+from fedrec_server.store.state_folder import (
     REMEDY,
     UNREADABLE,
     check_whole,
@@ -165,21 +170,21 @@ class SqliteStore(Store):
     def keep_latest(self, header: UploadHeader) -> None:
         """Keep what a member showed of its last update, unless a later one is here."""
         with self._transaction() as rows:
-            recovered_run.keep_latest(rows, header)
+            writing.keep_latest(rows, header)
 
     def former_revealers(self) -> tuple[PublicIdentity, ...]:
         """Return the key authority's revealers before the present one."""
-        return self._read(recovered_run.former_revealers)
+        return self._read(writing.former_revealers)
 
     def note_former(self, revealer: PublicIdentity) -> None:
         """Remember for good that a revealer was replaced."""
         with self._transaction() as rows:
-            recovered_run.note_former(rows, revealer)
+            writing.note_former(rows, revealer)
 
-    def begin_from(self, run: recovered_run.RecoveredRun) -> None:
+    def begin_from(self, run: writing.RecoveredRun) -> None:
         """Fill a new folder with what the key authority knows of a run; its files are here."""
         with self._transaction() as rows:
-            recovered_run.write_recovered(rows, run)
+            writing.write_recovered(rows, run)
         self.run = run.run
         self.settle()
 

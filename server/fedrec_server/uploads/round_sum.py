@@ -11,8 +11,8 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
 from fedrec.training.round_vectors import COUNTS
 from fedrec.wire.chunks import Blob
-from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.federation import Counted
+from fedrec.wire.fields import StatedRows
+from fedrec_server.federation import HolderCounts
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sum_name
@@ -25,9 +25,9 @@ class ItemHolders:
     def __init__(self, run: LiveRun) -> None:
         self._run = run
         self._seen = RoundId(0)
-        self._found: Counted | None = None
+        self._found: HolderCounts | None = None
 
-    def known(self) -> Counted | None:
+    def known(self) -> HolderCounts | None:
         """Return what the published count rounds say.
 
         Returns:
@@ -48,7 +48,7 @@ class ItemHolders:
                 )
                 last = parts[COUNTS].astype(np.int64)
                 first = last if self._found is None else self._found.first
-                self._found = Counted(first=first, last=last)
+                self._found = HolderCounts(first=first, last=last)
             self._seen = record.round
         return self._found
 

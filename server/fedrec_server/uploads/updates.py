@@ -1,15 +1,24 @@
-"""Clients' updates of the round in progress: admitted, received, counted, acknowledged."""
+"""Clients' updates of the round in progress: admitted, received, counted, acknowledged.
+
+What waits together shares a transaction. A commit waits for the disk, whatever it commits: while
+one goes on, more gathers for the next. Each is refused for itself; a commit that fails refuses all
+that it was for.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import BinaryIO
+from dataclasses import dataclass
+from functools import partial
+from typing import BinaryIO, Generic, TypeVar
 
-from fedrec.errors import ConflictingUpload, DamagedFile, RoundClosed
+from fedrec.errors import ConflictingUpload, DamagedFile, FedrecError, RoundClosed, StorageError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import Chunk
+from fedrec.wire.chunks import ByteChunk
 from fedrec.wire.messages import UploadHeader, UploadStatus
-from fedrec_server.membership.admission import Admission
+from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.collecting import is_counted
@@ -17,10 +26,95 @@ from fedrec_server.rounds.events import Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.durable_files import update_name
-from fedrec_server.uploads.group_commit import GroupCommit
+from fedrec_server.store.durable_files import DurabilityLost, update_name
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
 from fedrec_server.uploads.round_collection import Collection
+
+What = TypeVar("What")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Arrival(Generic[What]):
+    """Something that waits; `answer` tells whether it was taken before."""
+
+    what: What
+    answer: asyncio.Future[bool]
+    duplicate: bool = False
+    refusal: Exception | None = None
+
+
+class GroupCommit(ABC, Generic[What]):
+    """Takes what arrives into the round's collection and commits that it is there."""
+
+    def __init__(self, run: LiveRun, collection: Collection) -> None:
+        self._run = run
+        self._collection = collection
+        self._arrived: list[_Arrival[What]] = []
+
+    async def commit(self, what: What) -> bool:
+        """Return once it is durable; True when it was before.
+
+        Raises:
+            FedrecError: when it is not taken.
+        """
+        run, answer = self._run, asyncio.get_running_loop().create_future()
+        self._arrived.append(_Arrival(what=what, answer=answer))
+        async with run.lock:
+            # The holder of the lock before may have taken this one along.
+            if answer.done():
+                return bool(answer.result())
+            group, self._arrived = self._arrived, []
+            failure: Exception | None = None
+            try:
+                await run.commit_what(partial(self._take_all, group))
+            except Exception as error:
+                # They are in the collection but not in the store.
+                self._collection.forget()
+                failure = await self._failure_of(error)
+            for arrival in group:
+                found = arrival.refusal or failure
+                if found is None:
+                    arrival.answer.set_result(arrival.duplicate)
+                else:
+                    arrival.answer.set_exception(found)
+            self._decided()
+        return bool(answer.result())
+
+    def _take_all(self, group: list[_Arrival[What]]) -> tuple[State, tuple[Change, ...]]:
+        """Take the group in and return what to commit; the lock is held."""
+        state = self._run.state
+        changes: list[Change] = []
+        for arrival in group:
+            try:
+                state, found = self._take(state, arrival.what)
+                arrival.duplicate = any(isinstance(change, AlreadyCounted) for change in found)
+                changes += found
+            except (StorageError, DurabilityLost):
+                raise
+            except FedrecError as error:
+                arrival.refusal = error
+            except Exception as error:
+                # Nobody else pays for one that breaks the collection; it may be half changed, so it
+                # is made again from what is durable.
+                self._collection.forget()
+                arrival.refusal = error
+        return state, tuple(changes)
+
+    @abstractmethod
+    def _take(self, state: State, what: What) -> tuple[State, tuple[Change, ...]]:
+        """Return the state with it and what to commit; in the store's thread.
+
+        Raises:
+            FedrecError: when it does not fit; nothing is changed.
+        """
+
+    async def _failure_of(self, error: Exception) -> Exception:
+        """Return what to tell everybody whose commit failed."""
+        return error
+
+    def _decided(self) -> None:
+        """Do what follows from a group; the lock is held."""
+
 
 Update = tuple[UploadHeader, Callable[[], BinaryIO]]
 """An admitted header, and what opens its bytes; called in the store's thread."""
@@ -40,7 +134,7 @@ class Updates(GroupCommit[Update]):
         self._admission = admission
         self._turns = turns
 
-    async def receive(self, header: UploadHeader, chunks: AsyncIterator[Chunk]) -> bool:
+    async def receive(self, header: UploadHeader, chunks: AsyncIterator[ByteChunk]) -> bool:
         """Take in an update once it is durable and counted; True when it was before.
 
         Raises:

@@ -8,21 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from authority.membership.test_guests import World, people
+from authority.members.test_guests import World, people
 from changed_keys import rotate
 
 from fedrec.cli.main import main
 from fedrec.errors import KeysError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.stored_state import RunPin
 from fedrec.identity.cell_rules import check
-from fedrec.identity.key_files import write_public
+from fedrec.identity.document import write_public
 from fedrec.ids import RoundId
 from fedrec_authority.cli.roster import tell
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
-from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_authority.folder.opened_sums import OpenedSums
 
 Call = Callable[..., tuple[int, str]]
 
@@ -135,10 +134,10 @@ def test_a_restored_authority_knows_which_cells_are_paused(
     monkeypatch.setattr(backup_module, "COST", 2**10)
     world.join(*people(6))
     pin = RunPin(federation="films", run="run", plan_json="{}", catalogue_fingerprint="", users="")
-    with PrivateStore(world.folder.revealer.folder / STATE_FOLDER) as store:
+    with OpenedSums(world.folder.revealer.folder / STATE_FOLDER) as store:
         store.bind(pin, world.roster.epoch)
-        OpenedSums(store).record_reveal(RoundId(3), b"list", b"sum")
-        OpenedSums(store).record_paused(RoundId(3), (2,), b"kept", newest=1)
+        store.record_reveal(RoundId(3), b"list", b"sum")
+        store.record_paused(RoundId(3), (2,), b"kept", newest=1)
     assert world.folder.paused == (2,)
     back_up(world.folder, tmp_path / "copy", "a passphrase of words")
     fresh = AuthorityFolder(tmp_path / "fresh")

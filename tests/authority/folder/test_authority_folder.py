@@ -28,7 +28,7 @@ from fedrec.identity.public import PublicIdentity, read_issuer
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.folder.folder_changes import make_epoch, renew_issuer
-from fedrec_authority.membership.members import find
+from fedrec_authority.members.register import find
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from fedrec_authority.folder import folder_changes
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
-from fedrec_authority.membership.invitations import InvitationChanges
+from fedrec_authority.members.invitations import InvitationChanges
 
 FAR_SECONDS = 60.0
 KILLED = """

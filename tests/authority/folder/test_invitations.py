@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator, invited
-from authority.membership.test_guests import World, people
+from authority.members.test_guests import World, people
 from changed_keys import change, keep, rotate
 from fake_clock import FakeClock
 

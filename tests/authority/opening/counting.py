@@ -19,10 +19,10 @@ from client.support.fake_federation import FakeRound
 from client.support.fake_parties import N_ITEMS
 from safetensors.numpy import load
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.identity import Identity
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import PublishedRound
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 
 LEAST, RARE, APART, MADE_UP = 4, 5, 7, 10
@@ -109,7 +109,7 @@ class CountedWorld(AuthorityWorld):
 
     def kept_counts(self) -> dict[str, Vector]:
         """Return what the authority keeps, by the number of the cell."""
-        with PrivateStore(self.keys.revealer.folder / STATE_FOLDER, read_only=True) as store:
+        with OpenedSums(self.keys.revealer.folder / STATE_FOLDER, read_only=True) as store:
             found = state_of(self).cell_counts
             assert found is not None
             return {name.split("-")[0]: held for name, held in load(store.read(found)).items()}

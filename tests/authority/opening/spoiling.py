@@ -16,10 +16,10 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound, World
 
 from fedrec.evaluation.metrics import METRIC_NAMES
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import RevealStatement, manifest_digest
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 
 ROW, WIDTH, BITS = 5, 4, 8
@@ -65,7 +65,7 @@ def spoilt(world: World, attack: Attack, monkeypatch: pytest.MonkeyPatch, *spoil
 
 
 def state_of(world: AuthorityWorld) -> Any:
-    return PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
+    return OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
 
 
 def added(world: AuthorityWorld, round_: FakeRound, *numbers: int) -> bytes:

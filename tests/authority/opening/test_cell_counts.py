@@ -16,16 +16,15 @@ from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
 from numpy.typing import NDArray
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.plan.rows import held_widely
 from fedrec.plan.schema import Plan
 from fedrec.wire.messages import Reveal, Wait
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening import cell_counts
 from fedrec_authority.opening.cell_counts import CellCounts
-from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 
 pytestmark = pytest.mark.slow
@@ -288,9 +287,9 @@ def test_a_backup_keeps_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert kept is not None
     back_up(world.keys, tmp_path / "copy", "a passphrase of some words")
     restore(tmp_path / "copy", fresh, "a passphrase of some words")
-    store = PrivateStore(fresh.revealer.folder / STATE_FOLDER, read_only=True)
+    store = OpenedSums(fresh.revealer.folder / STATE_FOLDER, read_only=True)
     assert store.state.cell_counts == kept
-    with PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True) as before:
+    with OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True) as before:
         assert store.read(kept) == before.read(kept)
 
 

@@ -14,11 +14,11 @@ from client.support.key_watch import KeyWatch
 from fedrec.durable import DiskFull
 from fedrec.errors import NotInRoster, PlanMismatch
 from fedrec.follower.database import Records, StateDatabase, Table
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.plan.agreement import plan_to_json
 from fedrec.wire.messages import MakeSnapshot, Wait
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> AuthorityWorld:
 
 
 def state_of(world: AuthorityWorld) -> Any:
-    return PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
+    return OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
 
 
 @pytest.mark.parametrize("protection", ["bfv", "paillier"])

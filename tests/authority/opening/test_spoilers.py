@@ -26,13 +26,12 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch, put_watch
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import ROSTERS_FOLDER
-from fedrec.identity.key_files import write_public
+from fedrec.identity.document import write_public
 from fedrec.ids import RoundId
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import Wait
-from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _NOT_THEIRS, _UNFIT
 
@@ -181,8 +180,8 @@ def test_an_authority_from_an_older_backup_learns_which_cells_were_paused(
     world.run_revealer(Wait)
     last = world.state_of(world.honest_round())[0]
     signs, told = world.membership(world.revealer).sign_statement, world.info
-    with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
-        OpenedSums(store).record_statement(signs(replace(last, sequence=2, paused=known)))
+    with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
+        store.record_statement(signs(replace(last, sequence=2, paused=known)))
     shown = signs(replace(last, round=RoundId(2), sequence=7, paused=(1, 3)))
     world.epoch = world.make_epoch(epoch=2)
     monkeypatch.setattr(world, "info", lambda **more: told(**{"statement": shown} | more))
@@ -241,9 +240,9 @@ def test_the_seventeenth_cell_is_not_paused(
     spoilt(world, inflated_row, monkeypatch, *spoilers)
     bad = world.honest_round(2)
     world.run_revealer(Wait)
-    with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
+    with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
         cells = tuple(range(100, 100 + n_paused))
-        OpenedSums(store).record_paused(RoundId(1), cells, b"", newest=1)
+        store.record_paused(RoundId(1), cells, b"", newest=1)
     world.run_revealer(lambda: world.reveal(bad))
     assert world.link.reveals == []
     (declined,) = world.link.declined

@@ -12,8 +12,7 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch, put_watch
 
-from fedrec.follower.private_store import PrivateStore
-from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_authority.folder.opened_sums import OpenedSums
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +84,7 @@ def test_killed_around_the_word_the_chain_stays_one(
     round_ = world.honest_round()
     keep = OpenedSums.record_opened
 
-    def killed(store: PrivateStore, *what: Any) -> None:
+    def killed(store: OpenedSums, *what: Any) -> None:
         if at == "opened":
             keep(store, *what)
         raise Killed

@@ -11,11 +11,11 @@ from client.support.fake_federation import World
 from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Wait, manifest_digest
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
 
 pytestmark = pytest.mark.slow
@@ -205,7 +205,7 @@ def test_the_manifest_is_on_disk_before_the_key_is_used(
     expected = manifest_digest(world.run, round_.number, round_.headers)
 
     def look(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> None:
-        store = PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True)
+        store = OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True)
         opened = store.state.revealed_as(round_.number)
         assert opened is not None and opened.manifest_digest == expected
         assert opened.sum_digest == blake3(world.total(round_)).digest()

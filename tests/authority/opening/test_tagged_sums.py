@@ -11,13 +11,12 @@ from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import RoundId
-from fedrec.protection.blocks import BlockMember, unpack_blocks
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.lattice import BlockMember, unpack_blocks
 from fedrec.wire.chunks import Blob
 from fedrec_authority.folder.authority_folder import STATE_FOLDER
-from fedrec_authority.opening.opened_sums import OpenedSums
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.sum_opening import MOST_REFUSED
 
 pytestmark = pytest.mark.slow
@@ -44,7 +43,7 @@ def test_the_clients_own_updates_are_tagged(tmp_path: Path) -> None:
 
 def refused_sums(world: AuthorityWorld) -> int:
     folder = world.keys.revealer.folder / STATE_FOLDER
-    return PrivateStore(folder, read_only=True).state.refused_sums
+    return OpenedSums(folder, read_only=True).state.refused_sums
 
 
 def one_ciphertext(world: AuthorityWorld, round_: FakeRound) -> bytes:
@@ -128,9 +127,9 @@ def test_too_many_wrong_sums_end_the_answers(tmp_path: Path, key: KeyWatch) -> N
     world = AuthorityWorld(tmp_path, **TAGGED)
     round_ = world.honest_round()
     world.run_revealer()
-    with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
+    with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
         for number in range(101, 101 + MOST_REFUSED):
-            OpenedSums(store).record_reveal(RoundId(number), b"m", b"s", tagged=True)
+            store.record_reveal(RoundId(number), b"m", b"s", tagged=True)
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "every further answer would tell about the key")
 
@@ -153,7 +152,7 @@ def test_one_list_has_one_sum(tmp_path: Path, key: KeyWatch) -> None:
     world.link.round_sum = lambda *_: next(sums)  # type: ignore[method-assign]
     for _ in range(4):
         world.run_revealer(lambda: world.reveal(round_))
-        with PrivateStore(world.keys.revealer.folder / STATE_FOLDER) as store:
+        with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
             # As after a crash between the opening and its record; else what was said is said again.
             store.change(opened=None)
     assert key.opened == [honest, honest], "the key was used on another sum of the same list"

@@ -24,13 +24,13 @@ from fedrec.errors import (
 )
 from fedrec.follower.enrolment import enrol
 from fedrec.follower.membership import Membership
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import Authority
 from fedrec.identity.public import read_authority_key
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
 from fedrec.wire.messages import FederationInfo, Wait
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

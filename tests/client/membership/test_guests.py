@@ -11,16 +11,16 @@ from client.support.fake_federation import World
 
 from fedrec.errors import SettingsError
 from fedrec.follower.events import ClientEvent
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.stopping import Stopped
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import Partition, consents
 from fedrec.identity.certificates import CERTIFICATE_FILE
-from fedrec.identity.key_files import write_public, write_secret
+from fedrec.identity.document import write_public, write_secret
 from fedrec.identity.roster import Roster
 from fedrec.settings.schema import Settings
 from fedrec_client.app import ClientApp
 from fedrec_client.joining import Leave, leave
+from fedrec_client.state.private_store import PrivateStore
 
 
 def settings_of(world: World, **client: str) -> Settings:

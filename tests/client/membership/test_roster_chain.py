@@ -11,12 +11,12 @@ import pytest
 
 from fedrec.clock import SystemClock
 from fedrec.errors import RosterBreaksCells
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import AUDIT_FILE, AuditLog
 from fedrec.identity.cells import Cell, Partition, Standing
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec_client.joining import RosterChain, kept_roster
+from fedrec_client.state.private_store import PrivateStore
 
 PEOPLE = [Identity.create() for _ in range(4)]
 IDS = tuple(person.client_id for person in PEOPLE)

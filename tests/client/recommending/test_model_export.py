@@ -18,9 +18,9 @@ from fedrec.errors import (
     DataError,
     StorageError,
 )
-from fedrec.follower.private_store import PrivateStore
 from fedrec.recommender import ModelFile, Recommender
 from fedrec_client.recommending import export_model, recommend
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
-from fedrec.follower.private_store import PrivateStore
 from fedrec.protection import VectorSpec
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 
@@ -150,7 +151,7 @@ def test_the_authority_opens_it_and_publishes_nothing(
     assert [statement.round for statement, _ in world.link.reveals] == [2]
     (declined,) = world.link.declined
     assert declined.refused == "the sum is out of bounds; one of these clients sent it"
-    state = PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
+    state = OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
     assert (state.version, state.refused_sums) == (0, 0)
 
 

@@ -20,10 +20,10 @@ from fedrec.errors import (
     RevealRefused,
     RoundClosed,
 )
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.wire.messages import PublishedRound, Report, RevealStatement, Wait
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

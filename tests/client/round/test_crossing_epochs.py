@@ -14,10 +14,10 @@ from fedrec.errors import KeysError, RefusedError
 from fedrec.follower.database import STATE_FILE
 from fedrec.follower.enrolment import enrol
 from fedrec.follower.membership import Membership
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.wire.messages import MakeSnapshot, Wait
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -13,11 +13,11 @@ from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
 
 from fedrec.errors import BadSignature, RefusedError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.cells import Standing
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Wait
 from fedrec_authority.opening.sum_opening import _UNFIT
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

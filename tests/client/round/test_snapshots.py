@@ -15,12 +15,12 @@ from client.support.fake_federation import World
 from client.support.following import follow, make_snapshot, played, sealed_snapshot
 from safetensors.numpy import load, save
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.model.state import Rest, SharedState
-from fedrec.wire.limits import MAX_REFUSED
+from fedrec.wire.fields import MAX_REFUSED
 from fedrec.wire.messages import MakeSnapshot, Snapshot, Wait
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import RoundId, UserId, canonical
 from fedrec_client.round.participation import select_users, selection_secret
+from fedrec_client.state.private_store import PrivateStore
 
 USERS = [UserId(f"user {n}") for n in range(4000)]
 

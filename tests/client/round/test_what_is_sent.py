@@ -7,11 +7,11 @@ import pytest
 from client.support.fake_federation import World
 from client.support.fake_parties import USERS
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.wire.messages import MakeSnapshot
 from fedrec_client.round.participation import selection_secret
+from fedrec_client.state.private_store import PrivateStore
 
 WINDOW = 8
 """Two float32 values in a row: chance finds such a match once in 2^64 positions."""

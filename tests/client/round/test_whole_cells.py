@@ -18,10 +18,10 @@ from client.support.following import follow, version
 from client.support.key_watch import KeyWatch, put_watch
 
 from fedrec.errors import PartialCell
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.round_journal import JOURNAL_FILE
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RoundKind, Wait
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 
 OWN = ((b"host", b"127.0.0.1:7480"),)
 
@@ -35,7 +35,7 @@ class Answer:
 
 
 def ask(
-    application: Application,
+    application: RecommendationApi,
     path: str,
     *,
     method: str | None = None,

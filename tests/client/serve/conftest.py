@@ -9,7 +9,7 @@ from client.support.silo import Silo
 
 from fedrec.recommender import Recommender
 from fedrec_client.recommending import own_recommender
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.request_reading import Gate
 
@@ -31,8 +31,8 @@ def served(published: Silo) -> ModelHolder:
 
 
 @pytest.fixture
-def application(served: ModelHolder) -> Application:
-    return Application(served, Gate())
+def application(served: ModelHolder) -> RecommendationApi:
+    return RecommendationApi(served, Gate())
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from client.support.silo import Silo
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec_client.recommending import own_recommender
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.request_reading import Gate
 
@@ -25,7 +25,7 @@ def test_answers_are_the_recommenders(name: str, tmp_path: Path) -> None:
     holder = ModelHolder(silo.settings)
     holder.look()
     assert holder.problem is None
-    application, known = Application(holder, Gate()), own_recommender(silo.settings)
+    application, known = RecommendationApi(holder, Gate()), own_recommender(silo.settings)
     learner, shared, private = silo.party.learner, silo.shared[3], silo.private[3]
     for index, user in enumerate(known.user_ids[:6]):
         answer = ask(application, "/v1/recommend", query={"user": user, "n": 5})

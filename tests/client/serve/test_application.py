@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fedrec.data import Catalogue
 from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.request_reading import MOST_BODY_BYTES, Gate
 
@@ -24,7 +24,7 @@ def bits(answer: Answer) -> bytes:
 
 
 def test_answers_are_the_recommenders_bit_for_bit(
-    application: Application, known: Recommender
+    application: RecommendationApi, known: Recommender
 ) -> None:
     for user in known.user_ids:
         answer = ask(application, "/v1/recommend", query={"user": user, "n": 7})
@@ -41,7 +41,7 @@ def test_answers_are_the_recommenders_bit_for_bit(
 
 
 def test_a_body_and_an_address_ask_the_same(
-    application: Application, known: Recommender, published: Silo
+    application: RecommendationApi, known: Recommender, published: Silo
 ) -> None:
     items = [item for item in known.catalogue.item_ids if known.learned(item)][:7]
     fields = {"user": published.user, "n": 5, "exclude": items[:2], "candidates": items}
@@ -52,7 +52,7 @@ def test_a_body_and_an_address_ask_the_same(
 
 
 def test_what_was_seen_is_left_out_unless_asked_for(
-    application: Application, published: Silo, known: Recommender
+    application: RecommendationApi, published: Silo, known: Recommender
 ) -> None:
     had = set(known.history_of(published.user))
     assert had == {item for user, item in published.rows if user == published.user}
@@ -62,7 +62,7 @@ def test_what_was_seen_is_left_out_unless_asked_for(
     assert had & set(ask(application, "/v1/recommend", query=everything).ids)
 
 
-def test_somebody_new_is_folded_in(application: Application, known: Recommender) -> None:
+def test_somebody_new_is_folded_in(application: RecommendationApi, known: Recommender) -> None:
     history = known.history_of(known.user_ids[2])[:4]
     answer = ask(application, "/v1/recommend", body={"history": history, "n": 6})
     ids, scores = known.recommend_vector(known.fold_in(history), 6, exclude=history)
@@ -72,7 +72,7 @@ def test_somebody_new_is_folded_in(application: Application, known: Recommender)
 
 
 def test_fresh_interactions_count_without_a_round(
-    application: Application, known: Recommender
+    application: RecommendationApi, known: Recommender
 ) -> None:
     user, other = known.user_ids[:2]
     recent = known.recommend(user, 2)[0].tolist()
@@ -87,7 +87,7 @@ def test_fresh_interactions_count_without_a_round(
     assert ask(application, "/v1/recommend", query={"user": other}).status == 200
 
 
-def test_similar_items(application: Application, known: Recommender, published: Silo) -> None:
+def test_similar_items(application: RecommendationApi, known: Recommender, published: Silo) -> None:
     item = known.recommend(published.user, 1)[0].tolist()[0]
     ids, scores = known.similar_items(item, 5)
     answer = ask(application, "/v1/similar", query={"item": item, "n": 5})
@@ -101,7 +101,9 @@ def test_similar_items(application: Application, known: Recommender, published: 
     assert ask(application, "/v1/similar", body=chosen).ids == ids[:2].tolist()
 
 
-def test_unknown_items_are_refused_or_named(application: Application, known: Recommender) -> None:
+def test_unknown_items_are_refused_or_named(
+    application: RecommendationApi, known: Recommender
+) -> None:
     history = [*known.history_of(known.user_ids[0])[:3], "a film of tomorrow"]
     refused = ask(application, "/v1/recommend", body={"history": history})
     assert (refused.status, refused.code) == (404, "unknown_item")
@@ -114,7 +116,7 @@ def test_unknown_items_are_refused_or_named(application: Application, known: Rec
 
 
 def test_a_history_of_which_nothing_was_learned(
-    application: Application, known: Recommender
+    application: RecommendationApi, known: Recommender
 ) -> None:
     rare = next(item for item in known.catalogue.item_ids if not known.learned(item))
     for question in (
@@ -147,7 +149,7 @@ def test_a_history_of_which_nothing_was_learned(
     ],
 )
 def test_refusals_have_codes_and_remedies(
-    application: Application, request_: dict[str, object], status: int, code: str
+    application: RecommendationApi, request_: dict[str, object], status: int, code: str
 ) -> None:
     answer = ask(application, **request_)  # type: ignore[arg-type]
     assert (answer.status, answer.code) == (status, code)
@@ -157,7 +159,7 @@ def test_refusals_have_codes_and_remedies(
 
 
 @pytest.mark.parametrize("length", [MOST_BODY_BYTES + 1, 1 << 20, 64 << 20])
-def test_a_body_that_is_too_large_is_not_kept(application: Application, length: int) -> None:
+def test_a_body_that_is_too_large_is_not_kept(application: RecommendationApi, length: int) -> None:
     headers = (*OWN, (b"content-type", b"application/json"))
     answer = ask(application, "/v1/recommend", body=b" " * length, headers=headers, pieces=64)
     assert (answer.status, answer.code) == (413, "too_large")
@@ -165,7 +167,7 @@ def test_a_body_that_is_too_large_is_not_kept(application: Application, length: 
 
 
 def test_the_token_guards_what_is_about_people(served: ModelHolder, published: Silo) -> None:
-    guarded = Application(served, Gate(token="f" * 32))
+    guarded = RecommendationApi(served, Gate(token="f" * 32))
     question = {"user": published.user}
     for headers in (
         OWN,
@@ -188,7 +190,7 @@ def test_the_token_guards_what_is_about_people(served: ModelHolder, published: S
 
 def test_without_a_model_it_says_so(silo: Silo) -> None:
     holder = ModelHolder(silo.settings)
-    application = Application(holder, Gate())
+    application = RecommendationApi(holder, Gate())
     for _ in range(2):
         answer = ask(application, "/v1/recommend", query={"user": "1"})
         assert (answer.status, answer.code) == (503, "not_ready")
@@ -203,7 +205,7 @@ def test_without_a_model_it_says_so(silo: Silo) -> None:
 
 
 def test_a_defect_tells_nothing_of_itself(
-    application: Application, served: ModelHolder, monkeypatch: pytest.MonkeyPatch
+    application: RecommendationApi, served: ModelHolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("secret of the inside")
@@ -222,7 +224,7 @@ def test_titles_are_written_as_json(silo: Silo) -> None:
     silo.publish(3)
     holder = ModelHolder(silo.settings)
     holder.look()
-    answer = ask(Application(holder, Gate()), "/v1/recommend", query={"user": silo.user})
+    answer = ask(RecommendationApi(holder, Gate()), "/v1/recommend", query={"user": silo.user})
     assert answer.status == 200
     for item in answer.json["items"]:
         assert item["title"] == silo.catalogue.title_of(item["item_id"])
@@ -239,11 +241,11 @@ def test_scores_that_are_no_numbers_are_not_handed_out(silo: Silo) -> None:
     holder = ModelHolder(silo.settings)
     with np.errstate(over="ignore"):
         holder.look()
-        answer = ask(Application(holder, Gate()), "/v1/recommend", query={"user": silo.user})
+        answer = ask(RecommendationApi(holder, Gate()), "/v1/recommend", query={"user": silo.user})
     assert (answer.status, answer.code) == (500, "internal")
 
 
-def test_every_answer_is_private(application: Application) -> None:
+def test_every_answer_is_private(application: RecommendationApi) -> None:
     for path in ("/docs", "/openapi.json", "/health", "/docs.css", "/"):
         answer = ask(application, path)
         assert answer.status == 200
@@ -254,7 +256,7 @@ def test_every_answer_is_private(application: Application) -> None:
 
 def test_numbers_for_prometheus(published: Silo) -> None:
     holder = ModelHolder(published.settings)
-    application = Application(holder, Gate())
+    application = RecommendationApi(holder, Gate())
     question = {"user": published.user}
     ask(application, "/v1/recommend", query=question)
     holder.look()

@@ -13,12 +13,12 @@ from client.support.silo import Silo
 
 from fedrec.errors import StorageError, VersionMismatch
 from fedrec.follower.database import STATE_FILE
-from fedrec.follower.private_store import PrivateStore
 from fedrec.recommender import UsersFile
 from fedrec_client.recommending import own_recommender
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
 from fedrec_client.serve.request_reading import Gate
+from fedrec_client.state.private_store import PrivateStore
 
 # They start the process that reads.
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ class Told:
             on_change=lambda change: self.sentences.append(str(change)),
             read_users=self._read,
         )
-        self.application = Application(self.holder, Gate())
+        self.application = RecommendationApi(self.holder, Gate())
 
     def _read(self, *asked: object) -> UsersFile:
         self.readings += 1

@@ -12,7 +12,7 @@ import pytest
 from client.serve.asking import OWN, ask
 from client.support.silo import Silo
 
-from fedrec_client.serve.application import Application
+from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.openapi import STYLE, document, page_of
 from fedrec_client.serve.request_reading import RECOMMEND_FIELDS, REFUSALS, SIMILAR_FIELDS
 
@@ -72,7 +72,7 @@ def problems(value: Any, schema: dict[str, Any], where: str = "") -> Iterator[st
     ],
 )
 def test_answers_are_what_it_describes(
-    application: Application, published: Silo, request_: dict[str, Any]
+    application: RecommendationApi, published: Silo, request_: dict[str, Any]
 ) -> None:
     words = {key: _with_user(value, published.user) for key, value in request_.items()}
     answer = ask(application, **words)

@@ -22,9 +22,9 @@ from client.support.silo import Silo
 from tls import credentials
 
 from fedrec.cli.main import main
-from fedrec.follower.private_store import PrivateStore
 from fedrec_client.recommending import own_recommender
 from fedrec_client.serve import server
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 from fedrec.data.splits import NO_ITEM, UserSplit
 from fedrec.errors import StorageError
 from fedrec.follower.membership import Membership
-from fedrec.follower.private_store import PrivateStore
 from fedrec.follower.stored_state import RunPin
 from fedrec.ids import ItemId, UserId
 from fedrec.model.state import SharedState
@@ -25,6 +24,7 @@ from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.counted_data import CountedData
+from fedrec_client.state.private_store import PrivateStore
 
 N_ITEMS = 24
 ITEMS = tuple(ItemId(f"item {row}") for row in range(N_ITEMS))

@@ -11,10 +11,10 @@ from client.support.fake_parties import USERS
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec_client.recommending import Wanted, export_model, recommend
+from fedrec_client.state.client_state import ClientState
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def _absent(monkeypatch):
     monkeypatch.delenv(OTHER, raising=False)
 
 
-def state_of(world: World) -> StoredState:
+def state_of(world: World) -> ClientState:
     return PrivateStore(world.state, read_only=True).state
 
 
@@ -105,7 +105,7 @@ def test_another_release_is_refused_even_if_accepted(
     before = contents(world)
     world.whole_round(3)
     with monkeypatch.context() as patched:
-        patched.setattr("fedrec.provenance.training_path", lambda plan: "fedmf accelerator 2")
+        patched.setattr("fedrec.environment.training_path", lambda plan: "fedmf accelerator 2")
         with pytest.raises(RefusedError, match="began under fedmf accelerator 1") as caught:
             world.app(accept_other_arithmetic=True).run()
     assert "with the release that began it" in caught.value.remedy

@@ -9,10 +9,10 @@ from client.support.fake_federation import World
 
 from fedrec.data import Catalogue
 from fedrec.errors import StorageError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import RoundId
 from fedrec_client.state import held_model
 from fedrec_client.state.held_model import read_held_model
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

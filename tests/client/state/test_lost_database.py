@@ -11,13 +11,16 @@ import pytest
 from client.state.test_private_store import PIN, header, publish, stage, store
 
 from fedrec.errors import StateWentBack, StorageError
-from fedrec.follower.database import STATE_FILE, image_of
-from fedrec.follower.private_store import PrivateStore
+from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
+from fedrec.follower.follower_store import FollowerStore
+from fedrec.follower.stored_state import StoredState
 from fedrec.highwater import FILE
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
+from fedrec_authority.folder.opened_sums import OpeningState
 from fedrec_client.round.participation import selection_secret
+from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["store"]
 
@@ -144,10 +147,8 @@ def test_a_damaged_mark_names_the_folder(store: PrivateStore) -> None:
         PrivateStore(store.folder)
 
 
-def test_another_value_in_any_column_of_any_table_is_noticed(store: PrivateStore) -> None:
-    stage(store)
-    selection_secret(store)
-    store.keep_own("roster", b"a roster")
+def check_every_cell(store: FollowerStore[StoredState]) -> None:
+    """Change each value of each column of a folder's database in turn: none may be believed."""
     store.close()
     path, flipped = store.folder / STATE_FILE, 0
     raw, before = path.read_bytes(), contents(store.folder)
@@ -173,11 +174,52 @@ def test_another_value_in_any_column_of_any_table_is_noticed(store: PrivateStore
                 f"UPDATE {table} SET {column} = {other} WHERE name = ?", (name,)
             ).rowcount
         with pytest.raises(StorageError, match=str(path)) as refused:
-            PrivateStore(store.folder)
+            type(store)(store.folder)
         assert "Restore the state folder" in refused.value.remedy, refused.value
         path.write_bytes(raw)
     assert flipped == len(cells) and contents(store.folder) == before
-    PrivateStore(store.folder).close()
+    type(store)(store.folder).close()
+
+
+def test_another_value_in_any_column_of_any_table_is_noticed(store: PrivateStore) -> None:
+    stage(store)
+    selection_secret(store)
+    store.keep_own("roster", b"a roster")
+    check_every_cell(store)
+
+
+def check_earlier_releases(store: FollowerStore[StoredState], others: StoredState) -> None:
+    """Check a folder with empty records of the other kind of follower, as earlier releases wrote.
+
+    What is not empty there says whose folder it is.
+    """
+    store.close()
+    state = store.state
+    foreign = {
+        name: value for name, value in others.records().items() if name not in state.records()
+    }
+    database = StateDatabase(store.folder)
+    database.write("run", foreign)
+    database.close()
+    for read_only in (True, False):
+        with type(store)(store.folder, read_only=read_only) as again:
+            assert again.state == state
+    with type(store)(store.folder) as again:
+        again.publish(RoundId(state.version + 1), b"newer", metrics=b"\xff\x00")
+    with type(store)(store.folder) as again:
+        assert again.state.version == state.version + 1 and foreign
+    for name, value in foreign.items():
+        database.write("run", {name: b'"something"'})
+        with pytest.raises(StorageError, match=f"cannot be understood: .'{name}'"):
+            type(store)(store.folder, read_only=True)
+        database.write("run", {name: value})
+    database.close()
+
+
+def test_a_folder_of_earlier_releases_is_opened(store: PrivateStore) -> None:
+    stage(store)
+    publish(store, counted=True)
+    check_earlier_releases(store, OpeningState(pin=PIN, epoch=1))
 
 
 def test_an_older_database_with_its_mark_deletes_nothing(store: PrivateStore) -> None:

@@ -10,13 +10,13 @@ import pytest
 from client.support.fake_federation import World
 
 from fedrec.errors import StorageError
-from fedrec.follower.private_store import PrivateStore
 from fedrec.ids import RoundId, UserId
 from fedrec.plan.noise import mechanism_of
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism, Spent
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.state.privacy_ledger import PrivacyLedger
+from fedrec_client.state.private_store import PrivateStore
 
 USERS = tuple(map(UserId, ("ann", "bob", "cid")))
 

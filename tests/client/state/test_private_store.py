@@ -15,14 +15,14 @@ from fedrec.durable import DiskFull
 from fedrec.errors import FolderInUse, PlanMismatch, StorageError, VersionMismatch
 from fedrec.evaluation.metrics import Rates
 from fedrec.follower.database import STATE_FILE, STATE_FORMAT, change_counter, image_of
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.stored_state import BestModel, RunPin, StoredState
+from fedrec.follower.stored_state import RunPin
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, room_in
 from fedrec.wire.messages import UploadHeader
-from fedrec_authority.opening.opened_sums import OpenedSums
 from fedrec_client.round.participation import selection_secret
+from fedrec_client.state.client_state import BestModel, ClientState
+from fedrec_client.state.private_store import PrivateStore
 
 PIN = RunPin(
     federation="films", run="run-1", plan_json="{}", catalogue_fingerprint="ab", users="cd"
@@ -96,14 +96,11 @@ def test_one_process_at_a_time(store: PrivateStore) -> None:
 
 def test_what_was_stored_is_read(store: PrivateStore) -> None:
     stage(store)
-    OpenedSums(store).record_reveal(RoundId(1), b"\xfc" * 32, b"sum")
     again = reopened(store)
     assert again.state == store.state
     assert again.state.staged is not None
     assert again.state.staged.header == header(1)
     assert again.read(again.state.staged.update) == b"update"
-    assert (found := again.state.revealed_as(RoundId(1))) and found.manifest_digest == b"\xfc" * 32
-    assert again.state.revealed_as(RoundId(2)) is None
 
 
 def test_counted_commits(store: PrivateStore) -> None:
@@ -176,14 +173,6 @@ def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
     store.publish(RoundId(3), b"newest", metrics=b"\xff\x00", counted=False)
     assert store.state.best == best
     assert store.read(best.shared) == b"shared"
-
-
-def test_reveals_of_published_rounds_are_forgotten(store: PrivateStore) -> None:
-    OpenedSums(store).record_reveal(RoundId(1), b"a", b"sum")
-    OpenedSums(store).record_reveal(RoundId(2), b"b", b"sum")
-    publish(store, 1, counted=False)
-    assert store.state.revealed_as(RoundId(1)) is None
-    assert (found := store.state.revealed_as(RoundId(2))) and found.manifest_digest == b"b"
 
 
 @pytest.mark.parametrize("kind", ["update", "private", "shared"])
@@ -275,7 +264,7 @@ def test_another_format_is_refused_before_anything_is_touched(
 def test_records_that_are_no_state_are_refused() -> None:
     for records in ({}, {"epoch": b"1"}, {"pin": b"{", "epoch": b"1"}, {"pin": b"\xff"}):
         with pytest.raises(StorageError, match="cannot be understood"):
-            StoredState.from_records(records, STATE_FILE)
+            ClientState.from_records(records, STATE_FILE)
 
 
 def killed_in_a_commit(folder: Path) -> None:

@@ -12,8 +12,8 @@ from client.support.fake_federation import World
 from fedrec.cli.main import main
 from fedrec.follower.stopping import Stopped
 from fedrec.identity.certificates import CERTIFICATE_FILE, Issuer, check_certificate
+from fedrec.identity.document import write_secret
 from fedrec.identity.identity import KEY_FILE, Identity
-from fedrec.identity.key_files import write_secret
 
 pytestmark = pytest.mark.slow
 

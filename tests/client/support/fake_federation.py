@@ -18,6 +18,7 @@ from fedrec.model.state import SharedState
 from fedrec.plan.agreement import plan_fingerprint
 from fedrec.plan.rows import ActiveRows
 from fedrec.wire.chunks import Blob
+from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     PublishedRound,
@@ -28,7 +29,6 @@ from fedrec.wire.messages import (
     UploadHeader,
     Wait,
 )
-from fedrec.wire.stated_rows import StatedRows
 
 
 @dataclass

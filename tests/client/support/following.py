@@ -7,11 +7,11 @@ from typing import Any
 
 from client.support.fake_federation import World
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.wire.messages import Snapshot, Wait
+from fedrec_client.state.private_store import PrivateStore
 
 
 def version(world: World) -> int:

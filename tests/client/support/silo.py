@@ -9,13 +9,14 @@ from conformance.party import N_ITEMS, ROUND, Party, plan_of
 from fedrec.algorithms import ALGORITHMS
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import Rates
-from fedrec.follower.private_store import PrivateStore
-from fedrec.follower.stored_state import BestModel, RunPin, users_digest
+from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.agreement import plan_to_json
 from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
+from fedrec_client.state.client_state import BestModel
+from fedrec_client.state.private_store import PrivateStore
 
 
 class Silo:

@@ -31,9 +31,8 @@ from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
 from fedrec.plan.schema import Plan
-from fedrec.training.blocks import blocks_of, buckets_of
+from fedrec.training.blocks import blocks_of, buckets_of, draw_samples
 from fedrec.training.learner import Learner
-from fedrec.training.samplers import draw_samples
 from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 61

@@ -12,9 +12,9 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.grid import GridSum
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data import generate, leave_one_out
-from fedrec.training import blocks, samplers, trainer
+from fedrec.training import blocks, trainer
 from fedrec.training.fitting import fit_of
-from fedrec.updates.topk import TopK
+from fedrec.updates.compressed import TopK
 
 WITHOUT_A_LOOP = {"ease"}
 """It counts pairs in one pass, on the processor on every device."""
@@ -50,7 +50,7 @@ def users():
 def as_on_a_device(monkeypatch):
     """A processor sorts and selects in numpy; a device does not."""
     monkeypatch.setattr(TopK, "in_numpy", False)
-    monkeypatch.setattr(samplers, "argsorted", torch.argsort)
+    monkeypatch.setattr(blocks, "argsorted", torch.argsort)
     monkeypatch.setattr(blocks, "sorted_rows", lambda keys: torch.sort(keys, dim=-1).values)
 
 

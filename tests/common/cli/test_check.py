@@ -180,12 +180,11 @@ def test_the_papers_sizes_and_its_link(fedrec: Fedrec, tmp_path: Path) -> None:
         "rounds": {"total": 1000},
     }
     found = price(Plan.model_validate(choices), n_items=3706)
-    assert found.paper_link_minutes == pytest.approx(80.43, abs=0.005)
-    assert found.paper_numbers is not None
-    assert found.paper_numbers.upload == 3706 * 64
+    assert found.facts["paper_link_minutes"] == pytest.approx(80.43, abs=0.005)
+    assert found.facts["paper_numbers"].upload == 3706 * 64
     solved = {"algorithm": {"name": "fedals"}, "update": {"structure": "dense"}}
     other = price(Plan.model_validate(solved), n_items=50)
-    assert (other.paper_numbers, other.paper_link_minutes) == (None, None)
+    assert (other.facts["paper_numbers"], other.facts["paper_link_minutes"]) == (None, None)
     path = tmp_path / "run.toml"
     path.write_text('[algorithm]\ndim = 64\n[update]\nstructure = "topk"\nratio = 0.25\n')
     out = fedrec("check", path, "--items", 3706, "--set", "rounds.total=1000").out

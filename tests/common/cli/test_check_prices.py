@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from plan_check import check_plan
 
-from fedrec.cli.private_pricing import private_price
+from fedrec.cli.pricing import tables_price, tables_rows, tables_warnings
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.plan.layout import Layout, vector_spec
 from fedrec.plan.price import parameter_sets, price, warnings_for
@@ -53,14 +53,15 @@ def test_the_price_where_members_decrypt_by_hand() -> None:
     assert spec.length == 256 * 5 + 45
     planned = PROTECTIONS["bfv"].plan(spec)
     upload = planned.message_bytes
-    assert (found.n_rows, found.upload_bytes, found.expected) == (256, upload, None)
+    assert (found.facts["n_rows"], found.up_bytes) == (256, upload)
+    assert "expected" not in found.parts
     # The count round has 100 counts and 45 sums: one block.
     counting = upload - (planned.n_blocks - 1) * planned.frame_bytes
-    assert found.count_upload_bytes == counting
-    assert found.n_rounds == 10
-    assert found.dense_plain_bytes == 4 * 100 * 32
+    assert found.parts["count"].up_bytes == counting
+    assert found.facts["n_rounds"] == 10
+    assert found.facts["dense_plain_bytes"] == 4 * 100 * 32
     # Every client fetches the ciphertext sum, which is as long as an update.
-    assert (found.download_bytes, found.authority_download_bytes) == (upload, 0)
+    assert (found.down_bytes, found.authority_bytes) == (upload, 0)
     assert found.total_bytes == 4 * 2 * counting + 9 * 4 * 2 * upload
 
 
@@ -68,11 +69,11 @@ def test_the_price_with_a_key_authority_by_hand() -> None:
     plan = Plan.model_validate({"rounds": {"total": 8}})
     found = price(plan, n_items=100, n_clients=4)
     upload = PROTECTIONS["bfv"].plan(vector_spec(plan, 100)).message_bytes
-    assert found.authority_download_bytes == 4 * upload
-    assert found.download_bytes < upload / 2, "the sum is sealed, not encrypted"
-    per_round = 4 * (upload + found.download_bytes) + 4 * upload
-    counting = found.count_upload_bytes
-    counted = 4 * (counting + found.count_download_bytes) + 4 * counting
+    assert found.authority_bytes == 4 * upload
+    assert found.down_bytes < upload / 2, "the sum is sealed, not encrypted"
+    per_round = 4 * (upload + found.down_bytes) + 4 * upload
+    count = found.parts["count"]
+    counted = 4 * (count.up_bytes + count.down_bytes) + 4 * count.up_bytes
     assert found.total_bytes == counted + 9 * per_round
 
 
@@ -86,12 +87,12 @@ def test_what_is_expected_follows_from_the_items_that_enough_users_hold() -> Non
     )
     found = price(plan, n_items=105_000, n_clients=4, n_active=4_400)
     alone = price(plan, n_items=4_400, n_clients=4)
-    assert found.expected is not None
-    assert (found.expected.n_active, found.expected.n_rows) == (4_400, 4_608)
-    assert found.n_rows == 105_216
-    assert found.expected.upload_bytes < found.upload_bytes / 20
-    assert found.expected.upload_bytes == alone.upload_bytes
-    assert found.expected.total_bytes <= 1.3 * alone.total_bytes
+    expected = found.parts["expected"]
+    assert (expected.facts["n_active"], expected.facts["n_rows"]) == (4_400, 4_608)
+    assert found.facts["n_rows"] == 105_216
+    assert expected.up_bytes < found.up_bytes / 20
+    assert expected.up_bytes == alone.up_bytes
+    assert expected.total_bytes <= 1.3 * alone.total_bytes
 
 
 def test_ease_is_priced_for_what_it_can_take_of_a_large_catalogue() -> None:
@@ -103,11 +104,10 @@ def test_ease_is_priced_for_what_it_can_take_of_a_large_catalogue() -> None:
         }
     )
     found = price(plan, n_items=17_632, n_clients=4, n_active=1_530)
-    assert found.expected is not None
     # 1,536 rows have 1,178,880 pairs, a tenth of which travels in a round.
     spec = Layout.of(plan, 1_536).vector_spec
     assert spec.segments[0].length == 117_888
-    assert found.expected.upload_bytes < found.upload_bytes / 50
+    assert found.parts["expected"].up_bytes < found.up_bytes / 50
 
 
 def test_under_noise_all_rows_travel_whatever_is_held() -> None:
@@ -119,15 +119,15 @@ def test_under_noise_all_rows_travel_whatever_is_held() -> None:
         }
     )
     found = price(plan, n_items=1_000, n_clients=4, n_active=10)
-    assert (found.n_rows, found.expected) == (1_000, None)
+    assert found.facts["n_rows"] == 1_000 and "expected" not in found.parts
 
 
 def test_without_encryption_nobody_reveals() -> None:
     plan = Plan.model_validate({"protection": {"name": "none"}})
     found = price(plan, n_items=100)
-    assert found.authority_download_bytes == 0
-    assert found.n_clients == plan.rounds.minimum_clients
-    assert found.upload_bytes == found.download_bytes
+    assert found.authority_bytes == 0
+    assert found.facts["n_clients"] == plan.rounds.minimum_clients
+    assert found.up_bytes == found.down_bytes
 
 
 @pytest.mark.parametrize("preset", ["default", "wide"])
@@ -176,26 +176,26 @@ def test_the_papers_encrypted_topk_is_priced() -> None:
     found = price(paper_topk(), n_items=1682, n_clients=8)
     # ceil(1682 x 32 / 64) entries of 768 + 4 bytes, and 1792 counts of 10 bits with 44 metrics in
     # blocks of 3072 - 1 - 64 bits.
-    assert 841 * 772 < found.upload_bytes < 841 * 772 + 10 * 768
-    assert found.upload_bytes <= 0.75 * 2**20
-    assert found.opening is not None
+    assert 841 * 772 < found.up_bytes < 841 * 772 + 10 * 768
+    assert found.up_bytes <= 0.75 * 2**20
     places = 1792 * 32
-    assert (found.opening.entries, found.opening.n_places) == (841, places)
-    assert found.opening.expected_entries == math.ceil(places * (1 - (1 - 841 / places) ** 8))
-    assert found.opening.most_entries == 8 * 841
-    assert found.opening.report_seconds == found.opening.seconds > 6000 * 0.03
+    opening = found.parts["opening"].facts
+    assert (opening["entries"], opening["n_places"]) == (841, places)
+    assert opening["expected_entries"] == math.ceil(places * (1 - (1 - 841 / places) ** 8))
+    assert opening["most_entries"] == 8 * 841
+    assert opening["report_seconds"] == opening["seconds"] > 6000 * 0.03
     hidden = paper_topk().model_dump()
     hidden["update"]["indices"] = "hidden"
-    assert price(Plan.model_validate(hidden), n_items=1682, n_clients=8).opening is None
+    assert "opening" not in price(Plan.model_validate(hidden), n_items=1682, n_clients=8).parts
 
 
 def test_943_clients_of_one_user_are_priced() -> None:
     found = price(paper_topk(clients_per_round=943), n_items=1682, n_clients=943)
-    assert found.opening is not None
-    assert found.opening.expected_entries == found.opening.most_entries == 1792 * 32
+    opening = found.parts["opening"].facts
+    assert opening["expected_entries"] == opening["most_entries"] == 1792 * 32
     # Every client fetches the sum: every place once, and its index.
-    assert found.download_bytes == found.opening.sum_bytes
-    assert 0 < found.download_bytes - 1792 * 32 * 772 < 10 * 768 + 44
+    assert found.down_bytes == opening["sum_bytes"]
+    assert 0 < found.down_bytes - 1792 * 32 * 772 < 10 * 768 + 44
     told = warnings_for(paper_topk(), n_items=1682)
     assert any("indices are not" in warning and "audit indices" in warning for warning in told)
     assert any("--accept-exposure" in warning for warning in told)
@@ -234,11 +234,11 @@ def test_private_tables_are_priced_by_hand(tmp_path: Path) -> None:
     )
     # A row of 32 values for each of 3,706 items, the head's 32 and its bias, 4 bytes each.
     each = 4 * (3_706 * 32 + 32 + 1)
-    found = private_price(settings, 6_040, 3_706)
-    assert found.table_bytes == 6_040 * each
-    assert found.disk_bytes == 6_040 * each * 16 // 5
-    assert [name for name, _ in found.rows()] == ["private tables", "they lie in files"]
-    few = private_price(settings, (2048 << 20) // each, 3_706)
-    assert few.disk_bytes == 0
-    assert [name for name, _ in few.rows()] == ["private tables"]
-    assert list(few.warnings()) == []
+    found = tables_price(settings, 6_040, 3_706)
+    assert found.facts["table_bytes"] == 6_040 * each
+    assert found.facts["disk_bytes"] == 6_040 * each * 16 // 5
+    assert [name for name, _ in tables_rows(found)] == ["private tables", "they lie in files"]
+    few = tables_price(settings, (2048 << 20) // each, 3_706)
+    assert few.facts["disk_bytes"] == 0
+    assert [name for name, _ in tables_rows(few)] == ["private tables"]
+    assert list(tables_warnings(few)) == []

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from fedrec.arithmetic import Arithmetic, arithmetic_of, fingerprint, look
+from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.cli import doctor as doctor_module
 from fedrec.cli.doctor import examine
+from fedrec.probes import fingerprint, look
 
 from .conftest import Fedrec
 

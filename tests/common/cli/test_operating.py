@@ -13,7 +13,7 @@ import pytest
 from tls import credentials, server_credentials
 
 from fedrec.cli.operating import status_rows
-from fedrec.identity.key_files import write_secret
+from fedrec.identity.document import write_secret
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.cli import flags
-from fedrec.provenance import ACCEPT_FLAG
+from fedrec.environment import ACCEPT_FLAG
 from fedrec_lab.cli.round_progress import StopRequest
 
 from .conftest import Fedrec

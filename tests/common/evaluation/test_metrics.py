@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, rank_values
-from fedrec.wire.limits import PROTOCOL_VERSION
+from fedrec.wire.fields import PROTOCOL_VERSION
 
 ONE = 1 << 20
 
@@ -56,7 +56,7 @@ def test_rates_are_means_over_users_with_a_held_out_item():
 
 def test_the_sums_of_a_metrics_segment_belong_to_a_version_of_the_protocol():
     # A peer of another release would read one sum as another. Who adds or moves a sum counts up the
-    # major number of PROTOCOL_VERSION in fedrec/wire/limits.py, and writes its row here.
+    # major number of PROTOCOL_VERSION in fedrec/wire/fields.py, and writes its row here.
     known = {"8": "6961bea1"}
     digest = hashlib.sha256("\n".join(METRIC_NAMES).encode()).hexdigest()[:8]
     assert known.get(PROTOCOL_VERSION.split(".")[0]) == digest

@@ -17,7 +17,7 @@ from fedrec.identity.document import VERSIONS
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
-from fedrec_authority.membership.cell_placement import place
+from fedrec_authority.members.cell_placement import place
 
 PEOPLE = sorted((Identity.create(str(n)) for n in range(16)), key=lambda one: one.client_id)
 NAMES = {one.client_id: number for number, one in enumerate(PEOPLE)}

@@ -22,8 +22,8 @@ from fedrec.identity.certificates import (
     key_of,
     verify_ecdsa,
 )
+from fedrec.identity.document import write_secret
 from fedrec.identity.identity import Identity
-from fedrec.identity.key_files import write_secret
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 WHAT = "client.certificate: a.crt"

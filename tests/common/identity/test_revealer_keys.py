@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedrec.errors import KeysError
+from fedrec.identity.document import destroy_secret
 from fedrec.identity.epoch_secrets import RevealerKeyChanges
 from fedrec.identity.identity import KEY_FILE
-from fedrec.identity.key_files import destroy_secret
 
 LONG = bytes(range(256)) * 1000
 

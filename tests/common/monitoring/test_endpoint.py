@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tls import credentials
 
+from fedrec import monitoring
 from fedrec.errors import SettingsError
 from fedrec.monitoring import MetricsEndpoint, Monitored, Numbers, metrics_endpoint
-from fedrec.monitoring import endpoint as endpoints
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -161,7 +161,7 @@ def test_a_name_that_was_made_to_point_here_reads_nothing(address: str, token: s
 
 @pytest.mark.slow
 def test_readers_that_ask_a_byte_at_a_time_keep_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "READER_SECONDS", 0.5)
+    monkeypatch.setattr(monitoring, "READER_SECONDS", 0.5)
     with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
         host, _, port = endpoint.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=0.05) as trickling:

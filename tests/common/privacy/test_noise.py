@@ -14,8 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import fedrec.privacy
-from fedrec.privacy import gaussian, laplace
-from fedrec.privacy.random_bits import Edges, RandomBits
+from fedrec.privacy import noise
+from fedrec.privacy.noise import Edges, RandomBits
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def distance(found: np.ndarray, wanted: dict[int, float], width: int) -> float:
 
 @pytest.mark.parametrize("deviation", [16, 100, 256, 257, 300, 1000, 20_000])
 def test_gaussian_noise_has_its_law(deviation: int) -> None:
-    found = gaussian.discrete_gaussian(deviation, 200_000, RandomBits(KEY))
+    found = noise.discrete_gaussian(deviation, 200_000, RandomBits(KEY))
     width = max(1, deviation // 8)
     wanted = exact(lambda k: math.exp(-(k**2) / (2 * deviation**2)), 6 * deviation)
     # About 80 bins: chi squared over their number is 1 +- 0.16.
@@ -101,12 +101,12 @@ def test_gaussian_noise_has_its_law(deviation: int) -> None:
 
 @pytest.mark.parametrize("deviation", [1 << 20, 3_000_000, 10**9])
 def test_wide_gaussian_noise_has_its_moments(deviation: int) -> None:
-    found = gaussian.discrete_gaussian(deviation, 200_000, RandomBits(KEY)) / deviation
+    found = noise.discrete_gaussian(deviation, 200_000, RandomBits(KEY)) / deviation
     assert abs(found.mean()) < 5 / math.sqrt(200_000)
     assert found.var() == pytest.approx(1.0, abs=5 * math.sqrt(2 / 200_000))
     assert (found**4).mean() == pytest.approx(3.0, abs=5 * math.sqrt(96 / 200_000))
     # Low digits must not show the levels that the noise is made of.
-    whole = gaussian.discrete_gaussian(deviation, 200_000, RandomBits(KEY))
+    whole = noise.discrete_gaussian(deviation, 200_000, RandomBits(KEY))
     for digits in (2, 31, 64):
         counts = np.bincount(whole % digits, minlength=digits)
         share = len(whole) / digits
@@ -115,7 +115,7 @@ def test_wide_gaussian_noise_has_its_moments(deviation: int) -> None:
 
 @pytest.mark.parametrize("deviation", [16, 256, 257, 5000, 1 << 22])
 def test_levels_add_up_to_the_variance_and_stay_smooth(deviation: int) -> None:
-    levels = gaussian._levels(deviation**2)
+    levels = noise._levels(deviation**2)
     total = sum(Fraction(factor) ** 2 * Fraction(square) for factor, square in levels)
     assert float(total / deviation**2) == pytest.approx(1.0, abs=1e-30)
     assert all(square <= 256**2 for _, square in levels)
@@ -132,30 +132,32 @@ def test_levels_add_up_to_the_variance_and_stay_smooth(deviation: int) -> None:
 
 def test_no_noise_is_larger_than_the_bound_says() -> None:
     for deviation in (16, 256, 4000, 1 << 22):
-        found = gaussian.discrete_gaussian(deviation, 50_000, RandomBits(KEY))
-        assert abs(found).max() <= gaussian.largest(deviation)
-        assert gaussian.largest(deviation) < 17 * deviation
+        found = noise.discrete_gaussian(deviation, 50_000, RandomBits(KEY))
+        assert abs(found).max() <= noise.largest_gaussian(deviation)
+        assert noise.largest_gaussian(deviation) < 17 * deviation
 
     class Extreme(RandomBits):
         def words(self, n_words: int) -> np.ndarray:
             return np.full(n_words, (1 << 64) - 1, dtype=np.uint64)
 
-    assert gaussian.discrete_gaussian(1 << 20, 1, Extreme()).tolist() == [gaussian.largest(1 << 20)]
+    assert noise.discrete_gaussian(1 << 20, 1, Extreme()).tolist() == [
+        noise.largest_gaussian(1 << 20)
+    ]
     for scale in (1, 50, 1 << 20):
-        found = laplace.discrete_laplace(scale, 50_000, RandomBits(KEY))
-        assert abs(found).max() <= laplace.largest(scale)
+        found = noise.discrete_laplace(scale, 50_000, RandomBits(KEY))
+        assert abs(found).max() <= noise.largest_laplace(scale)
 
 
 @pytest.mark.parametrize("scale", [1, 7, 100, 5000])
 def test_laplace_noise_has_its_law(scale: int) -> None:
-    found = laplace.discrete_laplace(scale, 200_000, RandomBits(KEY))
+    found = noise.discrete_laplace(scale, 200_000, RandomBits(KEY))
     wanted = exact(lambda k: math.exp(-abs(k) / scale), 40 * scale)
     assert 0.4 < distance(found, wanted, max(1, scale // 4)) < 1.8
 
 
 def test_a_narrow_table_is_exact() -> None:
     """Probabilities of the table for s = 16, against sums of Python's exponentials."""
-    edges, reach = gaussian._table(gaussian._levels(256)[0][1])
+    edges, reach = noise._table(noise._levels(256)[0][1])
     weights = [math.exp(-(k**2) / 512) for k in range(-reach, reach + 1)]
     cumulated = np.cumsum(weights) / sum(weights)
     found = np.array([edge / 2**128 for edge in edges.exact])

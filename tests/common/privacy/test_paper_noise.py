@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedrec.privacy.random_bits import RandomBits, gaussian_noise, laplace_noise
+from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
 
 LENGTH = 200_001
 LAWS = {

@@ -10,9 +10,8 @@ from conformance.protection_suite import extreme, make_party
 
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
-from fedrec.protection.bfv import BFVMember
-from fedrec.protection.blocks import unpack_blocks
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.lattice import BlockMember, unpack_blocks
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import MAX_BOUND
 
@@ -45,7 +44,7 @@ def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset: str) -> 
     total = accumulator.finish()
     assert np.array_equal(party.member.reveal(total, 100), 100 * vector)
 
-    assert isinstance(party.member, BFVMember)
+    assert isinstance(party.member, BlockMember)
     cipher = party.member._open_cipher()
     plan = party.protection.chosen
     (block,) = unpack_blocks(ResidueLayout.of_plan(plan), memoryview(total)[44:])

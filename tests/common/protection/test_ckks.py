@@ -8,9 +8,8 @@ from conformance.protection_suite import extreme, make_party, random_vectors
 
 from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import unpack_blocks
-from fedrec.protection.ckks import CKKSMember
-from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.lattice import BlockMember, unpack_blocks
 
 
 @pytest.mark.slow
@@ -36,7 +35,7 @@ def test_the_measured_error_stays_below_the_bound(
     revealed = party.member.reveal(total, n_summands)
     assert np.array_equal(revealed, np.sum(vectors, axis=0))
 
-    assert isinstance(party.member, CKKSMember)
+    assert isinstance(party.member, BlockMember)
     plan = party.protection.chosen
     assert plan.n_blocks == 1
     (block,) = unpack_blocks(ResidueLayout.of_plan(plan), memoryview(total)[44:])

@@ -6,13 +6,13 @@ import pytest
 
 from fedrec.errors import SettingsError
 from fedrec.protection import BFV, CKKS, PROTECTIONS, SegmentSpec, VectorSpec
+from fedrec.protection.blocks import batching_prime, coefficient_primes
 from fedrec.protection.encryption_parameters import (
     BFV_PRESETS,
     CKKS_PRESETS,
     bfv_noise,
     security_bits,
 )
-from fedrec.protection.residues import batching_prime, coefficient_primes
 
 
 def spec(length: int = 100_000, largest: int = 2**27, summands: int = 64) -> VectorSpec:

@@ -16,12 +16,11 @@ from fedrec.data.splits import UserSplit
 from fedrec.ids import UserId
 from fedrec.plan.schema import Plan
 from fedrec.training import trainer as trainer_module
-from fedrec.training.block_memory import BlockRoom, block_bytes
-from fedrec.training.blocks import BlockSize, blocks_of, buckets_of
+from fedrec.training.blocks import BlockSize, blocks_of, buckets_of, draw_samples
+from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner
-from fedrec.training.local_round import train_locally
-from fedrec.training.samplers import draw_samples
-from fedrec.training.user_tables import DeviceTables
+from fedrec.training.trainer import BlockRoom, block_bytes
+from fedrec.training.user_half import train_locally
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +177,7 @@ def test_room_is_counted_once_for_a_size_and_those_within(monkeypatch):
         counted.append(args[3])
         return block_bytes(*args)
 
-    monkeypatch.setattr("fedrec.training.block_memory.block_bytes", counting)
+    monkeypatch.setattr("fedrec.training.trainer.block_bytes", counting)
     size, larger = size_of(4, 80), size_of(8, 160)
     taken = 2 * start.shared["item_embedding"].nbytes + sums.n_bytes
     each = block_bytes(learner.algorithm, start, sums, larger, 8) // 8

@@ -13,9 +13,8 @@ from reference.plain_fedmf import batches_of, samples_of
 from fedrec.data import generate, leave_one_out
 from fedrec.plan.schema import Plan
 from fedrec.training import trainer
-from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, padded
+from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
 from fedrec.training.learner import Learner
-from fedrec.training.samplers import draw_samples
 from fedrec.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,7 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.data import generate, leave_one_out
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.model.state import PrivateState
-from fedrec.training.learner import Learner
-from fedrec.training.one_step import OneStep
+from fedrec.training.learner import Learner, OneStep
 
 pytestmark = pytest.mark.cuda
 

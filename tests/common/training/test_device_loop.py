@@ -20,12 +20,12 @@ from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.cohort import Chunk
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data import generate, leave_one_out
-from fedrec.training import blocks, samplers
+from fedrec.training import blocks
 from fedrec.training.blocks import Block
 from fedrec.training.trained_block import TrainedBlock
 from fedrec.training.trainer import Trainer
 from fedrec.training.training_round import TrainingRound
-from fedrec.updates.topk import TopK
+from fedrec.updates.compressed import TopK
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def test_a_block_trains_without_values(name, structure, own, n_steps, noise, use
 def test_a_chunk_is_read_once(name, structure, own, users, monkeypatch):
     """Numbers of rows and samples; positions go the other way once. The loop asks for nothing."""
     monkeypatch.setattr(TopK, "in_numpy", False)
-    monkeypatch.setattr(samplers, "argsorted", torch.argsort)
+    monkeypatch.setattr(blocks, "argsorted", torch.argsort)
     monkeypatch.setattr(blocks, "sorted_rows", lambda keys: torch.sort(keys, dim=-1).values)
     party = party_of(name, structure, own, users)
     learner, start = party.learner, start_of(party)

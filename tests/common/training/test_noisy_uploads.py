@@ -12,8 +12,8 @@ from fedrec.algorithms import UploadNoise
 from fedrec.algorithms.cohort import BlockChange
 from fedrec.data import generate, leave_one_out
 from fedrec.plan.schema import Plan
-from fedrec.privacy.random_bits import RandomBits, gaussian_noise, laplace_noise
-from fedrec.training.engines.choosing import engine_of
+from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
+from fedrec.training.engines.choosing import executor_of
 from fedrec.training.fitting import NoisyUploads
 from fedrec.training.learner import Learner
 
@@ -91,11 +91,11 @@ def test_noise_is_drawn_wherever_users_train(workers, tmp_path):
     """Its mean size tells its scale: on 20 users' weighed sums it is known to a few per cent."""
     data = generate(n_users=20, n_items=60, n_clusters=2, interactions_per_user=8, seed=3)
     users = leave_one_out(data.interactions, data.catalogue)
-    engine = engine_of(workers, folder=tmp_path)
+    executor = executor_of(workers, folder=tmp_path)
     try:
-        exact, one, other = (change_of(users, engine, scale) for scale in (0.0, 0.5, 0.5))
+        exact, one, other = (change_of(users, executor, scale) for scale in (0.0, 0.5, 0.5))
     finally:
-        engine.close()
+        executor.close()
     assert not np.array_equal(one, other)
     for noisy in (one, other):
         # Weights are all 6; the variance of one user's value is 2 x .5^2.
@@ -105,7 +105,7 @@ def test_noise_is_drawn_wherever_users_train(workers, tmp_path):
         assert apart.std() == pytest.approx(np.sqrt(20 * 2 * 0.5**2), rel=0.1)
 
 
-def change_of(users, engine, scale):
+def change_of(users, executor, scale):
     plan = Plan.model_validate(
         {
             "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
@@ -113,7 +113,7 @@ def change_of(users, engine, scale):
             "update": {"structure": "dense", "clip": 16.0},
         }
     )
-    learner = Learner(plan, 60, device="cpu", workers=engine)
+    learner = Learner(plan, 60, device="cpu", workers=executor)
     private = learner.initial_private(users)
     part = learner.contribute("train", 2, learner.initial_shared(), users, private)
     assert part.n_clipped == 0

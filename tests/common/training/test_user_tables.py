@@ -10,7 +10,7 @@ import torch
 
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom
-from fedrec.training.user_tables import ChunkTables, DeviceTables, HeldTables, open_tables
+from fedrec.training.device import ChunkTables, DeviceTables, HeldTables, open_tables
 
 CPU = torch.device("cpu")
 ROOM = TableRoom(1 << 20)

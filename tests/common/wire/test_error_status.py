@@ -18,7 +18,7 @@ from fedrec.errors import (
     Unreachable,
     VersionMismatch,
 )
-from fedrec.wire.error_status import CODE_KEY, INCIDENT_KEY, STATUS, from_rpc_error, to_details
+from fedrec.wire.grpc_calls import CODE_KEY, INCIDENT_KEY, STATUS, from_rpc_error, to_details
 
 
 class Told(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # grpc is untyped

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partition_users
 from fedrec.evaluation.metrics import METRIC_NAMES
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.authority import AUTHORITY_FOLDER, ROSTERS_FOLDER
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
@@ -30,6 +29,7 @@ from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_client.state.private_store import PrivateStore
 
 N_USERS, N_ITEMS = 40, 60
 ROUNDS = 3

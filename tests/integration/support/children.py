@@ -27,7 +27,7 @@ from fedrec.errors import FolderInUse, SettingsError
 from fedrec.settings.schema import Settings
 from fedrec.telemetry import log_to_stderr
 from fedrec.training.round_vectors import RoundVectors
-from fedrec.wire.chunks import Chunk
+from fedrec.wire.chunks import ByteChunk
 from fedrec.wire.link import Link
 from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.rounds.state import State
@@ -236,27 +236,27 @@ def _put_tables_into_files(settings: Settings) -> None:
 
 def _chunks(
     data: bytes, start: int, kill: KillClient | None, training: list[int]
-) -> Iterator[Chunk]:
+) -> Iterator[ByteChunk]:
     for offset in range(start, len(data), PIECE_BYTES):
         # The update is the first that a client sends once it trained.
         if kill is not None and kill.place == "in the upload" and training == [kill.round]:
             while offset >= len(data) / 2:
                 signal.pause()
-        yield Chunk(offset=offset, data=data[offset : offset + PIECE_BYTES])
+        yield ByteChunk(offset=offset, data=data[offset : offset + PIECE_BYTES])
 
 
 def _die_in_training(kill: KillClient, training: list[int]) -> None:
     """Die where a chunk of users has been trained but nothing of it is kept."""
-    from fedrec.training.engines import chunk_metrics
+    from fedrec.training import fitting
 
-    summed = chunk_metrics.training_sums
+    summed = fitting.training_sums
 
     def dying(*values: Any) -> Any:
         if training == [kill.round]:
             kill.strike()
         return summed(*values)
 
-    chunk_metrics.training_sums = dying
+    fitting.training_sums = dying
 
 
 class _DyingLink(Passing):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from integration.support.links import Passing
 
-from fedrec.follower.private_store import PrivateStore
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
@@ -24,6 +23,7 @@ from fedrec.wire.messages import (
     Task,
     UploadHeader,
 )
+from fedrec_authority.folder.opened_sums import OpenedSums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class Falsifier(Passing):
             client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
         )
         if self._playing:
-            state = PrivateStore(self._state, read_only=True).state
+            state = OpenedSums(self._state, read_only=True).state
             self.opened += [entry.round for entry in state.revealed]
         self._payloads, self._playing = {}, False
         task = found.task

@@ -28,7 +28,7 @@ from fedrec_client.connecting import certificate_path, open_link
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 from fedrec_server.service.wire_recorder import WireRecorder
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
 from fedrec.settings.schema import Settings
-from fedrec_lab.comparison.measurement import Task
+from fedrec_lab.comparison.measurement import MethodTask
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +37,11 @@ def small() -> Settings:
 def task_of(planted, small):
     """Return a function that makes a task on the planted data."""
     users, catalogue = planted
-    task = Task(settings=small, catalogue=catalogue, users=users, protocols=("full",), seeds=(1,))
+    task = MethodTask(
+        settings=small, catalogue=catalogue, users=users, protocols=("full",), seeds=(1,)
+    )
 
-    def make(**changes) -> Task:
+    def make(**changes) -> MethodTask:
         return replace(task, **changes)
 
     return make

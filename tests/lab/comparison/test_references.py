@@ -14,7 +14,7 @@ from fedrec.errors import SettingsError
 from fedrec.evaluation.protocols import held_out_ranks
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
-from fedrec_lab.comparison.measurement import Stopped, Task
+from fedrec_lab.comparison.measurement import MeasurementStopped, MethodTask
 from fedrec_lab.comparison.references import REFERENCES, Ease, Fitted, ScoredReference
 from fedrec_lab.comparison.references import centralised as centralised_module
 from fedrec_lab.comparison.references import reference as reference_module
@@ -43,7 +43,7 @@ def test_every_reference_measures_what_it_is_asked(reference, task_of):
 
 
 def test_every_reference_can_be_stopped(reference, task_of):
-    with pytest.raises(Stopped):
+    with pytest.raises(MeasurementStopped):
         reference.measure(task_of(stop=lambda: True))
 
 
@@ -70,7 +70,7 @@ def test_ease_solves_its_least_squares_problem_column_by_column():
 def test_ease_on_ml_100k(ml_100k, ml_100k_users, monkeypatch):
     """The reference figure of DESIGN section 5: HR@10 .1442, NDCG@10 .0742 with lambda 300."""
     settings = Settings.model_validate({"federation": {"minimum_item_users": 1}})
-    task = Task(
+    task = MethodTask(
         settings=settings,
         catalogue=ml_100k.catalogue,
         users=ml_100k_users,

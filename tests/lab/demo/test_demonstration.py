@@ -13,7 +13,7 @@ import pytest
 
 from fedrec.cli.main import main
 from fedrec_lab.demo import demonstration
-from fedrec_lab.demo.further_runs import Comparison
+from fedrec_lab.demo.further_runs import UnencryptedRun
 
 pytestmark = pytest.mark.long
 
@@ -23,7 +23,7 @@ compare = demonstration._compare
 def test_another_value_ends_with_an_error_that_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def changed(*arguments: object) -> Comparison:
+    def changed(*arguments: object) -> UnencryptedRun:
         found = compare(*arguments)
         table = found.latest.tensors["item_embedding"].copy()
         table[3, 1] += 2.0**-20

@@ -10,7 +10,7 @@ import pytest
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec_lab.demo.further_runs import Comparison, differing_rounds, differing_tensors
+from fedrec_lab.demo.further_runs import UnencryptedRun, differing_rounds, differing_tensors
 from fedrec_lab.reports.comparison_table import paired_bootstrap
 from fedrec_lab.reports.federation_record import RunView
 from fedrec_lab.reports.round_report import RoundReport
@@ -81,8 +81,8 @@ def test_tensors_are_named_with_what_differs() -> None:
 
 
 @pytest.fixture
-def comparison() -> Comparison:
-    return Comparison(
+def comparison() -> UnencryptedRun:
+    return UnencryptedRun(
         test=RATES,
         rounds=tuple(ROUNDS),
         best=model(),
@@ -95,7 +95,7 @@ def view(rounds: list[RoundReport], *abandoned: str) -> RunView:
     return RunView(planned=9, at=10, rounds=rounds, abandoned=list(abandoned))
 
 
-def test_the_same(comparison: Comparison) -> None:
+def test_the_same(comparison: UnencryptedRun) -> None:
     verdict = comparison.judge(view(ROUNDS), {"best": model(), "latest": model()})
     assert verdict.differences == ()
     assert comparison.sentences(verdict)[0] == (
@@ -103,7 +103,7 @@ def test_the_same(comparison: Comparison) -> None:
     )
 
 
-def test_not_the_same(comparison: Comparison) -> None:
+def test_not_the_same(comparison: UnencryptedRun) -> None:
     """Also where only the model shows it: a round's metrics are of the version before."""
     verdict = comparison.judge(view(ROUNDS), {"best": model(), "latest": model(table=1e-9)})
     assert verdict.differences == (
@@ -114,13 +114,13 @@ def test_not_the_same(comparison: Comparison) -> None:
     )
 
 
-def test_nothing_is_promised_of_sums_that_are_not_exact(comparison: Comparison) -> None:
+def test_nothing_is_promised_of_sums_that_are_not_exact(comparison: UnencryptedRun) -> None:
     verdict = comparison.judge(view(ROUNDS[:-1]), None)
     assert verdict.differences == ()
     assert "only near them" in comparison.sentences(verdict)[0]
 
 
-def test_a_round_that_was_given_up_leaves_out_a_number(comparison: Comparison) -> None:
+def test_a_round_that_was_given_up_leaves_out_a_number(comparison: UnencryptedRun) -> None:
     later = [*ROUNDS[:2], *(replace(one, round=RoundId(one.round + 1)) for one in ROUNDS[2:])]
     models = {"best": model(), "latest": model()}
     assert comparison.judge(view(later, "too few clients"), models).told == "the same."

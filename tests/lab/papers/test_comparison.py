@@ -9,7 +9,7 @@ import pytest
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec_lab.papers import ROWS
-from fedrec_lab.papers.comparison import Comparison, Measured
+from fedrec_lab.papers.comparison import Measured, MeasuredRow
 
 ROW = ROWS["pfedrec/ml-100k"]  # published .7162 / .4344
 
@@ -42,27 +42,27 @@ def measured(hr: float, protocol: Protocol = "paper", seed: int = 1) -> Measured
     ],
 )
 def test_one_point_decides(hr: float, verdict: str) -> None:
-    assert Comparison(row=ROW, measured=(measured(hr),)).verdict == verdict
+    assert MeasuredRow(row=ROW, measured=(measured(hr),)).verdict == verdict
 
 
 def test_the_mean_of_seeds_decides() -> None:
-    found = Comparison(row=ROW, measured=(measured(0.70, seed=1), measured(0.73, seed=2)))
+    found = MeasuredRow(row=ROW, measured=(measured(0.70, seed=1), measured(0.73, seed=2)))
     assert found.difference == pytest.approx(0.715 - 0.7162)
     # Two values, .03 apart: their sample deviation is .03 / sqrt(2).
     assert found.table()[0] == ["pfedrec/ml-100k", "0.7162 / 0.4344", "0.7150 ± 0.0212 / 0.2500"]
 
 
 def test_no_verdict_without_the_paper_s_own_run() -> None:
-    honest = Comparison(row=ROW, measured=(measured(0.7162, "sampled"),))
+    honest = MeasuredRow(row=ROW, measured=(measured(0.7162, "sampled"),))
     assert honest.reproduced is None
     assert honest.verdict == "no verdict: the paper's protocol was not run"
-    changed = Comparison(row=ROW, measured=(measured(0.7162),), changes=("3 rounds",))
+    changed = MeasuredRow(row=ROW, measured=(measured(0.7162),), changes=("3 rounds",))
     assert changed.reproduced is None
     assert changed.verdict == "no verdict, because of 3 rounds: +0.00 points of HR@10"
 
 
 def test_the_page_has_a_column_for_each_protocol() -> None:
-    found = Comparison(row=ROW, measured=(measured(0.71), measured(0.55, "sampled")))
+    found = MeasuredRow(row=ROW, measured=(measured(0.71), measured(0.55, "sampled")))
     lines = found.markdown().splitlines()
     assert lines[2] == "| HR@10 / NDCG@10 | published | reproduced (paper) | honest (sampled) |"
     assert "| popularity | - | 0.4000 / 0.2500 | 0.4000 / 0.2500 |" in lines
@@ -72,7 +72,7 @@ def test_the_page_has_a_column_for_each_protocol() -> None:
 
 def test_the_formula_is_about_the_paper_s_protocol_alone() -> None:
     leaking = replace(measured(0.71), no_learning=rates(0.9975, 0.8962))
-    found = Comparison(row=ROW, measured=(leaking, measured(0.55, "sampled")))
+    found = MeasuredRow(row=ROW, measured=(leaking, measured(0.55, "sampled")))
     assert found.table()[-1] == ["no-learning formula", "-", "0.9975 / 0.8962", "-"]
     assert Measured.from_json(Measured.to_json([leaking])) == (leaking,)
 

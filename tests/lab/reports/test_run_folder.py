@@ -12,10 +12,9 @@ import pytest
 from fake_clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
-from fedrec.environment import describe_environment
+from fedrec.environment import Provenance, describe_environment
 from fedrec.errors import DataError, RefusedError, StorageError, VersionMismatch
 from fedrec.plan.privacy import trust_statement
-from fedrec.provenance import Provenance
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings

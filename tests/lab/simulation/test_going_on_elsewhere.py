@@ -124,7 +124,7 @@ def test_acceptance_is_written_down_before_the_first_round(stopped, tmp_path, mo
     def die(federation):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedrec_lab.simulation.federation.Federation.advance", die)
+    monkeypatch.setattr("fedrec_lab.simulation.federation.SimulatedFederation.advance", die)
     with pytest.raises(KeyboardInterrupt):
         stopped(resume=True, accept_other_arithmetic=True)
     record = json.loads((tmp_path / "checkpoint" / "checkpoint.json").read_text())

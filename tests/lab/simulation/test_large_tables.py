@@ -18,7 +18,7 @@ from fedrec.model.blocked_table import BlockedTable
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import names_in, read_manifest
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
-from fedrec_lab.simulation.federation import Federation
+from fedrec_lab.simulation.federation import SimulatedFederation
 
 pytestmark = pytest.mark.slow
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_that_lost_a_file_keeps_the_others(in_files, tmp_path, lost
 def test_what_a_round_writes_and_a_run_keeps(in_files, tmp_path, monkeypatch):
     """At most 1.2 times the table written a round, and 3.2 times on disk, at any moment."""
     written, rounds, most = [0], [], [0]
-    take_in, advance = BlockFolder.take_in, Federation.advance
+    take_in, advance = BlockFolder.take_in, SimulatedFederation.advance
 
     def noting(self, file, n_bytes):
         # Sparse files count as what they will be.
@@ -135,7 +135,7 @@ def test_what_a_round_writes_and_a_run_keeps(in_files, tmp_path, monkeypatch):
         return report
 
     monkeypatch.setattr(BlockFolder, "take_in", noting)
-    monkeypatch.setattr(Federation, "advance", advancing)
+    monkeypatch.setattr(SimulatedFederation, "advance", advancing)
     result = in_files.run(tmp_path, total=12)
     table = in_files.TABLE_BYTES
     trained = [size for kind, size in rounds if kind == "train"]

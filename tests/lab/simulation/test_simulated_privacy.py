@@ -14,7 +14,7 @@ from fedrec.privacy.mechanism import Mechanism
 from fedrec.training.learner import Learner
 from fedrec_lab.reports.ledger import ledger_of
 from fedrec_lab.simulation import simulate
-from fedrec_lab.simulation.federation import Federation
+from fedrec_lab.simulation.federation import SimulatedFederation
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def settings_with(settings_of, privacy=(), **sections):
 def vectors_of(settings, data, n_clients):
     """Return what the parties' users contribute to the first training round, without noise."""
     users, catalogue = data
-    federation = Federation(
+    federation = SimulatedFederation(
         settings, catalogue, users, n_clients=n_clients, protect=False, clock=FakeClock()
     )
     federation.advance()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_clock import FakeClock
 
-from fedrec_server.page.application import (
+from fedrec_server.page.serving import (
     LINK_SECONDS,
     MOST_LINKS,
     MOST_SESSIONS,

@@ -22,9 +22,8 @@ from fedrec.errors import SettingsError
 from fedrec.plan.schema import PrivacySettings
 from fedrec.wire.admin_link import AdminLink
 from fedrec_server.app import Coordinator
-from fedrec_server.page import application as pages
-from fedrec_server.page import serving as page_serving
-from fedrec_server.page.application import COOKIE, LINK_SECONDS, MOST_LINK_BYTES, MOST_STREAMS
+from fedrec_server.page import serving as pages
+from fedrec_server.page.serving import COOKIE, LINK_SECONDS, MOST_LINK_BYTES, MOST_STREAMS
 from fedrec_server.rounds.backoff import STALLED_AFTER, pause_seconds
 
 CA = authority().issuer.certificate
@@ -345,7 +344,7 @@ class TestLink:
     def test_a_request_that_never_comes_keeps_no_place(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: bytes, more: bytes
     ) -> None:
-        monkeypatch.setattr(page_serving, "REQUEST_SECONDS", 0.1)
+        monkeypatch.setattr(pages, "REQUEST_SECONDS", 0.1)
         with serving(Bench.of(3), tmp_path, prepare=with_page()) as found:
             port = int(url(found).rstrip("/").rpartition(":")[2])
             with socket.create_connection(("127.0.0.1", port), timeout=60) as line:

@@ -12,6 +12,7 @@ from server.support.world import World
 from fedrec.errors import NotInRoster, ProtocolError, RefusedError, RoundClosed
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished, Reveal, Wait
+from fedrec_server.polling import task_for
 from fedrec_server.rounds.changes import (
     EpochBegan,
     RoundAbandoned,
@@ -27,8 +28,7 @@ from fedrec_server.rounds.events import (
     StopRequested,
     Tick,
 )
-from fedrec_server.rounds.starting import awaited
-from fedrec_server.rounds.tasks import task_for
+from fedrec_server.rounds.selection import awaited
 
 REVEALER = client(AUTHORITY)
 

@@ -15,7 +15,7 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.changes import RoundAbandoned, RoundOpened, RoundPublished
 from fedrec_server.rounds.events import Polled, Resumed, StopRequested
-from fedrec_server.rounds.starting import absent
+from fedrec_server.rounds.selection import absent
 
 DEADLINE = 100.0
 STEP = 5.0

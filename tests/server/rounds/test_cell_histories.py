@@ -26,7 +26,7 @@ from fedrec.identity.cells import Cell, Partition, Standing, check_whole, guest_
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
-from fedrec_authority.membership.cell_placement import place
+from fedrec_authority.members.cell_placement import place
 from fedrec_server.rounds import selection
 from fedrec_server.rounds.events import Polled, StatementReceived, Summed, Tick, Uploaded
 from fedrec_server.rounds.machine import step

@@ -21,7 +21,7 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.events import EpochInstalled, Failed, Polled, StepClosed, StepHeard
-from fedrec_server.rounds.starting import awaited
+from fedrec_server.rounds.selection import awaited
 from fedrec_server.rounds.state import State
 
 DEADLINE = 120.0

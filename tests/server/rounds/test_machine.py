@@ -17,6 +17,7 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Train, Wait
+from fedrec_server.polling import task_for
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     CollectingEnded,
@@ -29,7 +30,6 @@ from fedrec_server.rounds.events import (
     StopRequested,
     Uploaded,
 )
-from fedrec_server.rounds.tasks import task_for
 
 
 def kinds(changes: tuple[object, ...]) -> list[str]:

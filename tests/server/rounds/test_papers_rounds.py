@@ -11,6 +11,7 @@ from server.support.world import World
 from fedrec.errors import ConflictingUpload, NotInRoster, ProtocolError, RefusedError, RoundError
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished, Wait
+from fedrec_server.polling import task_for
 from fedrec_server.rounds.changes import (
     ReportKept,
     RoundAbandoned,
@@ -27,8 +28,7 @@ from fedrec_server.rounds.events import (
     StatementReceived,
     StopRequested,
 )
-from fedrec_server.rounds.starting import awaited
-from fedrec_server.rounds.tasks import task_for
+from fedrec_server.rounds.selection import awaited
 
 
 def published(n_clients: int = 4, kind: str = "count", **rounds: float) -> World:

@@ -16,9 +16,9 @@ from fedrec.ids import RoundId
 from fedrec.plan.schema import EvaluationSettings
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.chunks import Blob
-from fedrec.wire.stated_rows import StatedRows
+from fedrec.wire.fields import StatedRows
 from fedrec_server.rounds.changes import RoundPublished
-from fedrec_server.run.model_quality import LatestQuality
+from fedrec_server.run.figures import LatestQuality
 from fedrec_server.service.admin_service import AdminService
 from fedrec_server.store.store import Entry
 

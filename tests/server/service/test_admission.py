@@ -31,7 +31,7 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.ids import RoundId
-from fedrec.wire.error_status import from_rpc_error
+from fedrec.wire.grpc_calls import from_rpc_error
 
 CLIENTS = range(3)
 

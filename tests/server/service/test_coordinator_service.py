@@ -21,7 +21,7 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.protection import BFV, Paillier, Protection
-from fedrec.wire.error_status import from_rpc_error
+from fedrec.wire.grpc_calls import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Finished, Reveal, Train
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2

@@ -22,7 +22,7 @@ from fedrec.errors import FedrecError
 from fedrec.protection.masks import messages
 from fedrec.wire import convert
 from fedrec.wire.admin_link import RunStatus
-from fedrec.wire.limits import PROTOCOL_VERSION
+from fedrec.wire.fields import PROTOCOL_VERSION
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, masks_pb2
 
 SERVICES = (

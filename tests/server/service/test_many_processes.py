@@ -14,7 +14,7 @@ from server.support.light import made_up
 from server.support.masked import federation_of
 from server.support.serving import serving
 
-from fedrec.identity.key_files import write_secret
+from fedrec.identity.document import write_secret
 from fedrec.ids import RoundId
 from fedrec.protection import NoProtection
 from fedrec.protection.masks import parameters_for

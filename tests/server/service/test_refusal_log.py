@@ -8,7 +8,7 @@ from server.support.serving import Serving
 from structlog.testing import capture_logs
 
 from fedrec.errors import ProtocolError, RoundClosed, StorageError
-from fedrec.wire.error_status import INCIDENT_KEY
+from fedrec.wire.grpc_calls import INCIDENT_KEY
 from fedrec_server.service import call_guard
 from fedrec_server.service.call_guard import RefusalLog
 

@@ -20,7 +20,7 @@ from pathlib import Path
 {first}
 from server.support.federations import Bench, credentials
 from server.support.serving import settings_of
-from fedrec.identity.key_files import write_secret
+from fedrec.identity.document import write_secret
 from fedrec_server.app import Coordinator
 
 bench, folder = Bench.of(3), Path(sys.argv[1])

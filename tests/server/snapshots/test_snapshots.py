@@ -16,7 +16,7 @@ from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MakeSnapshot, Wait
 from fedrec_server.engine import Engine
-from fedrec_server.snapshots.snapshots import ASK_SECONDS, MOST_COMPLAINTS, SnapshotMakers
+from fedrec_server.snapshots import ASK_SECONDS, MOST_COMPLAINTS, SnapshotMakers
 
 LATE = 4
 GOOD, RUBBISH = b"the model", b"not the model"

@@ -25,7 +25,7 @@ from fedrec.errors import (
 from fedrec.ids import RoundId
 from fedrec.protection.masks.messages import keys_from_bytes, keys_to_bytes
 from fedrec.wire.messages import StepMessage, StepTask, Train
-from fedrec_server.rounds.starting import awaited
+from fedrec_server.rounds.selection import awaited
 from fedrec_server.run.presence import BACK_SECONDS
 
 STEP_SECONDS = 30.0

@@ -15,9 +15,9 @@ from server.support.masked import Masked, masked
 from fedrec.errors import ConflictingUpload, ProtocolError, StorageError
 from fedrec.ids import ClientId
 from fedrec.wire.messages import StepMessage, StepTask
+from fedrec_server import steps
 from fedrec_server.rounds.selection import has_all
 from fedrec_server.rounds.state import Round, Rules
-from fedrec_server.steps import step_collection
 
 
 async def made_by(world: Masked, number: int) -> StepMessage:
@@ -79,7 +79,7 @@ def test_first_messages_are_rarely_held_against_all_cells(
         looked.append(len(here))
         return has_all(rules, round_, here)
 
-    monkeypatch.setattr(step_collection, "has_all", counting)
+    monkeypatch.setattr(steps, "has_all", counting)
 
     async def scenario() -> None:
         async with masked(tmp_path, 9, cells_per_round=2, over_provision=1.5) as world:

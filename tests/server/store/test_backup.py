@@ -12,9 +12,9 @@ from server.support.serving import Serving, serving
 
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import RoundId
-from fedrec_server.store.backup import back_up
 from fedrec_server.store.durable_files import sum_name
 from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.store.state_folder import back_up
 
 EVERYBODY = range(3)
 

@@ -18,9 +18,9 @@ from server.support.federations import Bench
 
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
 from fedrec.ids import RoundId
-from fedrec_server.store.backup import back_up
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.store.state_folder import back_up
 from fedrec_server.store.tables import Value, prepare, table_names, tables
 
 DATABASE, WAL, SHM, MARK = (

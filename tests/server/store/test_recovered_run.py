@@ -15,9 +15,9 @@ from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.rounds.changes import RoundLearnt
 from fedrec_server.store.durable_files import sealed_name, snapshot_name
-from fedrec_server.store.intact import read_former_folder
-from fedrec_server.store.recovered_run import Recovered, RecoveredRun
 from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.store.state_folder import read_former_folder
+from fedrec_server.store.writing import Recovered, RecoveredRun
 
 RULES = replace(rules(), revealer=client(AUTHORITY))
 ROSTER = frozenset(map(client, range(3)))

@@ -13,8 +13,7 @@ from server.support.chaos import random_rules
 
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import ClientId
-from fedrec_server.store.durable_files import DurabilityLost
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import DurabilityLost, Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import RunIdentity
 from fedrec_server.store.tables import prepare

@@ -37,8 +37,7 @@ from fedrec_server.rounds.events import (
     Tick,
     Uploaded,
 )
-from fedrec_server.rounds.last_count import LastCount
-from fedrec_server.rounds.state import Round, Rules, State
+from fedrec_server.rounds.state import LastCount, Round, Rules, State
 
 
 class Chaos:

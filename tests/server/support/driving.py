@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from fake_clock import FakeClock
+from reference.plain_parts import split
 from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
 from fedrec.clock import Clock
 from fedrec.ids import RoundId
-from fedrec.wire.chunks import Blob, Chunk, split
+from fedrec.wire.chunks import Blob, ByteChunk
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
-from fedrec_server.opening.reveals import take_report
+from fedrec_server.opening import take_report
 from fedrec_server.rounds.state import Round, State
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
 
 
@@ -106,10 +107,10 @@ async def upload(
     return await engine.updates.receive(header, pieces(payload))
 
 
-async def pieces(payload: bytes, start: int = 0) -> AsyncIterator[Chunk]:
+async def pieces(payload: bytes, start: int = 0) -> AsyncIterator[ByteChunk]:
     """Yield what a stream brings after its header, from a byte on."""
     for offset, data in split(payload, start):
-        yield Chunk(offset=offset, data=data)
+        yield ByteChunk(offset=offset, data=data)
 
 
 def told_of(state: State) -> dict[str, Any]:

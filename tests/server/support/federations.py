@@ -30,7 +30,7 @@ from fedrec.wire.messages import (
 )
 from fedrec.wire.messages import manifest_digest as digest_of
 from fedrec_server.federation import Federation, PublicCatalogue
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 
 SEALED_BYTES = 300

@@ -28,7 +28,7 @@ from fedrec.wire.messages import StepMessage, StepTask, Train, UploadHeader
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation
 from fedrec_server.rounds.state import Round
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 
 

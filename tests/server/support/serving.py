@@ -15,7 +15,7 @@ from server.support.federations import Bench, authority, credentials, identity, 
 
 from fedrec.clock import Clock
 from fedrec.identity.certificates import Credentials
-from fedrec.identity.key_files import write_secret
+from fedrec.identity.document import write_secret
 from fedrec.ids import RoundId
 from fedrec.settings.schema import CoordinatorSettings
 from fedrec.wire.convert import UPLOAD_HEADER
@@ -24,7 +24,7 @@ from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import UploadHeader
 from fedrec.wire.v1 import update_pb2
 from fedrec_server.app import Coordinator
-from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.durable_files import Failpoint, no_failpoint
 
 HOSTS = ("127.0.0.1", "localhost")
 T = TypeVar("T")

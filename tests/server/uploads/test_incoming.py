@@ -14,7 +14,7 @@ from server.support.federations import Bench
 
 from fedrec.errors import CorruptUpload
 from fedrec.ids import RoundId
-from fedrec.wire.chunks import Chunk
+from fedrec.wire.chunks import ByteChunk
 from fedrec_server.engine import Engine
 from fedrec_server.uploads import incoming
 from fedrec_server.uploads.incoming import Incoming
@@ -27,9 +27,9 @@ async def opened(engine: Engine, bench: Bench, payload: bytes) -> Incoming:
     return IncomingUpdate(engine.run, engine.updates, header)
 
 
-async def pieces(payload: bytes, size: int) -> AsyncIterator[Chunk]:
+async def pieces(payload: bytes, size: int) -> AsyncIterator[ByteChunk]:
     for offset in range(0, len(payload), size):
-        yield Chunk(offset=offset, data=payload[offset : offset + size])
+        yield ByteChunk(offset=offset, data=payload[offset : offset + size])
         await asyncio.sleep(0)
 
 
@@ -70,7 +70,7 @@ def test_no_more_is_read_than_may_wait(tmp_path: Path, monkeypatch: pytest.Monke
             payload, read = bench.payload(0, 1, 0), 0
             incoming = await opened(engine, bench, payload)
 
-            async def counted() -> AsyncIterator[Chunk]:
+            async def counted() -> AsyncIterator[ByteChunk]:
                 nonlocal read
                 async for chunk in pieces(payload, 1):
                     read += 1
@@ -112,7 +112,7 @@ def test_few_open_streams_are_read_ahead(
             async def send(number: int) -> bool:
                 payload = bench.payload(number, 1, 0)
 
-                async def counted() -> AsyncIterator[Chunk]:
+                async def counted() -> AsyncIterator[ByteChunk]:
                     await both_are_open.wait()
                     async for chunk in pieces(payload, 1):
                         read[number] += 1
@@ -148,7 +148,7 @@ def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path: Path) -> None:
             header = bench.header(0, 1, payload, engine.run.name)
             incoming = await opened(engine, bench, payload)
 
-            async def broken() -> AsyncIterator[Chunk]:
+            async def broken() -> AsyncIterator[ByteChunk]:
                 async for chunk in pieces(payload[:20], 10):
                     yield chunk
                 await asyncio.to_thread(reached.wait, 60)
@@ -173,10 +173,10 @@ def test_what_does_not_follow_ends_the_stream(tmp_path: Path) -> None:
             header = bench.header(0, 1, payload, engine.run.name)
             incoming = await opened(engine, bench, payload)
 
-            async def gap() -> AsyncIterator[Chunk]:
-                yield Chunk(offset=0, data=payload[:10])
-                yield Chunk(offset=11, data=payload[11:20])
-                yield Chunk(offset=20, data=payload[20:])
+            async def gap() -> AsyncIterator[ByteChunk]:
+                yield ByteChunk(offset=0, data=payload[:10])
+                yield ByteChunk(offset=11, data=payload[11:20])
+                yield ByteChunk(offset=20, data=payload[20:])
 
             with pytest.raises(CorruptUpload, match="begins at 11, expected 10"):
                 await incoming.take(gap())

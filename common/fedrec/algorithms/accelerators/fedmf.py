@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedrec.algorithms.grid import GridSum, RoundSums
 
 
-class CpuUsers(NamedTuple):
+class FedMFUsers(NamedTuple):
     """Users of a chunk, and what they own.
 
     Attributes:
@@ -51,7 +51,7 @@ class CpuUsers(NamedTuple):
     members: NDArray[np.float32]
 
 
-class CpuRound(NamedTuple):
+class FedMFRound(NamedTuple):
     """What all users of a round have in common.
 
     Attributes:
@@ -78,7 +78,7 @@ class CpuRound(NamedTuple):
     counts_entries: bool = False
 
 
-def round_of(algorithm: FedMF, start: RoundStart, total: GridSum) -> CpuRound:
+def round_of(algorithm: FedMF, start: RoundStart, total: GridSum) -> FedMFRound:
     """Return what all users of a round have in common.
 
     Args:
@@ -87,7 +87,7 @@ def round_of(algorithm: FedMF, start: RoundStart, total: GridSum) -> CpuRound:
     settings, items, basis = algorithm.settings, start.shared["item_embedding"], start.basis
     low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
     no_basis = np.zeros((1, items.shape[1]), dtype=np.float32)
-    return CpuRound(
+    return FedMFRound(
         items=items.numpy(),
         low_items=low_items.numpy(),
         basis=no_basis if basis is None else basis.numpy(),
@@ -120,7 +120,7 @@ def fit(
         algorithm.seed, start.round, chunk.user_keys, start.party_key
     )
     width, counts_entries = total.width, algorithm.structure.counts_entries
-    users = CpuUsers(
+    users = FedMFUsers(
         sampled=Sampled.of(
             chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
         ),
@@ -139,7 +139,7 @@ def fit(
     return found.result({"user_embedding": torch.from_numpy(users.vectors)})
 
 
-class Step(NamedTuple):
+class MinibatchBuffers(NamedTuple):
     """Room for a minibatch.
 
     Attributes:
@@ -164,7 +164,7 @@ class Step(NamedTuple):
 @njit(**COMPILED)
 def open_step(n_rows, dim, width):
     """Return room for minibatches of as many rows."""
-    return Step(
+    return MinibatchBuffers(
         np.zeros(n_rows, dtype=np.float32),
         np.zeros(n_rows, dtype=np.int64),
         np.empty(n_rows, dtype=np.int64),

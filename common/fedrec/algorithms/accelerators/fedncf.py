@@ -48,7 +48,7 @@ _FIRST, _SECOND, _THIRD = 32, 16, 8
 _ZERO = np.float32(0.0)
 
 
-class CpuUsers(NamedTuple):
+class FedNCFUsers(NamedTuple):
     """Users of a chunk, and what they own.
 
     Attributes:
@@ -61,7 +61,7 @@ class CpuUsers(NamedTuple):
     weights: NDArray[np.int64]
 
 
-class CpuRound(NamedTuple):
+class FedNCFRound(NamedTuple):
     """What all users of a round have in common.
 
     Attributes:
@@ -109,14 +109,14 @@ def fit(
     weights = np.ones(chunk.n_users, dtype=np.int64)
     if algorithm.weighs_users:
         weights = np.minimum(np.diff(chunk.pointers.numpy()), MOST_SAMPLES)
-    users = CpuUsers(
+    users = FedNCFUsers(
         sampled=Sampled.of(
             chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
         ),
         vectors=private["user_embedding"].numpy().copy(),
         weights=weights,
     )
-    common = CpuRound(
+    common = FedNCFRound(
         items=start.shared["item_embedding"].numpy(),
         network=torch.cat(layers).numpy(),
         rate=settings.learning_rate,

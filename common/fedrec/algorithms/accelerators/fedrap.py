@@ -45,7 +45,7 @@ _ITEMS, _OWN = "item_embedding", "own_embedding"
 _ZERO = np.float32(0.0)
 
 
-class CpuUsers(NamedTuple):
+class FedRAPUsers(NamedTuple):
     """Users of a chunk, and what they own.
 
     Attributes:
@@ -61,7 +61,7 @@ class CpuUsers(NamedTuple):
     tables: NDArray[np.float32]
 
 
-class CpuRound(NamedTuple):
+class FedRAPRound(NamedTuple):
     """What all users of a round have in common.
 
     Attributes:
@@ -112,7 +112,7 @@ def fit(
 
     common, n_users = _round_of(algorithm, start, sums), chunk.n_users
     n_all, dim = algorithm.n_items, common.items.shape[1]
-    users = CpuUsers(
+    users = FedRAPUsers(
         sampled=Sampled.of(chunk, seed=algorithm.seed, round_id=start.round, epochs=common.epochs),
         heads=private["user_embedding"].numpy(),
         biases=private["user_bias"].numpy(),
@@ -129,7 +129,7 @@ def fit(
     return found.result(private)
 
 
-def _round_of(algorithm: FedRAP, start: RoundStart, sums: RoundSums) -> CpuRound:
+def _round_of(algorithm: FedRAP, start: RoundStart, sums: RoundSums) -> FedRAPRound:
     """Return what all users of a round have in common."""
     import torch
 
@@ -143,7 +143,7 @@ def _round_of(algorithm: FedRAP, start: RoundStart, sums: RoundSums) -> CpuRound
     sparse = settings.sparsity_weight * weight if has_items else 0.0
     shrunk = {name: values.numpy() for name, values in shrinking(algorithm, start).items()}
     nothing = np.empty(0, dtype=np.float32)
-    return CpuRound(
+    return FedRAPRound(
         items=items.numpy() if has_items else np.zeros(items.shape, np.float32),
         active=start.active.numpy(),
         rate=optimiser.rates["user_embedding"],

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedrec.algorithms.pfedrec import PFedRec
 
 
-class CpuUsers(NamedTuple):
+class PFedRecUsers(NamedTuple):
     """Users of a chunk, and what they own."""
 
     sampled: Sampled
@@ -43,7 +43,7 @@ class CpuUsers(NamedTuple):
     biases: NDArray[np.float32]
 
 
-class CpuRound(NamedTuple):
+class PFedRecRound(NamedTuple):
     """What all users of a round have in common.
 
     Attributes:
@@ -79,14 +79,14 @@ def fit(
     settings, total = algorithm.settings, sums["item_embedding"]
     items, n_users = start.shared["item_embedding"].numpy(), chunk.n_users
     personal = settings.personal_items
-    users = CpuUsers(
+    users = PFedRecUsers(
         sampled=Sampled.of(
             chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
         ),
         heads=private["user_embedding"].numpy().copy(),
         biases=private["user_bias"].numpy().copy(),
     )
-    common = CpuRound(
+    common = PFedRecRound(
         items=items,
         rate=settings.learning_rate,
         item_rate=algorithm.item_rate,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _ITEMS = "item_embedding"
 
 
-class CpuUsers(NamedTuple):
+class PLGCUsers(NamedTuple):
     """Users of a chunk, and what they own.
 
     Attributes:
@@ -100,7 +100,7 @@ def fit(
         factor=optimiser.factor,
         whole=algorithm.settings.upload == "table",
     )
-    users = CpuUsers(
+    users = PLGCUsers(
         sampled=Sampled.of(chunk, seed=algorithm.seed, round_id=start.round, epochs=common.epochs),
         vectors=private["user_embedding"].numpy(),
         tables=private[own].numpy(),

@@ -13,17 +13,17 @@ until the sum is unmasked.
 """
 
 from fedrec.protection.masks.collector import Collector, Step
-from fedrec.protection.masks.graph import (
-    MAX_CLIENTS,
-    GraphParameters,
-    parameters_for,
-)
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle
 from fedrec.protection.masks.participant import Participant
-from fedrec.protection.masks.terms import MaskTerms
+from fedrec.protection.masks.terms import (
+    MAX_CLIENTS,
+    GraphParameters,
+    MaskTerms,
+    parameters_for,
+)
 from fedrec.protection.masks.words import MaskWords, plan_masks
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import Tolerance
 
 __all__ = [
     "MAX_CLIENTS",

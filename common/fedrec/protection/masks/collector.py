@@ -11,7 +11,9 @@ What it does not give: it cannot tell whether a client masked the vector that it
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from typing import Literal, TypeVar
 
@@ -23,22 +25,28 @@ from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.protection.masks import messages
-from fedrec.protection.masks.graph import GraphParameters, ring_neighbours
 from fedrec.protection.masks.keys import (
     WORD,
     KeyAdvertisement,
     KeyList,
+    Words,
+    add_mask,
     add_words,
+    pair_mask_key,
+    private_key,
     public_key,
     self_commitment,
+    self_mask_key,
 )
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
-from fedrec.protection.masks.terms import MaskTerms
-from fedrec.protection.masks.unmasking import Left, Stayed, recover, unmask
+from fedrec.protection.masks.shamir import recover
+from fedrec.protection.masks.terms import GraphParameters, MaskTerms, ring_neighbours
 from fedrec.protection.masks.words import MaskWords
 from fedrec.protection.vector import Integers
 
 Step = Literal["keys", "shares", "vectors", "signatures", "answers"]
+Mask = tuple[Callable[[], bytes], int]
+"""The key of a mask, made when it is needed, and the sign that takes it off."""
 Content = TypeVar("Content")
 Name = TypeVar("Name", int, ClientId)
 
@@ -52,6 +60,12 @@ class Collector:
         words: reads messages.
         graph_seed: of the ring, drawn before the round opens; without effect where the
             coordinator is taken for malicious.
+
+    Attributes:
+        step: what is being collected.
+        key_list: the participants' keys, once the list is closed.
+        round_digest: `KeyList.digest` of the closed list; every message is bound to it.
+        survivors: packed, once the vectors are closed.
     """
 
     def __init__(
@@ -61,44 +75,19 @@ class Collector:
         self._roster = roster
         self._words = words
         self._graph_seed = graph_seed
-        self._step: Step = "keys"
+        self.step: Step = "keys"
         self._advertised: dict[ClientId, KeyAdvertisement] = {}
-        self._key_list = KeyList(())
-        self._round_digest = b""
+        self.key_list = KeyList(())
+        self.round_digest = b""
         self._ring: tuple[tuple[int, ...], ...] = ()
         self._bundles: dict[int, ShareBundle] = {}
         self._inboxes: dict[int, dict[int, bytes]] = {}
         self._shared = b""
         self._vectors: dict[int, bytes] = {}
         self._total = np.zeros(words.n_words, dtype=WORD)
-        self._survivors = b""
+        self.survivors = b""
         self._signatures: dict[int, bytes] = {}
         self._given: dict[int, GivenShares] = {}
-
-    @property
-    def step(self) -> Step:
-        """What is being collected."""
-        return self._step
-
-    @property
-    def participants(self) -> tuple[ClientId, ...]:
-        """Everybody in the list of keys, once it is closed."""
-        return self._key_list.participants
-
-    @property
-    def key_list(self) -> KeyList:
-        """The participants' keys, once the list is closed."""
-        return self._key_list
-
-    @property
-    def round_digest(self) -> bytes:
-        """`KeyList.digest` of the closed list; every message of the round is bound to it."""
-        return self._round_digest
-
-    @property
-    def survivors(self) -> bytes:
-        """The survivors, packed, once the vectors are closed."""
-        return self._survivors
 
     @property
     def n_vectors(self) -> int:
@@ -108,7 +97,7 @@ class Collector:
     @property
     def graph(self) -> GraphParameters:
         """The graph's numbers, once the list of keys is closed."""
-        return self._terms.graph_of(len(self._key_list.keys))
+        return self._terms.graph_of(len(self.key_list.keys))
 
     def add_keys(self, advertisement: KeyAdvertisement) -> None:
         """Take a client's keys.
@@ -142,9 +131,9 @@ class Collector:
         graph = self._terms.graph_of(count)
         if graph.complete or not self._terms.tolerance.malicious:
             self._ring = ring_neighbours(self._graph_seed, key_list.participants, graph.degree)
-        self._key_list = key_list
-        self._round_digest = key_list.digest(self._terms)
-        self._step = "shares"
+        self.key_list = key_list
+        self.round_digest = key_list.digest(self._terms)
+        self.step = "shares"
         return key_list
 
     def add_shares(self, client_id: ClientId, bundle: ShareBundle) -> None:
@@ -154,7 +143,7 @@ class Collector:
             MalformedUpdate: when they are for others than its neighbours.
         """
         self._expect("shares")
-        own = self._key_list.position(client_id)
+        own = self.key_list.position(client_id)
         holders = bundle.holders
         if self._ring and holders != self._ring[own]:
             raise MalformedUpdate("The shares are for others than the client's neighbours.")
@@ -181,7 +170,7 @@ class Collector:
                     inboxes[holder][owner] = sealed
         self._inboxes = inboxes
         self._shared = messages.pack(shared, self.graph.n_clients)
-        self._step = "vectors"
+        self.step = "vectors"
         return shared
 
     def inbox(self, client_id: ClientId) -> Inbox:
@@ -190,7 +179,7 @@ class Collector:
         Raises:
             RoundClosed: when the participant is not among those who go on.
         """
-        found = self._inboxes.get(self._key_list.position(client_id))
+        found = self._inboxes.get(self.key_list.position(client_id))
         if found is None:
             raise RoundClosed("This client's shares did not arrive in time.")
         return Inbox(shared=self._shared, owners=tuple(found), sealed=tuple(found.values()))
@@ -206,7 +195,7 @@ class Collector:
             RoundClosed: when it comes too late, or its shares did.
         """
         self._expect("vectors")
-        own = self._key_list.position(client_id)
+        own = self.key_list.position(client_id)
         words = self._words.open(message)
         if own not in self._bundles:
             raise RoundClosed("This client's shares did not arrive in time.")
@@ -226,17 +215,17 @@ class Collector:
         """
         self._expect("vectors")
         survivors = frozenset(self._vectors)
-        alive = survivors.union(map(self._key_list.position, left_out))
+        alive = survivors.union(map(self.key_list.position, left_out))
         self._check_alive(alive, "sent their vectors", of=frozenset(self._bundles))
         check_whole(
             self._roster.partition,
-            [self.participants[own] for own in survivors],
+            [self.key_list.participants[own] for own in survivors],
             least=self._terms.minimum_summands,
             what="The set of survivors",
         )
-        self._survivors = messages.pack(survivors, self.graph.n_clients)
-        self._step = "signatures"
-        return self._survivors
+        self.survivors = messages.pack(survivors, self.graph.n_clients)
+        self.step = "signatures"
+        return self.survivors
 
     def add_signature(self, client_id: ClientId, signature: bytes) -> None:
         """Take the signature of somebody who shared, whether its vector is in the sum or not.
@@ -246,7 +235,7 @@ class Collector:
         """
         self._expect("signatures")
         own = self._sharer(client_id)
-        statement = survivors_statement(self._round_digest, self._shared, self._survivors)
+        statement = survivors_statement(self.round_digest, self._shared, self.survivors)
         verify(self._roster.member(client_id).signing_key, statement, signature)
         _put(self._signatures, own, signature)
 
@@ -262,7 +251,7 @@ class Collector:
             raise RoundError(
                 f"{len(self._signatures)} signed the survivors, {self.graph.quorum} are needed."
             )
-        self._step = "answers"
+        self.step = "answers"
 
     def signatures_for(self, client_id: ClientId) -> dict[int, bytes]:
         """Return the signatures that a participant needs: its neighbours', or a quorum of all."""
@@ -299,7 +288,7 @@ class Collector:
     @property
     def can_unmask(self) -> bool:
         """Whether enough shares of every secret arrived."""
-        if self._step != "answers":
+        if self.step != "answers":
             return False
         needed = self.graph.threshold
         return all(len(shares) >= needed for shares in self._shares().values())
@@ -312,21 +301,24 @@ class Collector:
             RevealRefused: when no honest vectors add up to the sum.
         """
         self._expect("answers")
-        stayed, left = [], []
-        for owner, shares in self._shares().items():
-            if owner in self._vectors:
-                stayed.append(self._stayed(owner, shares))
-            else:
-                left.append(self._left(owner, shares))
-        words = unmask(
-            self._total,
-            self._round_digest,
-            stayed,
-            left,
-            n_wide=self._words.n_wide,
-            threads=threads,
-        )
-        return self._words.decode(words, len(self._vectors))
+        masks = [
+            mask
+            for owner, shares in self._shares().items()
+            for mask in (self._own if owner in self._vectors else self._common)(owner, shares)
+        ]
+        n_wide, total = self._words.n_wide, self._total.copy()
+
+        def added_up(part: Sequence[Mask]) -> Words:
+            words = np.zeros(len(total), dtype=WORD)
+            for make_key, sign in part:
+                add_mask(words, make_key(), sign, n_wide=n_wide)
+            return words
+
+        # Ciphers and sums run outside the interpreter's lock.
+        with ThreadPoolExecutor(threads) as pool:
+            for words in pool.map(added_up, [masks[start::threads] for start in range(threads)]):
+                add_words(total, words, 1, n_wide=n_wide)
+        return self._words.decode(total, len(self._vectors))
 
     def _shares(self) -> dict[int, dict[int, bytes]]:
         """Return by owner, and place, what was given: of a seed or of a mask key."""
@@ -338,27 +330,35 @@ class Collector:
                 shares[owner][holder + 1] = share
         return shares
 
-    def _stayed(self, owner: int, shares: dict[int, bytes]) -> Stayed:
+    def _own(self, owner: int, shares: dict[int, bytes]) -> Iterator[Mask]:
+        """Yield a survivor's own mask, which is still in the sum."""
         commitment = self._bundles[owner].self_commitment
 
         def is_right(seed: bytes) -> bool:
-            return self_commitment(self._round_digest, seed, own=owner) == commitment
+            return self_commitment(self.round_digest, seed, own=owner) == commitment
 
-        return Stayed(own=owner, seed=recover(shares, self.graph.threshold, is_right))
+        seed = recover(shares, self.graph.threshold, is_right)
+        yield partial(self_mask_key, self.round_digest, seed, own=owner), -1
 
-    def _left(self, owner: int, shares: dict[int, bytes]) -> Left:
-        keys = self._key_list.keys
+    def _common(self, owner: int, shares: dict[int, bytes]) -> Iterator[Mask]:
+        """Yield the masks that survivors had in common with a client that dropped out."""
+        keys = self.key_list.keys
 
-        def is_right(private: bytes) -> bool:
-            return public_key(private) == keys[owner].mask_key
+        def is_right(raw: bytes) -> bool:
+            return public_key(raw) == keys[owner].mask_key
 
-        private = recover(shares, self.graph.threshold, is_right)
+        private = private_key(recover(shares, self.graph.threshold, is_right))
         near = set(self._bundles[owner].holders) | self._inboxes[owner].keys()
-        partners = tuple((other, keys[other].mask_key) for other in near & self._vectors.keys())
-        return Left(own=owner, private=private, partners=partners)
+        for other in near & self._vectors.keys():
+            make_key = partial(
+                pair_mask_key, self.round_digest, private, keys[other].mask_key,
+                own=owner, other=other,
+            )  # fmt: skip
+            # The partner added its half if its position is the lower one.
+            yield make_key, -1 if other < owner else 1
 
     def _sharer(self, client_id: ClientId) -> int:
-        own = self._key_list.position(client_id)
+        own = self.key_list.position(client_id)
         if own not in self._bundles:
             raise RoundClosed("This client's shares did not arrive in time.")
         return own
@@ -384,8 +384,8 @@ class Collector:
                 )
 
     def _expect(self, step: Step) -> None:
-        if self._step != step:
-            raise RoundClosed(f"The round collects {self._step}, not {step}.")
+        if self.step != step:
+            raise RoundClosed(f"The round collects {self.step}, not {step}.")
 
 
 def _put(store: dict[Name, Content], name: Name, content: Content) -> bool:

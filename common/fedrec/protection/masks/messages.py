@@ -10,10 +10,10 @@ from google.protobuf.message import DecodeError
 
 from fedrec.errors import KeysError, MalformedUpdate, ProtocolError
 from fedrec.ids import ClientId, canonical
-from fedrec.protection.masks.graph import MAX_CLIENTS
 from fedrec.protection.masks.keys import SEALED_BYTES, KeyAdvertisement, KeyList
 from fedrec.protection.masks.shamir import SHARE_BYTES
-from fedrec.wire.limits import check_client_id, check_count, check_exact
+from fedrec.protection.masks.terms import MAX_CLIENTS
+from fedrec.wire.fields import check_client_id, check_count, check_exact
 from fedrec.wire.v1 import masks_pb2
 
 

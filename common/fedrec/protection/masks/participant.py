@@ -24,7 +24,6 @@ from fedrec.identity.roster import Roster
 from fedrec.identity.secret import Secret
 from fedrec.ids import ClientId, digest
 from fedrec.protection.masks import messages
-from fedrec.protection.masks.graph import GraphParameters, draw_holders, ring_neighbours
 from fedrec.protection.masks.keys import (
     KeyAdvertisement,
     KeyList,
@@ -40,7 +39,7 @@ from fedrec.protection.masks.keys import (
 )
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
 from fedrec.protection.masks.shamir import SECRET_BYTES, SHARE_BYTES, split
-from fedrec.protection.masks.terms import MaskTerms
+from fedrec.protection.masks.terms import GraphParameters, MaskTerms, draw_holders, ring_neighbours
 
 KIND = "fedrec mask participant"
 Phase = Literal["advertised", "shared", "masked", "signed"]

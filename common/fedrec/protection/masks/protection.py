@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedrec.protection.asked_round import AskedRound, StepsPrice
-from fedrec.protection.masks.graph import MAX_CLIENTS, parameters_for
-from fedrec.protection.masks.steps import STEPS
+from fedrec.protection.asked_round import AskedRound, Price
+from fedrec.protection.masks.terms import MAX_CLIENTS, STEPS, parameters_for
 from fedrec.protection.masks.words import mask_price, mask_warnings, plan_masks
 from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection import SteppedProtection
 from fedrec.protection.round_protocol import RoundProtocol, Steps
 from fedrec.protection.settings import ProtectionSettings
-from fedrec.protection.stepped import SteppedProtection
 from fedrec.protection.vector import VectorSpec
 
 _EVERY_SIZE_TO = 128
@@ -66,7 +65,7 @@ class Masks(SteppedProtection):
             parameters_for(count, settings.tolerance)
 
     @classmethod
-    def steps_price(cls, asked: AskedRound) -> StepsPrice:
+    def steps_price(cls, asked: AskedRound) -> Price:
         """Return what keys, shares, signatures and answers cost."""
         return mask_price(asked)
 

@@ -24,8 +24,7 @@ from fedrec.protection.masks.messages import (
     signatures_to_bytes,
 )
 from fedrec.protection.masks.participant import Participant
-from fedrec.protection.masks.steps import ANSWER, SHARES, SIGNATURE, VECTOR
-from fedrec.protection.masks.terms import MaskTerms, ring_seed
+from fedrec.protection.masks.terms import ANSWER, SHARES, SIGNATURE, VECTOR, MaskTerms, ring_seed
 from fedrec.protection.masks.words import MaskWords
 from fedrec.protection.none import NoProtection
 from fedrec.protection.plan import ProtectionPlan
@@ -35,7 +34,7 @@ from fedrec.protection.round_protocol import (
     RoundProtocol,
     RoundTerms,
 )
-from fedrec.protection.tolerance import Tolerance
+from fedrec.protection.settings import Tolerance
 from fedrec.protection.vector import Integers, VectorSpec
 
 UNMASK_THREADS = 2

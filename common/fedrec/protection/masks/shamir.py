@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 
-from fedrec.errors import KeysError
+from fedrec.errors import KeysError, RoundError
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
@@ -100,6 +100,36 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     if secret >= 2**256:
         raise KeysError("These shares do not belong to one secret.")
     return secret.to_bytes(SECRET_BYTES, "big")
+
+
+def recover(
+    shares: Mapping[int, bytes], threshold: int, is_right: Callable[[bytes], bool]
+) -> bytes:
+    """Return the secret for which shares stand.
+
+    With more shares than the threshold, several choices are tried, so that a few wrong shares
+    next to each other do no harm.
+
+    Args:
+        shares: by place.
+        threshold: how many of them give the secret back.
+        is_right: tells the secret from anything else.
+
+    Raises:
+        RoundError: when there are too few shares, or too many wrong ones.
+    """
+    places = sorted(shares)
+    if len(places) < threshold:
+        raise RoundError(f"{len(places)} shares of a secret arrived, {threshold} are needed.")
+    for start in range(len(places) if len(places) > threshold else 1):
+        chosen = (places * 2)[start : start + threshold]
+        try:
+            secret = combine({place: shares[place] for place in chosen})
+        except KeysError:
+            continue
+        if is_right(secret):
+            return secret
+    raise RoundError("The shares of a secret do not fit together; some clients sent wrong ones.")
 
 
 def _weights(places: tuple[int, ...]) -> tuple[list[int], list[int]]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fedrec.errors import PlanMismatch, SettingsError
-from fedrec.protection.asked_round import AskedRound, StepsPrice
-from fedrec.protection.envelope import HEADER_BYTES, Envelope
-from fedrec.protection.limbs import LimbLayout
-from fedrec.protection.masks.graph import GraphParameters, parameters_for
+from fedrec.protection.asked_round import AskedRound, Price
 from fedrec.protection.masks.keys import WIDE, WORD, WORD_BYTES, Words
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.masks.terms import GraphParameters, parameters_for
+from fedrec.protection.plan import HEADER_BYTES, Envelope, LimbLayout, ProtectionPlan
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 WORD_BITS = 32
@@ -136,37 +132,11 @@ FEWEST_BITS = 4
 SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, POSITION_BYTES = 82, 33, 64, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskPrice(StepsPrice):
-    """One client's part in a round, framing left out; others' choices may differ by a little.
+def mask_price(asked: AskedRound) -> Price:
+    """Return what a client of a round pays, framing left out.
 
-    Attributes:
-        n_neighbours: clients that hold shares of this one's secrets.
-        threshold: of them, who must stay for the round to be published.
-        quorum: clients that must sign the same list of survivors.
-        may_drop_out: clients of the round that may vanish between their keys and their answers.
-        up_bytes: keys, shares, a signature and an answer.
-        down_bytes: the list of keys, others' shares, the survivors and their signatures.
-    """
-
-    travels: ClassVar[str] = "keys and shares"
-    n_neighbours: int
-    threshold: int
-    quorum: int
-    may_drop_out: int
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return who has to stay, and who may go."""
-        return [
-            ("neighbours", f"{self.n_neighbours} hold shares of a client's secrets"),
-            ("shares", f"{self.threshold} of them put a secret together again"),
-            ("quorum", f"{self.quorum} clients sign the same survivors before anybody answers"),
-            ("drop-outs", f"{self.may_drop_out} clients of a round at most"),
-        ]
-
-
-def mask_price(asked: AskedRound) -> MaskPrice:
-    """Return what a client of a round pays.
+    Up go keys, shares, a signature and an answer; down come the list of keys, others' shares, the
+    survivors and their signatures. Others' choices may differ by a little.
 
     Raises:
         SettingsError: where no graph of so many clients withstands what the settings say.
@@ -177,16 +147,26 @@ def mask_price(asked: AskedRound) -> MaskPrice:
     held = graph.degree + graph.complete
     bits = -(-n_clients // 8)
     sealed = graph.degree * (SEALED_BYTES + POSITION_BYTES)
-    return MaskPrice(
-        n_neighbours=graph.degree,
-        threshold=graph.threshold,
-        quorum=graph.quorum,
-        may_drop_out=_may_drop_out(asked, graph),
+    may_drop_out = _may_drop_out(asked, graph)
+    return Price(
+        name="keys and shares",
         up_bytes=KEYS_BYTES + sealed + SIGNATURE_BYTES + held * (SHARE_BYTES + POSITION_BYTES),
         down_bytes=n_clients * LISTED_BYTES
         + sealed
         + 2 * bits
         + signed_by * (SIGNATURE_BYTES + POSITION_BYTES),
+        facts={
+            "n_neighbours": graph.degree,
+            "threshold": graph.threshold,
+            "quorum": graph.quorum,
+            "may_drop_out": may_drop_out,
+        },
+        rows=(
+            ("neighbours", f"{graph.degree} hold shares of a client's secrets"),
+            ("shares", f"{graph.threshold} of them put a secret together again"),
+            ("quorum", f"{graph.quorum} clients sign the same survivors before anybody answers"),
+            ("drop-outs", f"{may_drop_out} clients of a round at most"),
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which engine trains: processes where the trainer has long rounds, else this process."""
+"""Which executor trains: processes where the trainer has long rounds, else this process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from fedrec.training.engines.engine import Engine, Job, Trained
-from fedrec.training.engines.processes import ProcessEngine, fits_processes
-from fedrec.training.engines.serial import SerialEngine
-from fedrec.training.engines.tasks import estimated_seconds
+from fedrec.training.engines.engine import Executor, Job, JobResult, SerialExecutor
+from fedrec.training.engines.processes import ProcessExecutor, estimated_seconds, fits_processes
 
 Workers = int | Literal["auto"]
 """Processes that train; "auto" takes several where a round is long, one trains in this process."""
@@ -22,7 +20,7 @@ LONG_ROUND_SECONDS = 5.0
 """Starting workers takes two seconds, and each the memory of a Python with torch."""
 
 
-def engine_of(workers: Workers, *, threads: int = 0, folder: Path | None = None) -> Engine:
+def executor_of(workers: Workers, *, threads: int = 0, folder: Path | None = None) -> Executor:
     """Return what `client.workers` asks for.
 
     Args:
@@ -32,9 +30,9 @@ def engine_of(workers: Workers, *, threads: int = 0, folder: Path | None = None)
     n_workers = _processors(threads) if workers == "auto" else workers
     # Without an interpreter of its own, as within another program, there is nothing to start.
     if n_workers < 2 or not sys.executable:
-        return SerialEngine()
+        return SerialExecutor()
     least = LONG_ROUND_SECONDS if workers == "auto" else 0.0
-    return _ChoosingEngine(ProcessEngine(n_workers, folder), least)
+    return _ChoosingExecutor(ProcessExecutor(n_workers, folder), least)
 
 
 def _processors(threads: int) -> int:
@@ -56,15 +54,15 @@ def _share_of_container() -> int:
         return os.cpu_count() or 1
 
 
-class _ChoosingEngine(Engine):
+class _ChoosingExecutor(Executor):
     """Processes for jobs that fit them and that take long enough."""
 
-    def __init__(self, processes: ProcessEngine, least_seconds: float) -> None:
+    def __init__(self, processes: ProcessExecutor, least_seconds: float) -> None:
         self._processes, self._least = processes, least_seconds
-        self._serial = SerialEngine()
+        self._serial = SerialExecutor()
 
-    def train(self, job: Job) -> Trained:
-        """Train a job's users; see `Engine.train`."""
+    def train(self, job: Job) -> JobResult:
+        """Train a job's users; see `Executor.train`."""
         there = fits_processes(job) and estimated_seconds(job) >= self._least
         return (self._processes if there else self._serial).train(job)
 

@@ -1,9 +1,10 @@
-"""What trains a party's users in a round: the seam behind which processes, or a cluster, work."""
+"""What trains a party's users in a round: the seam, and the plain loop in this process."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from operator import attrgetter
@@ -14,19 +15,23 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.declarations import Shapes, SumNoise
+from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.tensor_products import one_thread
+from fedrec.training import fitting
+from fedrec.training.device import DeviceTables, open_tables
+from fedrec.training.fitting import fit_of
 from fedrec.updates.settings import UpdateSettings
 
 if TYPE_CHECKING:
     import torch
 
     from fedrec.algorithms.accelerators import Accelerator
-    from fedrec.algorithms.algorithm import Algorithm, RoundStart
+    from fedrec.algorithms.algorithm import RoundStart
     from fedrec.algorithms.cohort import Cohort
     from fedrec.algorithms.grid import RoundSums, SumsShape
     from fedrec.model.state import PrivateState
     from fedrec.model.tables import TableRoom
     from fedrec.training.blocks import Room
-    from fedrec.training.user_tables import DeviceTables
 
 
 def can_be_made_again(algorithm: Algorithm) -> bool:
@@ -74,7 +79,7 @@ class Job:
         participating: which users train, bool (n_users,); None for all.
         private: the users' private tables (refreshed).
         sums: what users' changes are added up to.
-        memory_bytes: memory that users may take while they train, under every engine.
+        memory_bytes: memory that users may take while they train, under every executor.
         room: where private tables lie.
         on_device: what of them lies on the device, which also says what device that is.
         block_room: how many users train there at once, by what they start from and the sums.
@@ -99,7 +104,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class JobResult:
     """What came of a job.
 
     Attributes:
@@ -115,16 +120,51 @@ class Trained:
     finite: bool
 
 
-class Engine(ABC):
+class Executor(ABC):
     """Carries out jobs, one after the other."""
 
     @abstractmethod
-    def train(self, job: Job) -> Trained:
+    def train(self, job: Job) -> JobResult:
         """Train a job's users.
 
         Raises:
             FedrecError: they could not be trained; whether values diverged is the caller's to see.
         """
 
-    def close(self) -> None:  # noqa: B027 (an engine may have nothing to end)
-        """End what the engine has started; the next job starts it again."""
+    def close(self) -> None:  # noqa: B027 (an executor may have nothing to end)
+        """End what the executor has started; the next job starts it again."""
+
+
+_COMPILED_BYTES = 128 << 20
+"""Memory of users whom compiled code trains at once: more makes nobody faster, and as little as
+this is used again by the next ones, in place of new memory."""
+
+
+class SerialExecutor(Executor):
+    """The plain loop over chunks of users."""
+
+    def train(self, job: Job) -> JobResult:
+        """Train a job's users; see `Executor.train`."""
+        algorithm, device = job.algorithm, job.device
+        sums = job.sums.empty(device)
+        fit = fit_of(algorithm, job.start, sums, job.accelerator, job.block_room(job.start, sums))
+        tables = open_tables(job.private, job.room, job.on_device)
+        memory_bytes = job.memory_bytes
+        if job.accelerator is not None and device.type == "cpu":
+            memory_bytes = min(memory_bytes, _COMPILED_BYTES)
+        metrics = np.zeros(4, dtype=np.int64)
+        # What torch's threads do here is short, and they would go on to wait for more of it where
+        # compiled ones work.
+        with one_thread() if isinstance(algorithm, TrainedAlgorithm) else nullcontext():
+            for chunk in job.cohort.chunks(
+                participating=job.participating,
+                steps=algorithm.steps,
+                bytes_per_user=algorithm.bytes_per_user,
+                memory_bytes=memory_bytes,
+                device=device,
+            ):
+                result = fit(chunk, tables.take(chunk.user_index))
+                tables.put(chunk.user_index, result.private)
+                metrics += fitting.training_sums(result.loss, result.clipped)
+        private = tables.finish()
+        return JobResult(sums=sums, metrics=metrics, private=private, finite=tables.finite)

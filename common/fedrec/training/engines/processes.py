@@ -1,7 +1,8 @@
-"""Training in worker processes on this machine: a crew, its tasks, and what is lost done again."""
+"""Training in worker processes on this machine: tasks, a crew, and what is lost done again."""
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import weakref
@@ -16,14 +17,106 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms.cohort import Cohort
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import ERRORS, FedrecError, InternalError, TrainingError
 from fedrec.telemetry import logger_of
-from fedrec.training.engines.engine import Engine, Job, Trained, can_be_made_again, recipe_of
-from fedrec.training.engines.scratch import Place, PrivateRound, Scratch
-from fedrec.training.engines.serial import SerialEngine
-from fedrec.training.engines.tasks import Task, tasks_of
+from fedrec.training.blocks import BLOCK_USERS
+from fedrec.training.engines.engine import (
+    Executor,
+    Job,
+    JobResult,
+    SerialExecutor,
+    can_be_made_again,
+    recipe_of,
+)
+from fedrec.training.engines.scratch import ArrayPlace, PrivateRound, Scratch
 from fedrec.training.engines.worker_process import WorkerProcess
 from fedrec.training.fitting import is_trained_by_steps
+
+_TASKS_A_WORKER = 2
+_MOST_BYTES = 32 << 20
+"""Memory of one task's users; more of them at once make nobody faster."""
+_SECONDS_A_MINIBATCH = 70e-6
+_SECONDS_A_SAMPLE = 0.1e-6
+_SECONDS_A_VALUE = 7e-9
+_SECONDS_A_WEIGHT = 0.4e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTask:
+    """Users whom one worker trains at once.
+
+    Attributes:
+        members: their positions in the cohort, ascending int64 (n_users,).
+        n_steps: most steps that one of them needs.
+        cost: steps of their blocks.
+    """
+
+    members: NDArray[np.int64]
+    n_steps: int
+    cost: int
+
+
+def tasks_of(job: Job, n_workers: int) -> list[WorkerTask]:
+    """Return a job's users in about two tasks a worker, at least one a level, the largest first.
+
+    Users of one task are alike, so that blocks of them are full: a level's users are ordered by
+    their items before they are cut.
+    """
+    held = job.cohort.n_positives
+    steps = job.algorithm.steps(held)
+    levels = list(job.cohort.levels(job.participating, job.algorithm.steps))
+    total = sum(_cost(steps[members]) for members, _ in levels)
+    aim = max(1, total // (_TASKS_A_WORKER * n_workers))
+    memory = min(job.memory_bytes // n_workers, _MOST_BYTES)
+    tasks = []
+    for members, n_steps in levels:
+        each = job.algorithm.bytes_per_user(len(job.cohort.active), n_steps)
+        ordered = members[np.argsort(-held[members], kind="stable")]
+        reached = np.cumsum(steps[ordered])
+        n_parts = max(1, round(_cost(steps[members]) / aim))
+        ends = np.searchsorted(reached, int(reached[-1]) * np.arange(1, n_parts) / n_parts)
+        at_once = max(1, memory // max(each, 1))
+        for part in np.split(ordered, np.unique(ends)):
+            for begin in range(0, len(part), at_once):
+                own = np.sort(part[begin : begin + at_once])
+                tasks.append(WorkerTask(members=own, n_steps=n_steps, cost=_cost(steps[own])))
+    return sorted(tasks, key=lambda task: -task.cost)
+
+
+def _cost(steps: NDArray[np.int64]) -> int:
+    """Return the steps of all blocks of some users: a block's users have one number of them."""
+    sizes, n_users = np.unique(steps, return_counts=True)
+    return int((-(-n_users // BLOCK_USERS) * sizes).sum())
+
+
+def estimated_seconds(job: Job) -> float:
+    """Return about how long one processor takes for a job of the trainer.
+
+    That is, for every epoch and step, 70 us for each of a user's minibatches and for each sample
+    0.1 us, 7 ns for each value of the rows and tensors that are a user's own or an item's, and
+    0.4 ns for each weight of a shared network. On the machine of
+    `docs/explanation/performance.md` FedMF, PFedRec and FedNCF are within a factor of two of it;
+    more is not needed to tell seconds from minutes.
+    """
+    algorithm = job.algorithm
+    assert isinstance(algorithm, TrainedAlgorithm)
+    values = weights = 0
+    for entry in algorithm.parameters:
+        if entry.name == algorithm.kept_scores or entry.applied:
+            continue
+        if entry.scope == "net":
+            weights += math.prod(entry.shape)
+        else:
+            values += math.prod(entry.shape)
+    passes = sum(phase.epochs * len(phase.steps) for phase in algorithm.phases(job.start.scalars))
+    held = job.cohort.n_positives
+    levels = [members for members, _ in job.cohort.levels(job.participating, algorithm.steps)]
+    n_positives = sum(int(held[members].sum()) for members in levels)
+    n_minibatches = sum(int(algorithm.steps(held[members]).sum()) for members in levels)
+    n_samples = n_positives * (1 + algorithm.negatives_per_positive)
+    each = _SECONDS_A_SAMPLE + _SECONDS_A_VALUE * values + _SECONDS_A_WEIGHT * weights
+    return passes * (n_minibatches * _SECONDS_A_MINIBATCH + n_samples * each)
 
 
 class Crew:
@@ -101,9 +194,9 @@ class _Share:
         last: its last answer.
     """
 
-    places: dict[str, Place]
-    done: list[Task] = field(default_factory=list)
-    task: Task | None = None
+    places: dict[str, ArrayPlace]
+    done: list[WorkerTask] = field(default_factory=list)
+    task: WorkerTask | None = None
     metrics: NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, dtype=np.int64))
     finite: bool = True
     last: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +210,7 @@ class ProcessRound:
         n_workers: most workers.
     """
 
-    def __init__(self, crew: Crew, job: Job, tasks: list[Task], *, n_workers: int) -> None:
+    def __init__(self, crew: Crew, job: Job, tasks: list[WorkerTask], *, n_workers: int) -> None:
         self._crew, self._job, self._tasks = crew, job, tasks
         self._waiting = deque(tasks)
         self._n_workers = min(n_workers, len(tasks))
@@ -141,7 +234,7 @@ class ProcessRound:
         for path in self._files:
             path.unlink(missing_ok=True)
 
-    def run(self) -> Trained:
+    def run(self) -> JobResult:
         """Train everybody; return what came of it."""
         while len(self._crew.workers) < self._n_workers:
             self._crew.start()
@@ -201,7 +294,7 @@ class ProcessRound:
         share.task = task = self._waiting.popleft()
         worker.tell({"say": "task", "n_steps": task.n_steps}, task.members.tobytes())
 
-    def _own_sums(self) -> dict[str, Place]:
+    def _own_sums(self) -> dict[str, ArrayPlace]:
         forms = {
             name: (str(part.numpy().dtype), part.shape) for name, part in self._sums.parts.items()
         }
@@ -240,7 +333,7 @@ class ProcessRound:
             self._waiting.extendleft([*share.done, share.task])
         self._give(self._crew.start())
 
-    def _sum_up(self) -> Trained:
+    def _sum_up(self) -> JobResult:
         metrics, finite = np.zeros(4, dtype=np.int64), True
         for share in self._shares.values():
             self._sums.add_parts(
@@ -253,7 +346,7 @@ class ProcessRound:
         none = np.zeros(0, dtype=np.int64)
         trained = np.concatenate([none, *(task.members for task in self._tasks)])
         private, finite = self._private.finish(trained, finite=finite)
-        return Trained(sums=self._sums, metrics=metrics, private=private, finite=finite)
+        return JobResult(sums=self._sums, metrics=metrics, private=private, finite=finite)
 
 
 def _error_of(answer: dict[str, Any], words: str) -> FedrecError:
@@ -278,7 +371,7 @@ def fits_processes(job: Job) -> bool:
     return trained and can_be_made_again(job.algorithm)
 
 
-class ProcessEngine(Engine):
+class ProcessExecutor(Executor):
     """Trains jobs that fit processes in processes, all others here.
 
     Args:
@@ -290,22 +383,22 @@ class ProcessEngine(Engine):
         self.n_workers = n_workers
         self._folder = folder
         self._crew: Crew | None = None
-        self._end: weakref.finalize[..., ProcessEngine] | None = None
+        self._end: weakref.finalize[..., ProcessExecutor] | None = None
 
     @property
     def processes(self) -> tuple[int, ...]:
         """The workers that run now."""
         return () if self._crew is None else tuple(worker.pid for worker in self._crew.workers)
 
-    def train(self, job: Job) -> Trained:
-        """Train a job's users; see `Engine.train`.
+    def train(self, job: Job) -> JobResult:
+        """Train a job's users; see `Executor.train`.
 
         Raises:
             TrainingError: workers keep dying.
             StorageError: there is no room for the shared files.
         """
         if not fits_processes(job):
-            return SerialEngine().train(job)
+            return SerialExecutor().train(job)
         tasks, crew = tasks_of(job, self.n_workers), self._present()
         try:
             with ProcessRound(crew, job, tasks, n_workers=self.n_workers) as held:

@@ -1,4 +1,4 @@
-"""Mapped files in which an engine and its workers share tables, users' private ones among them."""
+"""Mapped files that an executor shares with its workers, users' private tables among them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PREFIX = "fedrec-workers-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ArrayPlace:
     """Where an array lies.
 
     Attributes:
@@ -42,7 +42,7 @@ class Place:
         return asdict(self)
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Place:
+    def of_json(cls, values: Mapping[str, Any]) -> ArrayPlace:
         """Return a place that was sent."""
         return cls(**{**values, "shape": tuple(values["shape"])})
 
@@ -58,11 +58,11 @@ def opened(
     places: Mapping[str, Mapping[str, Any]], mode: Literal["r+", "c"] = "c"
 ) -> dict[str, NDArray[Any]]:
     """Return arrays by the names under which their places were sent."""
-    return {name: Place.of_json(place).open(mode) for name, place in places.items()}
+    return {name: ArrayPlace.of_json(place).open(mode) for name, place in places.items()}
 
 
 class Scratch:
-    """A folder for one engine's files.
+    """A folder for one executor's files.
 
     Args:
         parent: folder in which it is made; None for the system's temporary one.
@@ -77,7 +77,7 @@ class Scratch:
         self.path = self._folder.path
         self._n_files = 0
 
-    def lay_out(self, forms: Mapping[str, Form]) -> dict[str, Place]:
+    def lay_out(self, forms: Mapping[str, Form]) -> dict[str, ArrayPlace]:
         """Return places for arrays of zeros in one new file.
 
         Args:
@@ -90,7 +90,7 @@ class Scratch:
         path, places, end = self.path / f"{self._n_files}.tables", {}, 0
         for name, (dtype, shape) in forms.items():
             own = tuple(int(n) for n in shape)
-            places[name] = Place(path=str(path), dtype=dtype, shape=own, offset=end)
+            places[name] = ArrayPlace(path=str(path), dtype=dtype, shape=own, offset=end)
             n_bytes = np.dtype(dtype).itemsize * int(np.prod(own, dtype=np.int64))
             end += -(-n_bytes // _ALIGNED) * _ALIGNED
         try:
@@ -102,7 +102,7 @@ class Scratch:
             raise self._failed(self.path, end, error) from error
         return places
 
-    def keep(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
+    def keep(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, ArrayPlace]:
         """Write arrays to a new file and return where they lie."""
         places = self.lay_out({name: (str(own.dtype), own.shape) for name, own in arrays.items()})
         for name, values in arrays.items():
@@ -134,7 +134,7 @@ class PrivateRound:
         self._blocks: Mapping[str, NewTable] = (
             room.new(n_users, private.widths()) if private.in_files else {}
         )
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ArrayPlace] = {}
         self._sent: dict[str, dict[str, Any]] = {"old": {}, "new": {}}
         for name, values in private.tensors.items():
             new = self._blocks.get(name)
@@ -150,10 +150,10 @@ class PrivateRound:
     def _tell(self, name: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         self._sent["old"][name], self._sent["new"][name] = old, new
 
-    def _laid_out(self, like: NDArray[Any]) -> Place:
+    def _laid_out(self, like: NDArray[Any]) -> ArrayPlace:
         return self._scratch.lay_out({"": (str(like.dtype), like.shape)})[""]
 
-    def _copied(self, values: NDArray[Any]) -> Place:
+    def _copied(self, values: NDArray[Any]) -> ArrayPlace:
         place, rows = self._laid_out(values), np.arange(len(values))
         self._places[f"old {len(self._places)}"] = place
         copy_rows(values, place.open("r+"), from_rows=rows, to_rows=rows)
@@ -190,7 +190,7 @@ class PrivateRound:
 def old_tables(sent: Mapping[str, Mapping[str, Any]]) -> dict[str, Table]:
     """Return the tables that a round starts from, in a worker."""
     return {
-        name: BlockedTable.of_json(table) if "blocks" in table else Place.of_json(table).open()
+        name: BlockedTable.of_json(table) if "blocks" in table else ArrayPlace.of_json(table).open()
         for name, table in sent.items()
     }
 
@@ -198,7 +198,9 @@ def old_tables(sent: Mapping[str, Mapping[str, Any]]) -> dict[str, Table]:
 def new_tables(sent: Mapping[str, Mapping[str, Any]]) -> dict[str, BlockWriter | NDArray[Any]]:
     """Return where a worker writes trained rows."""
     return {
-        name: BlockWriter.of_json(table) if "blocks" in table else Place.of_json(table).open("r+")
+        name: BlockWriter.of_json(table)
+        if "blocks" in table
+        else ArrayPlace.of_json(table).open("r+")
         for name, table in sent.items()
     }
 

@@ -16,10 +16,9 @@ from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.model.blocked_table import Table
 from fedrec.model.new_table import BlockWriter
 from fedrec.model.tables import give_back, rows_of
-from fedrec.training.engines.chunk_metrics import training_sums
 from fedrec.training.engines.engine import algorithm_from
 from fedrec.training.engines.scratch import new_tables, old_tables, opened, write_rows
-from fedrec.training.fitting import Fit, fit_of
+from fedrec.training.fitting import Fit, fit_of, training_sums
 
 _CPU = torch.device("cpu")
 
@@ -39,7 +38,7 @@ class TrainedTasks:
         self._own: dict[str, NDArray[Any]] = {}
 
     def hear(self, header: dict[str, Any], body: bytes) -> dict[str, Any] | None:
-        """Take in what the engine says; return the answer to a task."""
+        """Take in what the executor says; return the answer to a task."""
         found: dict[str, Callable[..., dict[str, Any] | None]] = {
             "algorithm": self._begin,
             "cohort": self._take_users,

@@ -1,8 +1,8 @@
-"""A worker process: `python -m fedrec.training.engines.worker`, started by `ProcessEngine`.
+"""A worker process: `python -m fedrec.training.engines.worker`, started by `ProcessExecutor`.
 
 It hears frames on stdin, answers on stdout and trains one task at a time on one thread. It knows
 the algorithm, the round's model, users' tables and nothing else: no key, token or address. When
-its engine is gone it removes the shared folder and ends, in the midst of a task, too.
+its executor is gone it removes the shared folder and ends, in the midst of a task, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 def main() -> None:
-    """Work until the engine says so, or is gone."""
+    """Work until the executor says so, or is gone."""
     ignore_stop_signals()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # What anything prints is no answer.
@@ -33,7 +33,7 @@ def main() -> None:
         return
     told: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     folder = hello[0]["folder"]
-    # A process that the engine forked may hold the pipe open.
+    # A process that the executor forked may hold the pipe open.
     end_with_parent(hello[0]["parent"], lambda: _abandon(folder))
     threading.Thread(target=_listen, args=(sys.stdin.buffer, told, folder), daemon=True).start()
     try:
@@ -54,13 +54,13 @@ def _listen(pipe: IO[bytes], told: queue.SimpleQueue[Frame], folder: str) -> Non
 
 
 def _abandon(folder: str) -> None:
-    """End where the engine was killed; nobody else is there to remove its files."""
+    """End where the executor was killed; nobody else is there to remove its files."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
 def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
-    # Only now: until here a worker must see at once that its engine is gone.
+    # Only now: until here a worker must see at once that its executor is gone.
     import torch
 
     from fedrec.errors import FedrecError

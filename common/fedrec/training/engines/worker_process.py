@@ -1,4 +1,4 @@
-"""The engine's side of one worker process, and how both speak over pipes."""
+"""The executor's side of one worker process, and how both speak over pipes."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from typing import Literal, Self
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import DataError, FedrecError, KeysError, SettingsError
 from fedrec.identity.authority import AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
+from fedrec.identity.document import read_public
 from fedrec.identity.epoch import MAX_BYTES, KeyEpoch
-from fedrec.identity.key_files import read_public
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_to_json

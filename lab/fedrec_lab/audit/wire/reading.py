@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError
 from fedrec.protection import PROTECTIONS, Member, VectorSpec
-from fedrec.protection.envelope import HEADER_BYTES, Envelope
+from fedrec.protection.plan import HEADER_BYTES, Envelope
 
 ENTROPY_BITS = 7.8
 """Bits of a byte below which bytes are no random ones; 4 KiB of random bytes have above 7.9."""
@@ -36,7 +36,7 @@ _COMPARED_BLOBS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class BlobReading:
     """What one blob gave away.
 
     Attributes:
@@ -72,15 +72,15 @@ class PlainReader:
             context, secret = protection.generate()
             form = (Envelope.of(protection.chosen, context), protection.member(context, secret))
             self._forms[protection.chosen.frame_bytes] = form
-        self._read: dict[bytes, Reading] = {}
+        self._read: dict[bytes, BlobReading] = {}
 
-    def read(self, blob: bytes) -> Reading:
+    def read(self, blob: bytes) -> BlobReading:
         """Try everything on a blob; what is handed out again was tried already."""
         mark = blake3(blob).digest()
         found = self._read.get(mark)
         if found is None:
             vector, histogram = self.vector(blob), _histogram(body_of(blob))
-            found = Reading(
+            found = BlobReading(
                 values=0 if vector is None else len(vector),
                 not_zero=0 if vector is None else int(np.count_nonzero(vector)),
                 signs=tuple(_signs(body_of(blob), histogram)),
@@ -136,7 +136,9 @@ class BlobTally:
     _earlier: list[NDArray[np.uint64]] = field(default_factory=list)
     _owners: dict[bytes, str] = field(default_factory=dict)
 
-    def add(self, blob: bytes, client: str, reader: PlainReader, *, sent: bool = False) -> Reading:
+    def add(
+        self, blob: bytes, client: str, reader: PlainReader, *, sent: bool = False
+    ) -> BlobReading:
         """Try to read a blob and count what came of it.
 
         Args:

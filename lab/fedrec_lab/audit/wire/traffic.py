@@ -21,7 +21,7 @@ from fedrec.identity.epoch_secrets import secrets_parts
 from fedrec.wire.recording import Frame, FrameReader
 from fedrec_lab.audit.wire.declared import BLOBS, FIELDS, KINDS, undeclared_event_keys
 from fedrec_lab.audit.wire.known import EpochTally, Known
-from fedrec_lab.audit.wire.reading import BlobTally, FieldTally, Reading
+from fedrec_lab.audit.wire.reading import BlobReading, BlobTally, FieldTally
 from fedrec_lab.audit.wire.truth import Search
 
 __all__ = [
@@ -338,7 +338,7 @@ class Traffic:
 
     def add_blob(
         self, key: BlobKey, blob: bytes, client: str, *, whole: bool = True
-    ) -> Reading | None:
+    ) -> BlobReading | None:
         """Try to read a blob, and count it; return what it gave away, unless it is public."""
         found = None
         tally = self.blobs.setdefault(key, BlobTally())

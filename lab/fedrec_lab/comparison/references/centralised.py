@@ -27,10 +27,16 @@ from fedrec.protection import ProtectionSettings
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
 from fedrec.tensor_products import one_thread
+from fedrec.training.blocks import draw_samples
 from fedrec.training.learner import Learner
-from fedrec.training.samplers import draw_samples
 from fedrec.updates.settings import UpdateSettings
-from fedrec_lab.comparison.measurement import Measurement, Stopped, Task, measurements_of, train
+from fedrec_lab.comparison.measurement import (
+    Measurement,
+    MeasurementStopped,
+    MethodTask,
+    measurements_of,
+    train,
+)
 from fedrec_lab.comparison.references.reference import Reference
 
 ROUNDS_BESIDE = TUNED["fedmf"].rounds.total
@@ -80,7 +86,7 @@ class _Centralised(Reference):
         """Return what is trained beside another algorithm."""
         return cls.settings_type.model_validate({})
 
-    def measure(self, task: Task) -> list[Measurement]:
+    def measure(self, task: MethodTask) -> list[Measurement]:
         """Train once for each seed; see `Reference.measure`."""
         settings = self.settings(task.settings)
         found: list[Measurement] = []
@@ -252,7 +258,7 @@ class CentRAP(Reference):
             return centralised(run, FedRAPSettings(**values), rounds=run.rounds.total)
         return centralised(run, FedRAPSettings(), rounds=ROUNDS_BESIDE)
 
-    def measure(self, task: Task) -> list[Measurement]:
+    def measure(self, task: MethodTask) -> list[Measurement]:
         """Train once for each seed; see `Reference.measure`.
 
         Raises:
@@ -260,7 +266,7 @@ class CentRAP(Reference):
         """
         return [found for seed in task.seeds for found in self._measure(task, seed)]
 
-    def _measure(self, task: Task, seed: int) -> list[Measurement]:
+    def _measure(self, task: MethodTask, seed: int) -> list[Measurement]:
         settings = self.settings(task.settings)
         federation = settings.federation.model_copy(update={"seed": seed})
         evaluation = settings.evaluation.model_copy(update={"protocol": task.protocols[0]})
@@ -269,7 +275,7 @@ class CentRAP(Reference):
         run = _Run(learner, task, seed)
         for number in range(plan.rounds.total):
             if task.stop():
-                raise Stopped
+                raise MeasurementStopped
             loss = run.train(number)
             if not np.isfinite(loss):
                 raise TrainingError(
@@ -299,7 +305,7 @@ class _Run:
         best: by protocol, NDCG on validation, the round and the rates on test.
     """
 
-    def __init__(self, learner: Learner, task: Task, seed: int) -> None:
+    def __init__(self, learner: Learner, task: MethodTask, seed: int) -> None:
         assert isinstance(learner.algorithm, FedRAP)
         self._algorithm, self._task, self._seed = learner.algorithm, task, seed
         users = task.users

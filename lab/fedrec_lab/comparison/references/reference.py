@@ -19,7 +19,7 @@ from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
 from fedrec.extras import how_to_install
-from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
+from fedrec_lab.comparison.measurement import Measurement, MeasurementStopped, MethodTask
 
 Scores = Callable[[NDArray[np.int64]], NDArray[np.floating]]
 """From positions of users to their scores of all items given to `fit`, (n_rows, n_items)."""
@@ -45,13 +45,13 @@ class Reference(ABC):
     beside: ClassVar[str] = ""
 
     @abstractmethod
-    def measure(self, task: Task) -> list[Measurement]:
+    def measure(self, task: MethodTask) -> list[Measurement]:
         """Return what the method reaches under each protocol with each seed.
 
         Raises:
             SettingsError: it cannot run here; the message and remedy become the row's note.
             TrainingError: it diverged.
-            Stopped: the task was asked to stop.
+            MeasurementStopped: the task was asked to stop.
         """
 
 
@@ -83,14 +83,14 @@ class ScoredReference(Reference):
             n_items: the items that they count by; each has a user.
         """
 
-    def measure(self, task: Task) -> list[Measurement]:
+    def measure(self, task: MethodTask) -> list[Measurement]:
         """Fit every setting and keep the best; see `Reference.measure`."""
         seeds = task.seeds
         if not self.seeded:
             return self._measure_fit(task, seeds)
         return [found for seed in seeds for found in self._measure_fit(task, (seed,))]
 
-    def _measure_fit(self, task: Task, seeds: tuple[int, ...]) -> list[Measurement]:
+    def _measure_fit(self, task: MethodTask, seeds: tuple[int, ...]) -> list[Measurement]:
         active, device = task.active, torch.device("cpu")
         rankings = {
             seed: Ranking(task.users, len(task.catalogue), seed=seed, device=device)
@@ -99,7 +99,7 @@ class ScoredReference(Reference):
         best: dict[tuple[Protocol, int], tuple[float, Measurement]] = {}
         for fitted in self.fit(training_only(task.users, active), len(active), seeds[0]):
             if task.stop():
-                raise Stopped
+                raise MeasurementStopped
             ranks = _all_ranks(task, fitted.scores, active, rankings)
             for (protocol, seed), (validation, test) in ranks.items():
                 at = task.settings.evaluation.at
@@ -122,7 +122,7 @@ class ScoredReference(Reference):
 
 
 def _all_ranks(
-    task: Task, scores: Scores, active: NDArray[np.int64], rankings: dict[int, Ranking]
+    task: MethodTask, scores: Scores, active: NDArray[np.int64], rankings: dict[int, Ranking]
 ) -> dict[tuple[Protocol, int], tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return validation and test ranks by protocol and seed; inactive items rank last."""
     n_users, n_items = len(task.users), len(task.catalogue)

@@ -119,7 +119,7 @@ def network_sums(weights, chosen, bound=2.0**40):
     vectors = rng.normal(size=(7, 6)).astype(np.float32)
     pointers = np.cumsum([0] + [len(held[user]) for user in chosen])
     positives = np.concatenate([held[user] for user in chosen])
-    users = fedncf.CpuUsers(
+    users = fedncf.FedNCFUsers(
         sampled=Sampled(
             pointers=pointers,
             positives=positives,
@@ -132,7 +132,7 @@ def network_sums(weights, chosen, bound=2.0**40):
         weights=np.array(weights),
     )
     size = 32 * 12 + 32 + 16 * 32 + 16 + 8 * 16 + 8 + 8 + 1
-    common = fedncf.CpuRound(
+    common = fedncf.FedNCFRound(
         items=rng.normal(size=(40, 6)).astype(np.float32),
         network=rng.uniform(-0.4, 0.4, size).astype(np.float32),
         rate=0.3,

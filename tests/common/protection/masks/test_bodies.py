@@ -21,7 +21,7 @@ from fedrec.protection.masks import (
     messages,
 )
 from fedrec.wire.convert import STEP_MESSAGE
-from fedrec.wire.limits import MAX_STEP_BYTES
+from fedrec.wire.fields import MAX_STEP_BYTES
 from fedrec.wire.messages import StepMessage
 
 IDS = sorted(Identity.create().client_id for _ in range(3))

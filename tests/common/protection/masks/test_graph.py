@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedrec.errors import SettingsError
 from fedrec.ids import ClientId, digest
-from fedrec.protection.masks.graph import draw_holders, ring_neighbours
+from fedrec.protection.masks.terms import draw_holders, ring_neighbours
 
 
 def clients(count: int) -> list[ClientId]:

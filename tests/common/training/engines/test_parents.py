@@ -40,8 +40,8 @@ federation = Federation(
 )
 federation.advance()
 federation.advance()
-engine = federation._learner.engine
-print(json.dumps(engine._processes.processes), flush=True)
+executor = federation._learner.executor
+print(json.dumps(executor._processes.processes), flush=True)
 while not federation.finished:
     federation.advance()
 federation.close()

@@ -16,8 +16,8 @@ from conformance.toys import TOYS, registered
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.training.engines import processes
-from fedrec.training.engines.choosing import engine_of
-from fedrec.training.engines.processes import ProcessEngine
+from fedrec.training.engines.choosing import executor_of
+from fedrec.training.engines.processes import ProcessExecutor
 from fedrec.training.engines.worker_process import WorkerProcess
 from fedrec.training.learner import Learner
 
@@ -63,24 +63,24 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    made = engine_of(2, folder=tmp_path_factory.mktemp("shared"))
+def executor(tmp_path_factory):
+    made = executor_of(2, folder=tmp_path_factory.mktemp("shared"))
     yield made
     made.close()
 
 
 @pytest.fixture
 def own(tmp_path):
-    """An engine of this test's own."""
-    made = ProcessEngine(2, tmp_path)
+    """An executor of this test's own."""
+    made = ProcessExecutor(2, tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
 def lone(tmp_path):
-    """An engine of this test's own with one process, where a second shows nothing more."""
-    made = ProcessEngine(1, tmp_path)
+    """An executor of this test's own with one process, where a second shows nothing more."""
+    made = ProcessExecutor(1, tmp_path)
     yield made
     made.close()
 
@@ -103,40 +103,40 @@ def logged(capsys):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_give_the_bits_of_one(kind, plan_of, play, same, engine):
+def test_two_processes_give_the_bits_of_one(kind, plan_of, play, same, executor):
     plan = plan_of(**KINDS[kind])
     alone = play(Learner(plan, 200, device="cpu"))
-    same(play(Learner(plan, 200, device="cpu", workers=engine)), alone)
-    assert len(engine._processes.processes) == 2
+    same(play(Learner(plan, 200, device="cpu", workers=executor)), alone)
+    assert len(executor._processes.processes) == 2
 
 
 @pytest.mark.parametrize("name", [toy.name for toy in TOYS])
 def test_algorithms_of_others_are_found_where_they_are_imported_from(
-    name, plan_of, play, same, engine
+    name, plan_of, play, same, executor
 ):
     # Own rows, schedules, wrappers, tensors without axes: of a module that only this path has.
     with registered():
         plan = plan_of(algorithm={"name": name}, update={"structure": "dense", "clip": 16.0})
         alone = play(Learner(plan, 200, device="cpu"))
-        same(play(Learner(plan, 200, device="cpu", workers=engine)), alone)
+        same(play(Learner(plan, 200, device="cpu", workers=executor)), alone)
 
 
-def test_some_users_or_nobody_may_train(plan_of, play, same, users, engine):
+def test_some_users_or_nobody_may_train(plan_of, play, same, users, executor):
     for some in (np.arange(len(users)) % 5 == 0, np.zeros(len(users), bool)):
         learners = [
-            Learner(plan_of(), 200, device="cpu", workers=workers) for workers in (1, engine)
+            Learner(plan_of(), 200, device="cpu", workers=workers) for workers in (1, executor)
         ]
         same(*(play(learner, participating=some) for learner in learners))
 
 
-def test_parties_share_the_processes(plan_of, users, play, same, engine):
-    learner = Learner(plan_of(), 200, device="cpu", workers=engine)
+def test_parties_share_the_processes(plan_of, users, play, same, executor):
+    learner = Learner(plan_of(), 200, device="cpu", workers=executor)
     before = play(learner)
-    here = engine._processes.processes
-    other = Learner(plan_of(algorithm={"dim": 4}), 200, device="cpu", workers=engine)
+    here = executor._processes.processes
+    other = Learner(plan_of(algorithm={"dim": 4}), 200, device="cpu", workers=executor)
     same(play(other), play(Learner(plan_of(algorithm={"dim": 4}), 200, device="cpu")))
     same(play(learner), before)
-    assert engine._processes.processes == here
+    assert executor._processes.processes == here
 
 
 def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, lone, tmp_path):
@@ -200,9 +200,9 @@ def test_workers_that_always_die_end_the_round_and_not_the_engine(
     same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
 
 
-def test_divergence_is_told_as_in_one_process(plan_of, users, engine):
+def test_divergence_is_told_as_in_one_process(plan_of, users, executor):
     said = []
-    for workers in (1, engine):
+    for workers in (1, executor):
         plan = plan_of(federation={"minimum_item_users": 4})
         learner = Learner(plan, 200, device="cpu", workers=workers)
         shared, private = learner.initial_shared(), learner.initial_private(users)
@@ -273,14 +273,14 @@ def test_closing_leaves_no_process_and_no_file(plan_of, play, same, tmp_path):
     """Of three processes, and of those of a learner that nobody closes."""
     learner = Learner(plan_of(), 200, device="cpu", workers=3, scratch=tmp_path)
     same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
-    pids = learner.engine._processes.processes
+    pids = learner.executor._processes.processes
     assert len(pids) == 3
     assert [path.name for path in tmp_path.iterdir()]
     learner.close()
     assert all(map(ended, pids)) and not list(tmp_path.iterdir())
     learner = Learner(plan_of(), 200, device="cpu", workers=2, scratch=tmp_path)
     play(learner, (2,))
-    pids = learner.engine._processes.processes
+    pids = learner.executor._processes.processes
     del learner
     gc.collect()
     assert all(map(ended, pids)) and not list(tmp_path.iterdir())
@@ -294,7 +294,7 @@ def test_folders_of_engines_that_were_killed_are_removed(lone, plan_of, play, tm
     (abandoned / "1.tables").write_bytes(bytes(100))
     half_made = tmp_path / "fedrec-workers-made"
     half_made.mkdir()
-    other = ProcessEngine(1, tmp_path)
+    other = ProcessExecutor(1, tmp_path)
     play(Learner(plan_of(), 200, device="cpu", workers=other), (2,))
     try:
         assert not abandoned.exists() and half_made.exists()

@@ -1,4 +1,4 @@
-"""How users are cut into tasks, and which engine a job gets."""
+"""How users are cut into tasks, and which executor a job gets."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ import pytest
 from fedrec.algorithms import FedMF
 from fedrec.settings.schema import ClientSettings
 from fedrec.training.engines import choosing
-from fedrec.training.engines.choosing import engine_of
-from fedrec.training.engines.engine import Engine, Job, algorithm_from, can_be_made_again, recipe_of
-from fedrec.training.engines.processes import ProcessEngine
-from fedrec.training.engines.serial import SerialEngine
-from fedrec.training.engines.tasks import estimated_seconds, tasks_of
+from fedrec.training.engines.choosing import executor_of
+from fedrec.training.engines.engine import (
+    Executor,
+    Job,
+    SerialExecutor,
+    algorithm_from,
+    can_be_made_again,
+    recipe_of,
+)
+from fedrec.training.engines.processes import ProcessExecutor, estimated_seconds, tasks_of
 from fedrec.training.engines.worker_process import read_frame, write_frame
 from fedrec.training.learner import Learner
 
 
-class Watching(Engine):
+class Watching(Executor):
     """Keeps the jobs that it passes on."""
 
     def __init__(self):
@@ -28,7 +33,7 @@ class Watching(Engine):
 
     def train(self, job):
         self.jobs.append(job)
-        return SerialEngine().train(job)
+        return SerialExecutor().train(job)
 
 
 @pytest.fixture
@@ -96,20 +101,20 @@ def test_the_estimate_grows_with_users_samples_epochs_and_parameters(job_of, use
 
 def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
     monkeypatch.setattr(choosing, "_processors", lambda threads: threads or 2)
-    engine, job = engine_of("auto"), job_of()
+    executor, job = executor_of("auto"), job_of()
     asked = []
     monkeypatch.setattr(
-        choosing.ProcessEngine, "train", lambda self, job: asked.append(self.n_workers)
+        choosing.ProcessExecutor, "train", lambda self, job: asked.append(self.n_workers)
     )
-    engine.train(job)
+    executor.train(job)
     assert asked == []
     monkeypatch.setattr(choosing, "LONG_ROUND_SECONDS", estimated_seconds(job) / 2)
-    engine_of("auto", threads=3).train(job)
+    executor_of("auto", threads=3).train(job)
     assert asked == [3]
     # One processor gains nothing; a number is taken at its word.
-    assert isinstance(engine_of("auto", threads=1), SerialEngine)
-    assert isinstance(engine_of(1), SerialEngine)
-    engine_of(2, threads=1).train(job)
+    assert isinstance(executor_of("auto", threads=1), SerialExecutor)
+    assert isinstance(executor_of(1), SerialExecutor)
+    executor_of(2, threads=1).train(job)
     assert asked == [3, 2]
 
 
@@ -137,16 +142,16 @@ def test_an_exact_solution_stays_in_this_process(plan_of, play, same):
     plan = plan_of(algorithm={"name": "fedals", "dim": 8}, update={"structure": "dense"})
     learner = Learner(plan, 200, device="cpu", workers=2)
     same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
-    assert learner.engine._processes.processes == ()
+    assert learner.executor._processes.processes == ()
 
 
 def test_compiled_code_stays_in_this_process(plan_of, play, same):
     plan = plan_of(training={"accelerated": True})
-    engine = ProcessEngine(2)
-    learner = Learner(plan, 200, device="cpu", workers=engine)
+    executor = ProcessExecutor(2)
+    learner = Learner(plan, 200, device="cpu", workers=executor)
     assert learner.accelerator is not None
     same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
-    assert engine.processes == ()
+    assert executor.processes == ()
 
 
 def test_an_algorithm_is_made_again_from_its_recipe(plan_of):

@@ -1,0 +1,185 @@
+"""Prices as people read them in tables, and scripts as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from fedrec.cli.terminal import count_of, human_bytes, human_share, print_table
+from fedrec.plan.price import ParameterSet, private_price
+
+if TYPE_CHECKING:
+    from fedrec.protection.asked_round import Price
+    from fedrec.settings.schema import Settings
+
+
+def priced(found: Price) -> dict[str, object]:
+    """Return the price of a run as JSON."""
+    counting, paper = found.parts["count"], found.facts["paper_numbers"]
+    steps, expected, opening = map(found.parts.get, ("steps", "expected", "opening"))
+    return {
+        **_of_run(found),
+        "protection": asdict(found.facts["protection"]),
+        "paper_numbers": paper and asdict(paper),
+        "count_upload_bytes": counting.up_bytes,
+        "count_download_bytes": counting.down_bytes,
+        "authority_download_bytes": found.authority_bytes,
+        "expected": expected and _of_run(expected),
+        "opening": opening and opening.facts,
+        # Scripts know the steps of a round by this name.
+        "masks": steps
+        and {"up_bytes": steps.up_bytes, "down_bytes": steps.down_bytes, **steps.facts},
+    }
+
+
+def _of_run(found: Price) -> dict[str, object]:
+    return {
+        **found.facts,
+        "upload_bytes": found.up_bytes,
+        "download_bytes": found.down_bytes,
+        "total_bytes": found.total_bytes,
+    }
+
+
+def print_price(found: Price, rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]) -> None:
+    """Print the price of a run, its protection's parameters, and what others would cost."""
+    clients_text = count_of(found.facts["n_clients"], "client")
+    print_table(rows, title=f"\nThe price, with {clients_text} in each round")
+    print_table(found.facts["protection"].describe(), title="\nThe protection's parameters")
+    print_table(
+        map(_set_row, sets),
+        title="\nAll parameter sets (protection.name, protection.preset); * is chosen",
+        headers=("", "set", "upload", "per value", "security", "modulus", "to spare"),
+    )
+
+
+def _set_row(entry: ParameterSet) -> tuple[str, ...]:
+    """Return a parameter set's row, the chosen one marked."""
+    mark = "*" if entry.chosen else ""
+    name = f"{entry.protection}, {entry.preset}"
+    if entry.problem:
+        return (mark, name, "cannot", "", "", "", entry.problem)
+    security, modulus, spare = "none", "", ""
+    if entry.security_bits:
+        security = f"{entry.security_bits} bits"
+    if entry.key_bits:
+        modulus = f"{entry.key_bits} bits"
+    elif entry.modulus_bits:
+        modulus = f"{entry.modulus_bits} of at most {entry.most_modulus_bits} bits"
+        spare = f"{entry.headroom_bits:.1f} bits"
+    size = human_bytes(entry.message_bytes)
+    return (mark, name, size, f"{entry.bytes_per_value:.2f} B", security, modulus, spare)
+
+
+def price_rows(found: Price, source: str) -> Iterator[tuple[str, str]]:
+    """Yield what a table says of a run.
+
+    Args:
+        source: where the number of items comes from.
+    """
+    facts, parts, upload = found.facts, found.parts, found.up_bytes
+    counting = parts["count"]
+    yield "items", f"{facts['n_items']}, from {source}"
+    yield (
+        "upload, at most",
+        f"{human_bytes(upload)} per client and round, if {facts['n_rows']} item rows travel",
+    )
+    yield "download, at most", f"{human_bytes(found.down_bytes)} per client and round"
+    yield "count round", f"{_up_and_down(counting)} per client"
+    if "expected" in parts:
+        yield from _expected_rows(parts["expected"])
+    if "steps" in parts:
+        steps = parts["steps"]
+        yield from steps.rows
+        size = f"{_up_and_down(steps)} per client and round"
+        yield steps.name, f"{size}, as part of upload and download"
+    if facts["is_encrypted"]:
+        opened = "by every client, of the ciphertext sum that it downloads"
+        if found.authority_bytes:
+            opened = f"by the key authority alone, {human_bytes(found.authority_bytes)} down"
+        yield "opening a round", opened
+    # An algorithm whose tables are all private shares nothing that is trained.
+    if dense := facts["dense_plain_bytes"]:
+        share = human_share(upload, dense)
+        yield (
+            "upload, dense plain",
+            f"{human_bytes(dense)} (float32); this upload is {share} of it",
+        )
+    if dense := facts["dense_paper_bytes"]:
+        share = human_share(upload, dense)
+        yield "upload, dense ckks/paper", f"{human_bytes(dense)}; this upload is {share} of it"
+    if "opening" in parts:
+        yield from _opening_rows(parts["opening"])
+    if paper := facts["paper_numbers"]:
+        minutes = f"{facts['paper_link_minutes']:.2f} min for all training rounds"
+        sizes = f"{paper.upload} numbers up and {paper.download} down, in the clear"
+        yield "time by the paper's link model", f"{minutes}: {sizes}"
+    total = human_bytes(found.total_bytes)
+    rounds = facts["n_rounds"]
+    yield "whole run, at most", f"{total} in both directions over {rounds} rounds"
+
+
+def _up_and_down(found: Price) -> str:
+    return f"{human_bytes(found.up_bytes)} up and {human_bytes(found.down_bytes)} down"
+
+
+def _opening_rows(opening: Price) -> Iterator[tuple[str, str]]:
+    facts = opening.facts
+    sent = f"{facts['entries']} of {facts['n_places']} values, their indices in the clear"
+    yield "in an upload", sent
+    union = f"{facts['expected_entries']} of at most {facts['most_entries']} entries"
+    yield "in a sum, expected", f"{union}, {human_bytes(facts['sum_bytes'])}"
+    waits = "the round waits for it"
+    if facts["report_seconds"] is not None:
+        waits = f"clients' word on it is awaited for {facts['report_seconds']:.0f} s"
+    yield "opening a sum, at most", f"{facts['seconds']:.0f} s on a slow machine and line; {waits}"
+
+
+def _expected_rows(expected: Price) -> Iterator[tuple[str, str]]:
+    n_active, n_rows = expected.facts["n_active"], expected.facts["n_rows"]
+    yield (
+        "items trained, expected",
+        f"{n_active} by data.path alone, which travel as {n_rows} rows",
+    )
+    up, down = human_bytes(expected.up_bytes), human_bytes(expected.down_bytes)
+    yield "upload, download, expected", f"{up} and {down} per client and round"
+    yield "whole run, expected", f"{human_bytes(expected.total_bytes)} in both directions"
+
+
+def tables_price(settings: Settings, n_users: int, n_items: int) -> Price:
+    """Return what these users' private tables take on this machine."""
+    return private_price(
+        settings.plan,
+        n_users,
+        n_items,
+        memory_mib=settings.client.memory_mib,
+        folders={"output.runs": settings.output.runs, "client.state": settings.client.state},
+    )
+
+
+def tables_rows(tables: Price) -> Iterator[tuple[str, str]]:
+    """Yield what a table says of users' private tables."""
+    size, disk = tables.facts["table_bytes"], tables.facts["disk_bytes"]
+    if not size:
+        return
+    each = human_bytes(size / tables.facts["n_users"])
+    yield "private tables", f"{human_bytes(size)}, {each} of each user"
+    if disk:
+        limit = tables.facts["memory_bytes"] >> 20
+        yield (
+            "they lie in files",
+            f"being larger than client.memory_mib = {limit}; a run keeps up to "
+            f"{human_bytes(disk)} in output.runs, a client in client.state",
+        )
+
+
+def tables_warnings(tables: Price) -> Iterator[str]:
+    """Yield what is missing for users' private tables."""
+    needed = human_bytes(tables.facts["disk_bytes"])
+    for setting, free in tables.facts["free"].items():
+        yield (
+            f"{setting}: private tables take up to {needed} there, and {human_bytes(free)} are "
+            "free. Free some, choose another folder, or raise client.memory_mib above "
+            f"{tables.facts['table_bytes'] >> 20}."
+        )

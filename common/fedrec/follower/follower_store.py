@@ -1,0 +1,239 @@
+"""A follower's folder: the shared model, and what else is known of a run, in one database.
+
+Data files are written first, under names that follow from their content; then the database names
+them, in one transaction. That is the only commit, so whatever moment the process dies at, the
+folder holds the state before or the state after, never a mixture.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, cast
+
+from fedrec.errors import StorageError
+from fedrec.folder_lock import FolderLock
+from fedrec.follower.database import STATE_FILE, StateDatabase, damaged
+from fedrec.follower.files import Content, FileRef, make_private_folder, read_checked, write_blob
+from fedrec.follower.stored_state import RunPin, StateT, StoredState
+from fedrec.ids import RoundId
+from fedrec.wire.messages import RevealStatement
+
+_CATALOGUE = "catalogue.csv"
+OWN_RECORDS = {"roster", "selection_secret"}
+"""Names of records that outlive runs."""
+
+
+class FollowerStore(Generic[StateT]):
+    """One run's durable state in a folder that belongs to one process.
+
+    Args:
+        folder: created with mode 0700 where it is missing.
+        read_only: take no lock and change nothing, to look beside a running process.
+        setting: what names the folder, for errors.
+
+    Raises:
+        FolderInUse: another process uses the folder.
+        StorageError: its state is damaged.
+        VersionMismatch: its state has another format; nothing was touched.
+    """
+
+    state_type: type[StateT]
+    """Whose records the folder has; each kind of store names its own."""
+
+    def __init__(
+        self, folder: Path, *, read_only: bool = False, setting: str = "client.state"
+    ) -> None:
+        self.folder = folder
+        self._lock: FolderLock | None = None
+        self._database = StateDatabase(folder)
+        if not read_only:
+            make_private_folder(folder)
+            self._lock = FolderLock(folder, setting)
+        try:
+            if not read_only:
+                self._database.claim(f"{setting} '{folder.absolute()}'")
+            # Before the database is read: there are none until it says whose they are.
+            files = sorted(path.name for path in folder.glob("*.bin"))
+            self._own = self._database.read("client")
+            self._check_own()
+            self._records = self._database.read("run")
+            name = str(folder / STATE_FILE)
+            self._state = (
+                self.state_type.from_records(self._records, name) if self._records else None
+            )
+            if self._state is None and files:
+                raise _lost(folder, files)
+            if not read_only:
+                self._check_files(files)
+                self._collect_garbage()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._lock is not None:
+            self._database.release()
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the folder belongs to a run already."""
+        return self._state is not None
+
+    @property
+    def state(self) -> StateT:
+        """The state as last committed.
+
+        Raises:
+            StorageError: the folder belongs to no run yet.
+        """
+        if self._state is None:
+            raise StorageError(
+                f"{self.folder} holds no run yet.", remedy="Run `fedrec client run` first."
+            )
+        return self._state
+
+    @property
+    def catalogue_path(self) -> Path:
+        """Where the federation's public catalogue is kept."""
+        return self.folder / _CATALOGUE
+
+    def bind(self, pin: RunPin, epoch: int, *, new_run: bool = False, **known: Any) -> None:
+        """Tie the folder to a run, or check that it is tied to this one.
+
+        Args:
+            pin: what must be equal for as long as the folder serves the run.
+            epoch: the epoch that was opened; never lower than before.
+            new_run: leave the present run for the coordinator's, and forget its models.
+            known: further fields of the state, of a run that begins here.
+
+        Raises:
+            PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+            CoordinatorWentBack: the epoch is lower than before.
+        """
+        first = self.state_type(pin=pin, epoch=epoch, **known)
+        before, state = self._state, first
+        if before is not None:
+            state = before.bound(first, new_run=new_run, folder=self.folder)
+        if state is not before:
+            self._commit(state)
+
+    def read(self, ref: FileRef) -> bytes:
+        """Return the content of one of the state's files, checked."""
+        return read_checked(self.folder, ref)
+
+    def keep_file(self, kind: str, content: Content) -> FileRef:
+        """Write a file that the next commit names; without one it is swept."""
+        return write_blob(self.folder, kind, content)
+
+    def publish(
+        self,
+        round_id: RoundId,
+        shared: Content,
+        *,
+        metrics: bytes,
+        statement: RevealStatement | None = None,
+    ) -> None:
+        """Move to a published round.
+
+        Args:
+            round_id: the round, above the present version.
+            shared: the model after the round.
+            metrics: what the round measured, little-endian int64.
+            statement: the key authority's word on the round, where there is one.
+        """
+        self._move(round_id, shared, metrics, statement)
+
+    def adopt(
+        self, round_id: RoundId, shared: Content, *, statement: RevealStatement | None = None
+    ) -> None:
+        """Move to a later round by a snapshot."""
+        self._move(round_id, shared, b"", statement)
+
+    def _move(
+        self,
+        round_id: RoundId,
+        shared: Content,
+        metrics: bytes,
+        statement: RevealStatement | None,
+        **changes: Any,
+    ) -> None:
+        """Commit a later version of the model, and what changes with it."""
+        self.change(
+            version=round_id,
+            shared=write_blob(self.folder, "shared", shared),
+            is_of_epoch=True,
+            metrics=metrics,
+            statement=statement or self.state.statement,
+            **changes,
+        )
+
+    def own(self, name: str) -> bytes | None:
+        """Return a record that outlives runs, or None."""
+        return self._own.get(name)
+
+    def keep_own(self, name: str, record: bytes) -> None:
+        """Keep a record that outlives runs."""
+        self._database.write("client", {name: record})
+        self._own[name] = record
+
+    def change(self, **changes: Any) -> None:
+        """Commit other values of some of the state's fields."""
+        self._commit(self.state.model_copy(update=changes))
+
+    def _commit(self, state: StoredState) -> None:
+        records = state.records()
+        before = self._records
+        changed = {name: one for name, one in records.items() if before.get(name) != one}
+        self._database.write("run", changed)
+        self._records, self._state = records, cast(StateT, state)
+        self._collect_garbage()
+
+    def _check_own(self) -> None:
+        """Refuse a record under another name: those of a run are compared with its fields."""
+        for name in self._own.keys() - OWN_RECORDS:
+            raise damaged(self.folder / STATE_FILE, name)
+
+    def _check_files(self, there: list[str]) -> None:
+        """Refuse a folder that lacks files of its state, before others are deleted.
+
+        Raises:
+            StorageError: naming one.
+        """
+        lacking = set() if self._state is None else self._state.files().difference(there)
+        if lacking:
+            raise StorageError(
+                f"{self.folder / min(lacking)} is missing, which {STATE_FILE} names.",
+                remedy="Nothing was changed or deleted. Bring the newest folder back as a whole.",
+            )
+
+    def _collect_garbage(self) -> None:
+        needed = set() if self._state is None else self._state.files()
+        for pattern in ("*.bin", ".*.new"):
+            for path in self.folder.glob(pattern):
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)
+
+
+def _lost(folder: Path, files: list[str]) -> StorageError:
+    """Return the error of a folder whose files belong to a run that its database does not know."""
+    return StorageError(
+        f"{folder / STATE_FILE} is missing, or knows of no run, and {len(files)} files of one are "
+        f"there, as {files[0]}.",
+        remedy="Nothing was changed or deleted. Bring the whole folder back from a backup; or "
+        "start with a new state folder, which does not know what users' privacy has cost.",
+    )

@@ -1,1 +1,0 @@
-"""Who is a member, who may join, who operates, and which cells there are."""

@@ -1,0 +1,1 @@
+"""The parties that the coordinator hears: admitted, present, of which key epoch, set back."""

@@ -1,0 +1,377 @@
+"""Copies of the model for clients that join late: who makes them, and how they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import structlog
+
+from fedrec.clock import Clock
+from fedrec.errors import RefusedError, RoundError
+from fedrec.ids import ClientId, RoundId
+from fedrec.plan.layout import shared_values
+from fedrec.wire.chunks import Blob, ByteChunk
+from fedrec.wire.fields import MAX_REPORTS
+from fedrec.wire.messages import MakeSnapshot, Report, Snapshot, Task
+from fedrec_server.peers.admission import Admission
+from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt
+from fedrec_server.rounds.state import State
+from fedrec_server.run.live_run import LiveRun
+from fedrec_server.store.durable_files import snapshot_name
+from fedrec_server.store.store import PublishedRecord, SnapshotRecord
+from fedrec_server.uploads.incoming import Incoming, StreamTurns
+
+ASK_SECONDS = 30.0
+"""After this others are asked; a late one may send its copy all the same."""
+
+
+class SnapshotMakers:
+    """Chooses among clients that are up to date.
+
+    Who was asked is forgotten with the process and the epoch; the next late joiner asks again.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._round = RoundId(0)
+        self._asked: frozenset[ClientId] = frozenset()
+        self._answered: frozenset[ClientId] = frozenset()
+        self._asked_at = 0.0
+        self._n_makers = 0
+        self._requests: dict[ClientId, RoundId] = {}
+        self._distrusted: set[ClientId] = set()
+
+    def ask(
+        self, waiting: frozenset[ClientId], published: RoundId, n_makers: int
+    ) -> frozenset[ClientId]:
+        """Choose who makes a snapshot of the published round; nobody while others are at it."""
+        self._n_makers = n_makers
+        before = self._asked if self._is_in_time(published) else frozenset()
+        if len(before) >= n_makers:
+            return frozenset()
+        # Last come those whose copy was refused, before them those who stayed silent.
+        candidates = sorted(
+            waiting - before,
+            key=lambda client: (client in self._distrusted, client in self._asked, client),
+        )
+        chosen = frozenset(candidates[: n_makers - len(before)])
+        if not self._is_in_time(published):
+            self._asked_at = self._clock.now()
+            self._answered = frozenset()
+        self._asked = before | chosen
+        self._round = published
+        self._requests |= dict.fromkeys(chosen, published)
+        return chosen
+
+    def lacks(self, client_id: ClientId, published: RoundId) -> bool:
+        """Tell whether a client that has nothing to do is to be asked, too."""
+        if not self._is_in_time(published):
+            return client_id not in self._distrusted
+        others = client_id not in self._asked | self._distrusted
+        return others and len(self._asked) < self._n_makers
+
+    def has_task(self, client_id: ClientId, published: RoundId) -> bool:
+        """Tell whether a client is to make a snapshot of the published round now."""
+        is_awaited = client_id in self._asked - self._answered
+        return is_awaited and self._is_in_time(published)
+
+    def may_send(self, client_id: ClientId, round_id: RoundId) -> bool:
+        """Tell whether a client was asked for a snapshot of a round and did not send it yet."""
+        return self._requests.get(client_id) == round_id
+
+    def answered(self, client_id: ClientId) -> None:
+        """Note that a client sent what it was asked for."""
+        self._answered |= {client_id}
+        self._requests.pop(client_id, None)
+
+    def distrust(self, client_id: ClientId) -> None:
+        """Ask others first from now on, and at once."""
+        self._distrusted.add(client_id)
+        self._round = RoundId(0)
+
+    def _is_in_time(self, published: RoundId) -> bool:
+        return self._round == published and self._clock.now() < self._asked_at + ASK_SECONDS
+
+
+MOST_COMPLAINTS = 8
+"""What one member can make others do again: each snapshot that it refuses costs one."""
+BYTES_PER_VALUE = 8
+
+
+class Snapshots:
+    """Decides when a snapshot is worth making and whether it counts.
+
+    What clients said is forgotten with the process and the epoch; the next late joiner asks again.
+    """
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+        self._store = run.store
+        self._forget()
+
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
+        """Begin anew in another key epoch, and where rounds turn out to be missing here."""
+        if any(isinstance(change, EpochBegan | RoundLearnt) for change in changes):
+            self._forget()
+
+    def _forget(self) -> None:
+        self._makers = SnapshotMakers(self._run.clock)
+        self._behind: dict[ClientId, RoundId] = {}
+        self._sent: dict[ClientId, tuple[Report, bytes]] = {}
+        self._refused: bytes | None = None
+        self._is_wanted = False
+        self._complaints: dict[ClientId, int] = {}
+        self._made_by: dict[bytes, ClientId] = {}
+        oldest = self._store.next_published(RoundId(0))
+        mixed_epochs = oldest is not None and oldest.epoch != self._epoch
+        # A folder that was made anew lacks what was published before.
+        lacks_rounds = self._run.state.begins_at is not None
+        self._has_gaps = mixed_epochs or self._run.state.rules.shares_key or lacks_rounds
+
+    def may_miss(self, client_id: ClientId, version: RoundId) -> bool:
+        """Tell at once whether it is worth asking the store about a client that is behind.
+
+        A member that crosses into this epoch may still open the rounds before it: only who comes
+        back with the same version could not.
+        """
+        if version == 0 or not self._has_gaps:
+            return version == 0
+        came_back = self._behind.get(client_id) == version
+        self._behind[client_id] = version
+        return came_back
+
+    def worth_making(self, version: RoundId) -> bool:
+        """Tell whether a client that is behind is better off with a snapshot not yet made."""
+        first = self._store.next_published(version)
+        if first is None:
+            return False
+        stored = self._believed()
+        if not self._is_served(first, version):
+            if stored is None:
+                return True
+            following = self._store.next_published(stored.round)
+            return not self._is_served(following, stored.round)
+        if version or self._store.next_published(first.round) is None:
+            # A client that misses one round fetches it, as all do.
+            return False
+        since = RoundId(0) if stored is None else stored.round
+        price = self._estimate if stored is None else stored.blob.length
+        return self._store.bytes_after(since) > price
+
+    def ask(self, waiting: frozenset[ClientId], published: RoundId) -> frozenset[ClientId]:
+        """Choose who makes a snapshot, and return whom to wake; nobody while others are at it.
+
+        Args:
+            waiting: clients that have the model and nothing to do; others are asked as they come.
+        """
+        self._is_wanted = True
+        n_makers = 2 if self._needs_two(self._store.published(published)) else 1
+        return self._makers.ask(waiting, published, n_makers)
+
+    def wants(self, client_id: ClientId, published: RoundId) -> bool:
+        """Tell whether a joiner waits for a snapshot that this idle client should be asked for."""
+        return self._is_wanted and self._makers.lacks(client_id, published)
+
+    def task_for(self, client_id: ClientId, published: RoundId) -> Task | None:
+        """Return the task of an idle client that is up to date, if it was asked."""
+        if not self._makers.has_task(client_id, published):
+            return None
+        return Task(
+            published_round=published, task=MakeSnapshot(round=published), epoch=self._epoch
+        )
+
+    def check(self, report: Report) -> None:
+        """Refuse a snapshot that nobody can use.
+
+        Raises:
+            RoundError: when its round is not published, a later snapshot is here, the epoch
+                changed meanwhile, or nobody asked this client for it.
+            RefusedError: when it is not the model that is known of the round.
+        """
+        record = self._store.published(report.round)
+        if record is None:
+            raise RoundError(f"Round {report.round} is not published.")
+        if report.epoch != self._epoch:
+            raise RoundError(f"The key epoch is {self._epoch}, not {report.epoch}.")
+        if self._is_vouched(record) and record.known != (report.epoch, report.state_tag):
+            raise RefusedError("The snapshot is not the model that others named.")
+        stored = self._believed()
+        if stored is not None and stored.round >= report.round:
+            raise RoundError(f"A snapshot of round {report.round} or later is here already.")
+        if not self._makers.may_send(report.client_id, report.round):
+            raise RoundError(f"Nobody asked for a snapshot of round {report.round}.")
+
+    def accepts(self, report: Report, blob: Blob) -> tuple[Report, ...] | None:
+        """Note an admitted snapshot; return who vouches for it where it counts now, else None.
+
+        Nobody has to where the model was named in this epoch when its round was published.
+        """
+        self._makers.answered(report.client_id)
+        record = self._store.published(report.round)
+        vouching: tuple[Report, ...] = ()
+        if self._needs_two(record):
+            sealed = self._run.federation.protection.needs_reveal
+            # All who have the same model make the same bytes of it.
+            self._sent[report.client_id] = (report, blob.digest)
+            alike = [
+                other
+                for other, told in self._sent.values()
+                if (other.round, told) == (report.round, blob.digest)
+                and (not sealed or other.model == report.model)
+            ]
+            if len(alike) < 2:
+                return None
+            self._sent.clear()
+            vouching = tuple(alike) if sealed else ()
+        self._made_by = {blob.digest: report.client_id}
+        self._refused = None
+        self._is_wanted = False
+        return vouching
+
+    def note_refused(self, client_id: ClientId, refused: frozenset[bytes]) -> None:
+        """Take a member's word that it cannot use the snapshot that is here: others are asked.
+
+        Everybody else is still given it, since nobody knows who of them lies.
+        """
+        stored = self._believed()
+        complaints = self._complaints.get(client_id, 0)
+        if stored is None or stored.blob.digest not in refused or complaints >= MOST_COMPLAINTS:
+            return
+        self._complaints[client_id] = complaints + 1
+        self._refused = stored.blob.digest
+        maker = self._made_by.get(stored.blob.digest)
+        if maker is not None:
+            self._makers.distrust(maker)
+        log = structlog.get_logger().bind(run=self._store.run, round=stored.round)
+        log.warning("snapshot refused by a joiner")
+
+    def for_client(
+        self, after: RoundId, refused: frozenset[bytes] = frozenset()
+    ) -> tuple[SnapshotRecord, PublishedRecord] | None:
+        """Return the snapshot where it serves a client at `after` better than the aggregates.
+
+        Args:
+            refused: digests of snapshots that the client could not use.
+        """
+        stored = self._store.snapshot()
+        if stored is None or stored.round <= after or stored.epoch != self._epoch:
+            return None
+        if stored.blob.digest in refused:
+            return None
+        record = self._store.published(stored.round)
+        first = self._store.next_published(after)
+        if record is None or first is None:
+            return None
+        saved = self._store.bytes_after(after) - self._store.bytes_after(stored.round)
+        if stored.blob.length > saved and self._is_served(first, after):
+            return None
+        return stored, record
+
+    def _believed(self) -> SnapshotRecord | None:
+        """Return the snapshot that is here, unless it is of another epoch or was refused."""
+        stored = self._store.snapshot()
+        if stored is None or stored.epoch != self._epoch or stored.blob.digest == self._refused:
+            return None
+        return stored
+
+    def _is_vouched(self, record: PublishedRecord) -> bool:
+        """Tell whether the model after a round is known under the present epoch's key."""
+        return record.known is not None and record.known[0] == self._epoch
+
+    def _is_served(self, record: PublishedRecord | None, version: RoundId) -> bool:
+        """Tell whether members of this epoch at a version can take a round, and all later ones."""
+        return record is None or (record.epoch == self._epoch and record.is_for(version))
+
+    def _needs_two(self, record: PublishedRecord | None) -> bool:
+        return record is None or not self._is_vouched(record)
+
+    @property
+    def _epoch(self) -> int:
+        return self._run.federation.keys.roster.epoch
+
+    @property
+    def _estimate(self) -> int:
+        n_items = self._run.federation.catalogue.n_items
+        return BYTES_PER_VALUE * (shared_values(self._run.federation.plan, n_items) + n_items)
+
+
+class SnapshotExchange:
+    """Takes in snapshots and hands them out."""
+
+    def __init__(
+        self, run: LiveRun, snapshots: Snapshots, admission: Admission, turns: StreamTurns
+    ) -> None:
+        self._run = run
+        self._snapshots = snapshots
+        self._admission = admission
+        self._turns = turns
+
+    async def receive(self, report: Report, blob: Blob, chunks: AsyncIterator[ByteChunk]) -> None:
+        """Take in a copy of the model; who vouches for it is admitted before it is read.
+
+        Raises:
+            FedrecError: nobody asked for it, or it is not the model that is known of the round.
+        """
+        run = self._run
+        async with self._turns.turn(report.client_id):
+            run.presence.heard(report.client_id)
+            self._admission.check_blob(blob.length)
+            self._admission.check_report(report, measured=False)
+            await run.work.in_thread(self._snapshots.check, report)
+            incoming = await run.work.beside(IncomingSnapshot, run, self._snapshots, blob, report)
+            await self._turns.take(incoming, chunks)
+
+    async def for_client(
+        self, client_id: ClientId, after: RoundId, refused: frozenset[bytes]
+    ) -> Snapshot | None:
+        """Return the snapshot where it serves a client better than the rounds.
+
+        Args:
+            after: the client's version.
+            refused: digests of snapshots that the client could not use.
+        """
+        run = self._run
+        if refused:
+            await run.work.in_thread(self._snapshots.note_refused, client_id, refused)
+        found = await run.work.in_thread(self._snapshots.for_client, after, refused)
+        if found is None:
+            return None
+        stored, record = found
+        name = snapshot_name(stored.round, stored.blob)
+        return Snapshot(
+            round=stored.round,
+            epoch=stored.epoch,
+            statement=record.statement if not stored.reports else None,
+            reports=(stored.reports or record.reports)[:MAX_REPORTS],
+            blob=await run.work.in_thread(run.store.spool.read, name, stored.blob),
+        )
+
+
+class IncomingSnapshot(Incoming):
+    """A copy of the model for late joiners."""
+
+    def __init__(self, run: LiveRun, snapshots: Snapshots, blob: Blob, report: Report) -> None:
+        run.store.spool.require_space(blob.length)
+        super().__init__(run, run.store.spool.draft(), blob)
+        self._snapshots = snapshots
+        self._report = report
+
+    async def _count(self) -> bool:
+        run, report = self._run, self._report
+        await self._synced()
+        async with run.lock:
+            await run.work.in_thread(self._snapshots.check, report)
+            vouching = await run.work.in_thread(self._snapshots.accepts, report, self._blob)
+            if vouching is None:
+                await run.work.in_thread(self._draft.discard)
+                return False
+            name = snapshot_name(report.round, self._blob)
+            record = SnapshotRecord(
+                round=report.round, epoch=report.epoch, blob=self._blob, reports=vouching
+            )
+            await run.work.in_thread(self._draft.keep, name)
+            before = await run.work.in_thread(run.store.keep_snapshot, record)
+            old = name if before is None else snapshot_name(before.round, before.blob)
+            if old != name:
+                await run.work.in_thread(run.store.spool.delete, old)
+            return False

@@ -1,1 +1,0 @@
-"""Copies of the model for clients that are too far behind."""

@@ -1,1 +1,0 @@
-"""Rounds of several steps: messages collected, steps closed, what participants fetch."""
