@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
+
+Problem = tuple[tuple[str, ...], str]
+"""Dotted keys of settings, the one to change first, and a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,61 @@ class UsedIf:
         return " and ".join([*parts, *(f"{path}{name} is above 0" for name in self.above_zero)])
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What settings of a section have to be together.
+
+    Attributes:
+        names: the settings, the one to change first; without a say that one breaks no rule.
+        holds: whether a section keeps to it.
+        sentence: what was found, why it is wrong and what would work, where `{path}` is the
+            section's dotted name and `{s.dim}` what it says of `dim`.
+    """
+
+    names: tuple[str, ...]
+    holds: Callable[[Any], bool]
+    sentence: str
+
+
+def at_most(name: str, other: str, why: str, instead: str) -> Rule:
+    """Return the rule that a setting is no larger than another one.
+
+    Args:
+        why: a clause about a larger one.
+        instead: what works besides a smaller one, to go on a sentence that says this.
+    """
+    return Rule(
+        (name, other),
+        lambda section: bool(getattr(section, name) <= getattr(section, other)),
+        f"{{path}}.{name} is {{s.{name}}}, but {{path}}.{other} is {{s.{other}}}{why}. Set "
+        f"{{path}}.{name} = {{s.{other}}} or less, {instead}.",
+    )
+
+
+def at_least(name: str, other: str, why: str, instead: str) -> Rule:
+    """Return the rule that a setting is no smaller than another one, unless it is 0."""
+    return Rule(
+        (name, other),
+        lambda section: not 0 < getattr(section, name) < getattr(section, other),
+        f"{{path}}.{name} is {{s.{name}}}, but {{path}}.{other} is {{s.{other}}}{why}. Set "
+        f"{{path}}.{name} = {{s.{other}}} or more, {instead}.",
+    )
+
+
+def only_if(holds: Callable[[Any], bool], names: tuple[str, ...], why: str) -> Rule:
+    """Return the rule that a setting is left as it is where it has no say.
+
+    Args:
+        holds: whether the first of the names has one.
+        why: a clause that says why not.
+    """
+    return Rule(
+        names,
+        lambda section: holds(section) or section.is_default(names[0]),
+        f"{{path}}.{names[0]} is set, but {why}. Leave it out.",
+    )
+
+
 def where_used(metadata: list[object], path: str = "") -> str:
     """Return where a field has a say, as a clause; nothing where it always has."""
     found = [item.words(path) for item in metadata if isinstance(item, UsedIf)]
@@ -54,29 +113,49 @@ def where_used(metadata: list[object], path: str = "") -> str:
 
 
 class Section(BaseModel):
-    """A section that cannot be changed after reading and has no unknown keys."""
+    """A section that cannot be changed after reading and has no unknown keys.
+
+    Attributes:
+        rules: what its settings have to be together, besides `UsedIf` at each.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def without_use(self, path: str) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield settings that are set and have no say: the keys involved, and a sentence.
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    def problems(self, path: str) -> Iterator[Problem]:
+        """Yield what contradicts itself, and settings that are set and have no say.
 
         Args:
             path: the section's dotted name; tables inside it are looked through as well.
         """
+        for rule in self.rules:
+            if not self._missed(rule.names[0]) and not rule.holds(self):
+                keys = tuple(f"{path}.{name}" for name in rule.names)
+                yield keys, rule.sentence.format(path=path, s=self)
         for name, info in type(self).model_fields.items():
-            value = getattr(self, name)
+            value, missed = getattr(self, name), self._missed(name)
             if isinstance(value, Section):
-                yield from value.without_use(f"{path}.{name}")
-            misses = [[*one.misses(self)] for one in info.metadata if isinstance(one, UsedIf)]
-            if not misses or not all(misses) or value == info.default:
+                yield from value.problems(f"{path}.{name}")
+            if not missed or self.is_default(name):
                 continue
-            others = dict.fromkeys(f"{path}.{other}" for missed in misses for other in missed)
+            others = [f"{path}.{other}" for other in missed]
             yield (
                 (f"{path}.{name}", *others),
                 f"{path}.{name} is set, but it has a say {where_used(info.metadata, f'{path}.')}. "
                 f"Leave it out, or change {' or '.join(others)}.",
             )
+
+    def is_default(self, name: str) -> bool:
+        """Return whether a setting is as it is without being set."""
+        return bool(getattr(self, name) == type(self).model_fields[name].default)
+
+    def _missed(self, name: str) -> list[str]:
+        """Return the settings that take a field's say away; none where it has one."""
+        info = type(self).model_fields.get(name.partition(".")[0])
+        conditions = [one for one in info.metadata if isinstance(one, UsedIf)] if info else []
+        misses = [[*one.misses(self)] for one in conditions]
+        return [*dict.fromkeys(name for missed in misses for name in missed)] if all(misses) else []
 
 
 def as_toml(value: object) -> str:

@@ -1,11 +1,13 @@
 """Algorithms: one file each, one line each in `registry.py` or in an installed package."""
 
-from fedrec.algorithms.about import About, Circumstances, Needs, Problem
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
 from fedrec.algorithms.declarations import (
+    About,
     AlgorithmSettings,
+    Circumstances,
     Constant,
+    Needs,
     Normal,
     Parameter,
     Shapes,
@@ -24,8 +26,7 @@ from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.plgc import PLGC, PLGCSettings
 from fedrec.algorithms.registry import ALGORITHMS
-from fedrec.algorithms.sketch import Sketch
-from fedrec.algorithms.sketch_settings import SketchSettings
+from fedrec.algorithms.sketch import Sketch, SketchSettings
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 
@@ -64,7 +65,6 @@ __all__ = [
     "PLGCSettings",
     "Parameter",
     "Phase",
-    "Problem",
     "RoundStart",
     "Sgd",
     "Shapes",

@@ -1,124 +1,439 @@
-"""What is said of an algorithm, and what it goes with: prose and policy, behind the mathematics.
+"""What is said of fedrec's own algorithms, and what they go with: prose and policy, no mathematics.
 
-An algorithm's class says what it computes. Everything that others say about it, refuse because of
-it or try with it stands in one record, at the end of its file.
+An algorithm's file says what it computes. Everything that others say about it, refuse because of
+it or try with it stands here; a package's own algorithm brings an `About` along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from fedrec.algorithms.declarations import AlgorithmSettings
-from fedrec.updates.settings import UpdateSettings
+from fedrec.algorithms.declarations import About, Circumstances, Needs
 
-Problem = tuple[tuple[str, ...], str]
-"""Dotted keys of settings, the one to change first, and a sentence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """What an algorithm's warnings may depend on.
-
-    Attributes:
-        settings: the algorithm's own.
-        update: the section `update`.
-        n_items: size of the catalogue; 0 where nobody knows.
-        n_rounds: training rounds that will be published.
-        minimum_item_users, minimum_clients: as in the plan.
-        under_noise: whether noise lies on the sums.
-    """
-
-    settings: AlgorithmSettings
-    update: UpdateSettings
-    n_items: int
-    n_rounds: int
-    minimum_item_users: int
-    minimum_clients: int
-    under_noise: bool = False
+_MANY_ITEMS = 8_192
+WEIGHING_BYTES = 24
+"""For each entry of the B of `ease`: G, its inverse, and what the solver copies."""
+_USUAL_CLIP = 64.0
+_LARGEST_USUAL_ADAM_RATE = 0.02
+_USUAL_RADIUS = 1.0
+_DELTA = 1e-5
+"""FedRAP's paper names no delta."""
+_TAIL = 10.0
+"""One of 22,000 values of Laplace noise lies beyond ten times its scale."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What an update structure asks of an algorithm's settings.
-
-    Attributes:
-        settings: the one value that works, by the name of a setting.
-        reason: why others do not, a sentence.
-    """
-
-    settings: Mapping[str, object]
-    reason: str
+def _fedals(at: Circumstances) -> list[str]:
+    """Say what few users in a sum give away."""
+    return [
+        "fedals sums what users hold, with no negatives among it: the update of a client with "
+        "one user is that user's vector and items. Clients need many users, or others in "
+        "their sum whom they trust."
+    ]
 
 
-def _no_contradiction(settings: AlgorithmSettings) -> Problem | None:
-    return None
+def _ease(at: Circumstances) -> list[str]:
+    """Say what the counts give away, and what different clients in the rounds do to them."""
+    found = [
+        "ease discloses to every client, exactly, how many users hold each pair of items "
+        f"that {at.minimum_item_users} or more hold. Small pair counts are disclosed as such: a "
+        "pair that one user holds is a fact about that user. `fedrec audit` says which users the "
+        "sums of this machine's data would determine."
+    ]
+    if at.n_rounds > 1:
+        found.append(
+            "Each of the rounds counts another part of the pairs; one that closes without some "
+            "clients counts fewer users than the others. rounds.minimum_clients "
+            f"(now {at.minimum_clients}) says how few may be there."
+        )
+    if at.n_items > _MANY_ITEMS:
+        gibibytes = WEIGHING_BYTES * at.n_items**2 / 2**30
+        found.append(
+            f"{at.n_items} items: if enough users hold all of them, every client needs about "
+            f"{gibibytes:.1f} GiB of memory to compute the weights, and minutes in every round. "
+            "Raise federation.minimum_item_users or rounds.deadline_seconds."
+        )
+    return found
 
 
-def _no_warnings(at: Circumstances) -> list[str]:
-    return []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """What others need to know of an algorithm that they do not name.
-
-    Attributes:
-        summary: what it is in a few words, where one is chosen.
-        updates, protections, protocols: what it can be combined with, any with any other; no
-            protections means every one.
-        combination_reason: why it goes with nothing else.
-        needs: by update structure among `updates`, with which of its settings alone it goes.
-        contradiction: what is wrong with its own settings among each other, or None.
-        warnings: what somebody who chooses its settings should know.
-        clips: whether `update.clip` and `update.fraction_bits` have a say in what users
-            contribute; settings without a use are refused.
-        range_instead: what stands in for `update.clip` where it has no say, as a clause.
-        not_under_noise: why noise on its sums and a fixed divisor have no meaning; empty where
-            they do, as for sums of changes that are divided by the number of users.
-        needs_everybody: why rounds over different clients do not belong together, as a clause
-            about "every round"; empty where they do. A function where it depends on the settings.
-        exact: whether what users contribute follows from their data and the version alone. Then
-            rounds count nobody, and all of them are over those who took part in the count round.
-        exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
-            plan is refused under "none" unless it is accepted on the command line.
-        exposed_to_members: what a member reads of others' users who alone hold an item, if it
-            raises the item's count; as a clause.
-        divergence_remedy: what to change when training diverges.
-        shortfall: which settings to change when the model is worth less than counting.
-        starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for
-            a first settings file and the demonstration; None where there are none.
-        grid: settings that tuning tries unless it is told which, as text by dotted key.
-        audit: what its sums are about: single items, pairs of them, or sums over such pairs.
-        modules: what it imports besides torch, of packages that fedrec doesn't always bring.
-    """
-
-    summary: str = ""
-    updates: tuple[str, ...] = ("dense",)
-    protections: tuple[str, ...] = ()
-    protocols: tuple[str, ...] = ("full", "sampled", "paper")
-    combination_reason: str = "the algorithm names no other that it was made for."
-    needs: Mapping[str, Needs] = field(default_factory=dict)
-    contradiction: Callable[[AlgorithmSettings], Problem | None] = _no_contradiction
-    warnings: Callable[[Circumstances], list[str]] = _no_warnings
-    clips: bool = True
-    range_instead: str = "exact counts, none of which is clipped or rounded"
-    not_under_noise: str = (
-        "nobody has said what its sums mean with noise and divided by a fixed number"
+def _sketch(at: Circumstances) -> list[str]:
+    """Say what the sums tell, and what different clients or idle rounds do."""
+    settings = at.settings
+    together = (
+        "Each sum of sketch is over the clients of its round. Set rounds.minimum_clients (now "
+        f"{at.minimum_clients}) to the number of clients: sums over different users do not belong "
+        "together."
     )
-    needs_everybody: str | Callable[[AlgorithmSettings], str] = ""
-    exact: bool = False
-    exposed_in_the_clear: str = ""
-    exposed_to_members: str = ""
-    divergence_remedy: str = "Lower the step sizes among the settings of algorithm.name."
-    shortfall: str = "rounds.total and the rates in the section algorithm"
-    starter: Mapping[str, object] | None = None
-    grid: tuple[Mapping[str, str], ...] = ()
-    audit: Literal["rows", "pairs", "sketches"] = "rows"
-    modules: tuple[str, ...] = ()
+    if at.under_noise:
+        return [
+            "Under privacy.mechanism every history of sketch has length 1, so that lambda wants to "
+            f"be smaller by the mean length of a history; algorithm.regularisation is "
+            f"{settings.regularisation:g}, and from 1 to 10 was best on MovieLens.",
+            together,
+        ]
+    found = [
+        f"sketch discloses to every client {settings.sums * settings.dim} sums over each "
+        f"item's pair counts, of items that {at.minimum_item_users} or more users hold. From so "
+        "many the counts of an item that is held together with few others can be decoded exactly, "
+        "and all counts where the sums are as many as the items. `fedrec audit` tries it on this "
+        "machine's data; a smaller algorithm.dim and a larger federation.minimum_item_users leave "
+        "it less.",
+        together,
+    ]
+    if at.n_rounds == settings.sums:
+        found.append(
+            f"rounds.total = {at.n_rounds} leaves no round that grades candidates on validation: "
+            "algorithm.dim, algorithm.regularisation and algorithm.form are taken as they are. Set "
+            f"rounds.total = {settings.sums + 1}, or try them with `fedrec tune`."
+        )
+    elif at.n_rounds > settings.sums + 1:
+        found.append(
+            f"rounds.total = {at.n_rounds}, but sketch is finished after {settings.sums + 1}: "
+            f"{settings.sums} sums and the round that grades. The others cost bytes and change "
+            "nothing."
+        )
+    return found
 
-    def needs_everybody_with(self, settings: AlgorithmSettings) -> str:
-        """Return `needs_everybody` of these settings."""
-        found = self.needs_everybody
-        return found if isinstance(found, str) else found(settings)
+
+def _pfedrec(at: Circumstances) -> list[str]:
+    """Say when the public range is too narrow for the large steps of item rows."""
+    if at.update.clip >= _USUAL_CLIP:
+        return []
+    low = (
+        ""
+        if at.update.structure == "dense"
+        else " The range is that of A here, whose values are about as large as those of whole "
+        "rows, in some rounds larger: they are coordinates of the same steps."
+    )
+    return [
+        f"update.clip is {at.update.clip:g}, but PFedRec takes large steps: with 16 about "
+        "one value in a hundred is clipped on MovieLens-100K, with 256 one in a hundred "
+        "thousand. Set update.clip = 256, and watch clipped_values in rounds.jsonl." + low
+    ]
+
+
+def nominal_epsilon(*, weight: float, rate: float, bound: float, scale: float) -> float:
+    """Return the paper's epsilon of a user's upload, S_u / lambda with S_u = 2 w_u eta C.
+
+    It is no guarantee. The bound is that of one plain gradient step of norm C; a client takes
+    `local_epochs` passes of Adam, whose steps do not shrink with the gradient. And w_u makes it a
+    bound of the aggregate: a reader of the upload itself has 1 / w_u times as much.
+
+    Args:
+        weight: w_u, the user's share of the mean.
+        rate: eta.
+        bound: C, in L2.
+        scale: lambda.
+    """
+    return 2.0 * weight * rate * bound / scale
+
+
+def _pfedclr(at: Circumstances) -> list[str]:
+    settings, found = at.settings, []
+    if not settings.aggregation:
+        found.append(
+            "algorithm.aggregation is false: uploads are summed and thrown away. This is a control "
+            "for experiments."
+        )
+    scale = settings.noise_scale
+    if not scale:
+        return found
+    bound = settings.gradient_clip or 1.0
+    epsilon = nominal_epsilon(weight=1.0, rate=settings.learning_rate, bound=bound, scale=scale)
+    found.append(
+        f"algorithm.noise_scale = {scale:g}: the paper's epsilon of a round is 2 w_u eta C / "
+        f"lambda = {epsilon:.3g} w_u with C = {bound:g}"
+        f"{'' if settings.gradient_clip else ' (nothing is clipped to it)'}. It is nominal and no "
+        "guarantee: the bound is that of one plain gradient step, where a client takes "
+        f"{settings.local_epochs} passes of Adam; w_u makes it a bound of the sum, and a "
+        "reader of an upload has 1 / w_u times as much; rounds add up. For a guarantee see "
+        "[privacy]."
+    )
+    if at.update.clip < _TAIL * scale:
+        found.append(
+            f"update.clip is {at.update.clip:g}, but noise of scale {scale:g} is often beyond it, "
+            "and what is clipped is not the paper's noise. Set update.clip = "
+            f"{_TAIL * scale + 4.0:g}."
+        )
+    return found
+
+
+def _fedncf(at: Circumstances) -> list[str]:
+    """Say what Adam makes no use of, and when its steps are large."""
+    settings, found = at.settings, []
+    if settings.optimiser == "sgd":
+        return []
+    fields = type(settings).model_fields
+    unused = [
+        f"algorithm.{name}"
+        for name in ("user_rate_scale", "item_rate_scale")
+        if getattr(settings, name) != fields[name].default
+    ]
+    if unused:
+        found.append(f"{' and '.join(unused)} is for sgd; adam moves everything by eta.")
+    if settings.learning_rate > _LARGEST_USUAL_ADAM_RATE:
+        found.append(
+            f"algorithm.learning_rate is {settings.learning_rate:g}; adam moves every value by "
+            "about that much in each minibatch. 0.001 is usual."
+        )
+    return found
+
+
+def accounted_epsilon(multiplier: float, n_releases: int, delta: float) -> float:
+    """Return what a user's releases cost together, for a reader of the uploads themselves.
+
+    Two users' clipped gradients are up to two lengths apart, so that a release costs rho =
+    2 / z^2 (zero-concentrated differential privacy, which is Renyi divergence at every order;
+    Bun and Steinke 2016). Costs add up, and epsilon is at most rho + 2 sqrt(rho ln(1 / delta)).
+
+    Args:
+        multiplier: z, the noise's deviation by the clip.
+    """
+    rho = n_releases * 2.0 / multiplier**2
+    return rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+
+
+def _fedrap(at: Circumstances) -> list[str]:
+    """Say what the paper's noise is worth, what it takes, and when decay overshoots."""
+    settings, update = at.settings, at.update
+    shrinks = settings.item_rate * settings.weight_decay
+    if update.structure == "colr" and shrinks * math.sqrt(settings.dim / update.rank) >= 1:
+        return [
+            f"Under colr rows shrink sqrt(dim / rank) = {math.sqrt(settings.dim / update.rank):g} "
+            "times as fast within the round's subspace, so that decay alone turns them round in "
+            "every step. Lower algorithm.weight_decay or algorithm.item_rate, or raise update.rank."
+        ]
+    if settings.noise_where == "none":
+        return []
+    steps = settings.local_epochs if settings.noise_where == "grad" else 1
+    epsilon = accounted_epsilon(settings.noise_multiplier, at.n_rounds * steps, _DELTA)
+    each = f"{at.n_rounds} rounds" + (f" of {steps} local steps" if steps > 1 else "")
+    found = [
+        f'algorithm.noise_where = "{settings.noise_where}": over {each} the noise on a user\'s own '
+        f"contributions is worth epsilon {epsilon:,.0f} at delta {_DELTA:g}"
+        + (", more for users with several minibatches" if steps > 1 else "")
+        + ". It is the paper's noise, not accounted as [privacy] is; for a guarantee take that, "
+        "with an algorithm that it goes with."
+    ]
+    if settings.noise_where == "grad":
+        values = f"{at.n_items * settings.dim:,}" if at.n_items else "items x dim"
+        found.append(
+            'algorithm.noise_where = "grad" makes every user step all rows in every minibatch, '
+            f"with {values} numbers of noise each time: for simulations of little data."
+        )
+    return found
+
+
+def warnings_of_base(at: Circumstances) -> list[str]:
+    """Return what somebody who chooses the settings of a wrapper's base should know."""
+    from fedrec.algorithms.registry import ALGORITHMS
+
+    base = at.settings.base
+    return ALGORITHMS[base.name].about.warnings(replace(at, settings=base))
+
+
+def _sums_changes(settings: Any) -> str:
+    """Changes add up to the mean of tables only where nobody is left out."""
+    if not (settings.mixing and settings.sums_changes):
+        return ""
+    return (
+        'with algorithm.upload = "change" the mean of all tables (else set upload = "table") is '
+        "kept by adding up every round's changes"
+    )
+
+
+def _fedrecgel(at: Circumstances) -> list[str]:
+    """Say when the step uphill leaves what the paper tried."""
+    settings = at.settings
+    return [
+        f"algorithm.{name} is {getattr(settings, name):g}; the paper tried 0.01 to 1 and found "
+        "0.02 to 0.2 best."
+        for name in ("radius_shared", "radius_private")
+        if getattr(settings, name) > _USUAL_RADIUS
+    ]
+
+
+_TRIED = ("algorithm.alpha", "algorithm.regularisation", "algorithm.frequency_exponent")
+
+ABOUT: Mapping[str, About] = {
+    "fedmf": About(
+        summary="the papers' base, with CoLR",
+        updates=("dense", "colr", "scolr", "svd", "topk"),
+        combination_reason="FedMF sums changes of item rows, which every protection can add, and "
+        "measures by scores of single items, which every protocol can rank.",
+        not_under_noise="",
+        divergence_remedy="Lower algorithm.learning_rate or raise algorithm.regularisation.",
+        starter={
+            "algorithm.dim": 16,
+            "algorithm.learning_rate": 2.0,
+            "algorithm.regularisation": 0.005,
+            "algorithm.local_epochs": 1,
+            "update.structure": "colr",
+            "update.rank": 4,
+            "update.clip": 2.0,
+            "rounds.total": 60,
+        },
+    ),
+    "fedals": About(
+        summary="least squares, few rounds",
+        protocols=("full", "sampled"),
+        combination_reason="fedals sums statistics of solved users, not trained item rows, so "
+        "that there is no low-rank form, and no negatives are drawn that could leave held-out "
+        "items out.",
+        warnings=_fedals,
+        not_under_noise="its users send the matrices of least squares, which noise makes "
+        "indefinite, so that items can no longer be solved",
+        needs_everybody="every round of fedals is divided by what the first one counted",
+        exact=True,
+        exposed_to_members="the vector of every user who is the only one to hold an item, from "
+        "which much of the user's history can be guessed: the sum of that item's row is the "
+        "vector times a number",
+        divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
+        "algorithm.momentum.",
+        shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
+        starter={"update.structure": "dense", "update.clip": 2.0, "rounds.total": 10},
+        # The last three are those of the reference iALS.
+        grid=tuple(
+            dict(zip(_TRIED, values, strict=True))
+            for values in (
+                ("1", "10", "0.5"),
+                ("1", "3", "0.5"),
+                ("1", "30", "0.5"),
+                ("1", "10", "0"),
+                ("5", "20", "0"),
+                ("10", "50", "0"),
+            )
+        ),
+    ),
+    "ease": About(
+        summary="exact counts of pairs, which every client gets to know",
+        protocols=("full", "sampled"),
+        combination_reason="ease sums exact counts of pairs of items, which have no low-rank form "
+        "and cannot be compressed, and no negatives are drawn that could leave held-out items out.",
+        warnings=_ease,
+        clips=False,
+        modules=("numba",),
+        not_under_noise="its sums are exact counts of pairs, of which a user has as many as the "
+        "square of a history, and the model solves them exactly: noise that hides one user leaves "
+        "nothing of them",
+        needs_everybody="every round of ease counts another part of the pairs, all of them",
+        exact=True,
+        exposed_in_the_clear="which pairs of items each client's users hold, and how many of its "
+        "users hold them; of a client with one user that is the user's complete history",
+        exposed_to_members="the complete history of every user who is the only one to hold an "
+        "item: the pair counts of that item name all others that the user has",
+        divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
+        "number of clients, so that all parts are counted over the same users.",
+        shortfall="algorithm.regularisation and federation.minimum_item_users",
+        starter={"update.structure": "dense", "rounds.total": 4},
+        grid=tuple(
+            {"algorithm.regularisation": value} for value in ("30", "100", "300", "1000", "3000")
+        ),
+        audit="pairs",
+    ),
+    "sketch": About(
+        summary="an item-item model from two sums, which users need no state for",
+        protocols=("full", "sampled"),
+        combination_reason="sketch sums co-occurrences along its own directions, which have no "
+        "other low-rank form and cannot be compressed, and no negatives are drawn that could "
+        "leave held-out items out.",
+        warnings=_sketch,
+        clips=False,
+        range_instead="their range follows from algorithm.longest_history",
+        not_under_noise="",
+        needs_everybody="every round of sketch adds another sum over the same users, all of them",
+        exact=True,
+        exposed_in_the_clear="which items each client's users hold: the rows of a sum that are "
+        "not zero; of a client with one user that is the user's complete history",
+        exposed_to_members="the sketch of the complete history of every user who is the only one "
+        "to hold an item: the sum of that item's row is about that user alone",
+        divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
+        "number of clients, so that all sums are over the same users.",
+        shortfall="algorithm.dim and federation.minimum_item_users",
+        starter={"update.structure": "dense", "rounds.total": 3},
+        grid=tuple(
+            {"algorithm.regularisation": value, "algorithm.form": form}
+            for value in ("30", "100", "300", "1000")
+            for form in ("plain", "diag")
+        ),
+        audit="sketches",
+    ),
+    "pfedrec": About(
+        summary="a score function of each user's own",
+        updates=("dense", "colr"),
+        combination_reason="pfedrec divides a sum of whole tables' changes by all participants. "
+        "scolr divides by those who trained a row of B, which is another mean, and svd and topk "
+        "would compress rows that the user goes on to score with as they were trained.",
+        warnings=_pfedrec,
+        not_under_noise="",
+        divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
+    ),
+    "pfedclr": About(
+        summary="a shared table that each user calibrates by a low rank",
+        combination_reason="pfedclr trains the item table by Adam, which is not "
+        "rotation-invariant: it divides each coordinate by the size of its own gradients, so that "
+        "steps of A in A B are no low-rank form of its steps of the table.",
+        warnings=_pfedclr,
+        not_under_noise="its mean is weighed by users' numbers of interactions, which under "
+        "privacy nobody may send; its own noise is algorithm.noise_scale",
+        divergence_remedy="Lower algorithm.learning_rate or algorithm.personal_rate.",
+    ),
+    "fedncf": About(
+        summary="a shared network scores users and items",
+        combination_reason="fedncf sums changes of a network besides those of item rows, for "
+        'which no low-rank form is defined; with algorithm.optimiser = "adam" rows have none '
+        "either, for Adam is not rotation-invariant: it divides each coordinate by the size of "
+        "its own gradients.",
+        warnings=_fedncf,
+        not_under_noise="",
+        divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
+        "algorithm.learning_rate.",
+    ),
+    "fedrap": About(
+        summary="a shared item table plus one of each user's own",
+        updates=("dense", "colr"),
+        combination_reason="FedRAP divides a sum of whole tables' changes by all participants. "
+        "scolr divides by those who trained a row of B, which is another mean, and svd and topk "
+        "would compress the decay of rows that nobody touches away.",
+        needs={
+            "colr": Needs(
+                settings={"tables": "shared", "noise_where": "none"},
+                reason="Where users have tables of their own, what the shared one cannot learn "
+                "within a round's subspace goes into those, and the paper's noise is on whole "
+                "rows: nobody has defined a low-rank form of either.",
+            )
+        },
+        warnings=_fedrap,
+        not_under_noise="rows that a user does not touch shrink in its steps, so that noise and "
+        "one fixed divisor would have to cover the whole table of each user",
+        divergence_remedy="Lower algorithm.difference_weight, whose term is not bounded below, or "
+        "algorithm.item_rate.",
+        shortfall="rounds.total, algorithm.item_rate and algorithm.weight_decay",
+    ),
+    "plgc": About(
+        summary="an item table of each user's own, mixed with the shared one",
+        combination_reason="plgc sends tables that users keep, and nobody has asked what a "
+        "round's low rank or a choice of entries would make of them.",
+        warnings=warnings_of_base,
+        needs_everybody=_sums_changes,
+        not_under_noise="own tables are weighed by users' numbers of training items, of which "
+        "noise and one fixed divisor would leave nothing",
+        divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",
+    ),
+    "fedrecgel": About(
+        summary="sharpness-aware gradients of NeuMF, and Adam on the server",
+        combination_reason="fedrecgel's gradients go through Adam, which divides every value by "
+        "its own history and so is not the same in rotated coordinates: a low-rank form of them "
+        "would be another algorithm.",
+        clips=False,
+        range_instead="gradients have ranges and steps of their own, algorithm.item_clip and "
+        "network_clip, item_fraction_bits and network_fraction_bits",
+        warnings=_fedrecgel,
+        not_under_noise="its gradients of rows and of the network have grids of their own, and "
+        "the length that noise is measured by is of one grid",
+        divergence_remedy="Lower algorithm.user_learning_rate or algorithm.learning_rate.",
+        shortfall="rounds.total, algorithm.user_learning_rate and algorithm.learning_rate",
+    ),
+}

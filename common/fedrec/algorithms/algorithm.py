@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms.about import About
 from fedrec.algorithms.declarations import (
+    About,
     AlgorithmSettings,
     Parameter,
     Shapes,
@@ -29,6 +29,7 @@ from fedrec.algorithms.declarations import (
     UploadNoise,
 )
 from fedrec.errors import SettingsError
+from fedrec.exact_linalg import product
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.random_streams import Purpose, stream_key, user_stream
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
     from fedrec.updates import PaperNumbers
+
+
+_SCORED_USERS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +192,28 @@ class Algorithm(ABC):
             else:
                 drawn = entry.initial.draw(user_stream(key, user_keys), shape)
                 tensors[entry.name] = drawn.astype(np.float32)
+        if self.kept_scores and len(user_keys):
+            tensors[self.kept_scores][:] = self.first_scores(tensors)
         return PrivateState(MappingProxyType(tensors))
+
+    def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Return what `kept_scores` begins with: by default <p, q_i> + c with the first table.
+
+        Args:
+            private: what users begin with. Where they all begin alike, one row is everybody's.
+        """
+        table = self.initial_shared().tensors["item_embedding"]
+        vectors = private["user_embedding"]
+        if all(entry.alike for entry in self.parameters if entry.scope == "own"):
+            vectors = vectors[:1]
+        found = np.empty((len(vectors), self.n_items), dtype=np.float32)
+        for begin in range(0, len(vectors), _SCORED_USERS):
+            part = slice(begin, begin + _SCORED_USERS)
+            scores = product(vectors[part].astype(np.float64), table.T)
+            if "user_bias" in private:
+                scores += private["user_bias"][: len(vectors)][part, None]
+            found[part] = scores
+        return found
 
     @property
     def private_widths(self) -> dict[str, tuple[int, ...]]:

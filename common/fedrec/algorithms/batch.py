@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     import torch
 
 
+_NORM_SQUARES = 1e-20
+"""Below this a length counts as none: its derivative would be infinite."""
+_BATCH_NORM = 1e-5
+_NEVER = -1e9
+
+
 class Values:
     """A minibatch's parameters by name, and `phase`, the name of the one that runs."""
 
@@ -102,3 +108,85 @@ def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) ->
         weight, bias = getattr(v, f"weight_{layer}"), getattr(v, f"bias_{layer}")
         found = user_product(torch.relu_(found), weight.mT).add_(bias[:, None])
     return torch.relu_(found)
+
+
+# Of a minibatch's distinct items as a set: rows (n_users, n_rows, dim) of a user's own table and of
+# the version, and which of them there are, (n_users, n_rows). All are 0 where fewer than two are.
+
+
+def normalised(rows: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+    """Return rows with mean 0 and variance 1 (biased) in every column, over those that are there.
+
+    A row that is not there is 0.
+    """
+    mask = there[:, :, None]
+    count = mask.sum(1, keepdim=True).clamp(min=1.0)
+    centred = (rows - (rows * mask).sum(1, keepdim=True) / count) * mask
+    variance = centred.square().sum(1, keepdim=True) / count
+    return centred * (variance + _BATCH_NORM).rsqrt()
+
+
+def alignment_and_uniformity(
+    own: torch.Tensor, version: torch.Tensor, there: torch.Tensor, off: float
+) -> torch.Tensor:
+    """Return mean_i |c_i - g_i|^2 + off log mean_{i != j} exp(-2 |c_i - c_j|^2), rows of length 1.
+
+    DirectAU (Wang et al., KDD 2022), of items; one user alone is spread over nothing.
+    """
+    from fedrec.tensor_products import user_product
+
+    own, version, count = _unit(own), _unit(version), there.sum(1).clamp(min=2.0)
+    apart = ((own - version).square().sum(2) * there).sum(1) / count
+    # |c_i - c_j|^2 = 2 - 2 <c_i, c_j>.
+    close = (4.0 * user_product(own, own.mT) - 4.0).exp() * _pairs(there)
+    uniform = (close.sum((1, 2)) / (count * (count - 1.0))).clamp(min=_NORM_SQUARES).log()
+    return of_two(apart + off * uniform, there)
+
+
+def contrast(
+    own: torch.Tensor, version: torch.Tensor, there: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Return DuoRec's InfoNCE (Qiu et al., WSDM 2022): c_i finds g_i among all other rows."""
+    import torch
+
+    from fedrec.tensor_products import user_product
+
+    own, version = _unit(own), _unit(version)
+    others = _pairs(there) == 0
+    to_own = (user_product(own, own.mT) / temperature).masked_fill(others, _NEVER)
+    to_version = user_product(own, version.mT) / temperature
+    right = to_version.diagonal(dim1=1, dim2=2)
+    to_version = to_version.masked_fill(others, _NEVER)
+    every = torch.cat([right[:, :, None], to_own, to_version], dim=2).logsumexp(2)
+    return of_two(((every - right) * there).sum(1) / there.sum(1).clamp(min=1.0), there)
+
+
+def decorrelation(own: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+    """Return FedDecorr's |K|_F^2 / d^2 (Shi et al., ICLR 2023), K the columns' correlations."""
+    from fedrec.tensor_products import user_product
+
+    rows = normalised(own, there)
+    products = user_product(rows.mT, rows) / there.sum(1).clamp(min=1.0)[:, None, None]
+    return of_two(products.square().sum((1, 2)) / own.shape[2] ** 2, there)
+
+
+def lengths(rows: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return the lengths of rows along an axis, never quite 0."""
+    return rows.square().sum(axis).clamp(min=_NORM_SQUARES).sqrt()
+
+
+def _unit(rows: torch.Tensor) -> torch.Tensor:
+    return rows / lengths(rows, 2)[:, :, None]
+
+
+def _pairs(there: torch.Tensor) -> torch.Tensor:
+    """Return 1 for two different rows that are there, else 0, (n_users, n_rows, n_rows)."""
+    import torch
+
+    apart = 1.0 - torch.eye(there.shape[1], dtype=there.dtype, device=there.device)
+    return there[:, :, None] * there[:, None] * apart
+
+
+def of_two(values: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+    """Return values of users with two rows or more, else 0."""
+    return values.where(there.sum(1) >= 2.0, 0.0)

@@ -36,10 +36,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.about import About, Circumstances
+from fedrec.algorithms.about import ABOUT, WEIGHING_BYTES
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     HOLDER_PAIRS,
+    About,
     AlgorithmSettings,
     Constant,
     Parameter,
@@ -58,9 +59,6 @@ if TYPE_CHECKING:
 
 _MOST_ITEMS = 16_384
 """As many make a model of 1 GiB, and weights that take 6 GiB to compute."""
-_MANY_ITEMS = 8_192
-_WEIGHING_BYTES = 24
-"""For each entry of B: G, its inverse, and what the solver copies."""
 _MOST_PAIRS_AT_ONCE = 1 << 24
 """Pairs of a round: about 240 MiB under bfv."""
 
@@ -82,6 +80,7 @@ class EASE(Algorithm):
 
     name: ClassVar[str] = "ease"
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
+    about: ClassVar[About] = ABOUT["ease"]
 
     settings: EASESettings
 
@@ -98,7 +97,7 @@ class EASE(Algorithm):
             raise SettingsError(
                 f"{n_items} rows travel, one for each item that enough users hold, which are "
                 f"{n_pairs} pairs: the model alone would take {8 * n_pairs} bytes, and computing "
-                f"its weights {_WEIGHING_BYTES * n_items**2}. ease takes at most {_MOST_ITEMS} "
+                f"its weights {WEIGHING_BYTES * n_items**2}. ease takes at most {_MOST_ITEMS} "
                 "rows.",
                 remedy='Raise federation.minimum_item_users, or choose algorithm.name = "fedals".',
             )
@@ -280,55 +279,3 @@ def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:
             )
         inverse: NDArray[np.float64] = torch.cholesky_inverse(factor).numpy()
     return inverse
-
-
-def _warnings(at: Circumstances) -> list[str]:
-    """Say what the counts give away, and what different clients in the rounds do to them."""
-    found = [
-        "ease discloses to every client, exactly, how many users hold each pair of items "
-        f"that {at.minimum_item_users} or more hold. Small pair counts are disclosed as such: a "
-        "pair that one user holds is a fact about that user. `fedrec audit` says which users the "
-        "sums of this machine's data would determine."
-    ]
-    if at.n_rounds > 1:
-        found.append(
-            "Each of the rounds counts another part of the pairs; one that closes without some "
-            "clients counts fewer users than the others. rounds.minimum_clients "
-            f"(now {at.minimum_clients}) says how few may be there."
-        )
-    if at.n_items > _MANY_ITEMS:
-        gibibytes = _WEIGHING_BYTES * at.n_items**2 / 2**30
-        found.append(
-            f"{at.n_items} items: if enough users hold all of them, every client needs about "
-            f"{gibibytes:.1f} GiB of memory to compute the weights, and minutes in every round. "
-            "Raise federation.minimum_item_users or rounds.deadline_seconds."
-        )
-    return found
-
-
-EASE.about = About(
-    summary="exact counts of pairs, which every client gets to know",
-    protocols=("full", "sampled"),
-    combination_reason="ease sums exact counts of pairs of items, which have no low-rank form and "
-    "cannot be compressed, and no negatives are drawn that could leave held-out items out.",
-    warnings=_warnings,
-    clips=False,
-    modules=("numba",),
-    not_under_noise="its sums are exact counts of pairs, of which a user has as many as the "
-    "square of a history, and the model solves them exactly: noise that hides one user leaves "
-    "nothing of them",
-    needs_everybody="every round of ease counts another part of the pairs, all of them",
-    exact=True,
-    exposed_in_the_clear="which pairs of items each client's users hold, and how many of its "
-    "users hold them; of a client with one user that is the user's complete history",
-    exposed_to_members="the complete history of every user who is the only one to hold an item: "
-    "the pair counts of that item name all others that the user has",
-    divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
-    "number of clients, so that all parts are counted over the same users.",
-    shortfall="algorithm.regularisation and federation.minimum_item_users",
-    starter={"update.structure": "dense", "rounds.total": 4},
-    grid=tuple(
-        {"algorithm.regularisation": value} for value in ("30", "100", "300", "1000", "3000")
-    ),
-    audit="pairs",
-)

@@ -36,10 +36,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.about import About, Circumstances
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     HOLDERS,
+    About,
     AlgorithmSettings,
     Constant,
     Normal,
@@ -105,6 +106,7 @@ class FedALS(Algorithm):
 
     name: ClassVar[str] = "fedals"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
+    about: ClassVar[About] = ABOUT["fedals"]
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -284,46 +286,3 @@ def _gram(table: torch.Tensor) -> torch.Tensor:
     padded[: len(table)] = table
     blocks = padded.view(n_blocks, 16, -1)
     return torch.bmm(blocks.transpose(1, 2), blocks).sum(0).to(torch.float32)
-
-
-def _warnings(at: Circumstances) -> list[str]:
-    """Say what few users in a sum give away."""
-    return [
-        "fedals sums what users hold, with no negatives among it: the update of a client with "
-        "one user is that user's vector and items. Clients need many users, or others in "
-        "their sum whom they trust."
-    ]
-
-
-_TRIED = ("algorithm.alpha", "algorithm.regularisation", "algorithm.frequency_exponent")
-
-FedALS.about = About(
-    summary="least squares, few rounds",
-    protocols=("full", "sampled"),
-    combination_reason="fedals sums statistics of solved users, not trained item rows, so that "
-    "there is no low-rank form, and no negatives are drawn that could leave held-out items out.",
-    warnings=_warnings,
-    not_under_noise="its users send the matrices of least squares, which noise makes indefinite, "
-    "so that items can no longer be solved",
-    needs_everybody="every round of fedals is divided by what the first one counted",
-    exact=True,
-    exposed_to_members="the vector of every user who is the only one to hold an item, from which "
-    "much of the user's history can be guessed: the sum of that item's row is the vector times a "
-    "number",
-    divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
-    "algorithm.momentum.",
-    shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
-    starter={"update.structure": "dense", "update.clip": 2.0, "rounds.total": 10},
-    # The last three are those of the reference iALS.
-    grid=tuple(
-        dict(zip(_TRIED, values, strict=True))
-        for values in (
-            ("1", "10", "0.5"),
-            ("1", "3", "0.5"),
-            ("1", "30", "0.5"),
-            ("1", "10", "0"),
-            ("5", "20", "0"),
-            ("10", "50", "0"),
-        )
-    ),
-)

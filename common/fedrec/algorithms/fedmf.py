@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from fedrec.algorithms.about import About
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Batch, Values, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Normal, Parameter
+from fedrec.algorithms.declarations import About, AlgorithmSettings, Normal, Parameter
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 
@@ -58,6 +58,7 @@ class FedMF(TrainedAlgorithm):
 
     name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
+    about: ClassVar[About] = ABOUT["fedmf"]
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -96,23 +97,3 @@ class FedMF(TrainedAlgorithm):
     def folding_pull(self) -> float:
         """Weight of |p|^2 in FedMF's own loss."""
         return self.settings.regularisation
-
-
-FedMF.about = About(
-    summary="the papers' base, with CoLR",
-    updates=("dense", "colr", "scolr", "svd", "topk"),
-    combination_reason="FedMF sums changes of item rows, which every protection can add, and "
-    "measures by scores of single items, which every protocol can rank.",
-    not_under_noise="",
-    divergence_remedy="Lower algorithm.learning_rate or raise algorithm.regularisation.",
-    starter={
-        "algorithm.dim": 16,
-        "algorithm.learning_rate": 2.0,
-        "algorithm.regularisation": 0.005,
-        "algorithm.local_epochs": 1,
-        "update.structure": "colr",
-        "update.rank": 4,
-        "update.clip": 2.0,
-        "rounds.total": 60,
-    },
-)

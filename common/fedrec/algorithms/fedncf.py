@@ -32,12 +32,22 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from fedrec.algorithms.about import About, Circumstances, Problem
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.batch import Values, layer_shapes, units
-from fedrec.algorithms.declarations import AlgorithmSettings, Normal, Parameter, Shapes, Uniform
+from fedrec.algorithms.declarations import (
+    About,
+    AlgorithmSettings,
+    Normal,
+    Parameter,
+    Positive,
+    Rate,
+    Shapes,
+    Uniform,
+)
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.errors import SettingsError
+from fedrec.section import Rule
 
 if TYPE_CHECKING:
     import torch
@@ -45,17 +55,24 @@ if TYPE_CHECKING:
 
 UNITS = (32, 16, 8, 1)
 """Outputs of the layers."""
-_LARGEST_USUAL_ADAM_RATE = 0.02
 
 
 class FedNCFSettings(TrainedSettings):
     """FedNCF: a shared network scores user and item vectors."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("weight_decay", "aggregation"),
+            lambda section: not section.weight_decay or section.aggregation == "mf_secavg",
+            '{path}.weight_decay is {s.weight_decay:g} with aggregation = "plain", under which it '
+            "would move every row of every user. Set weight_decay = 0 or aggregation = "
+            '"mf_secavg".',
+        ),
+    )
+
     name: Literal["fedncf"] = Field(default="fedncf", description="Which algorithm trains.")
     dim: int = Field(default=32, ge=1, le=512, description="Length of an embedding vector.")
-    learning_rate: float = Field(
-        default=0.1, gt=0, le=1000, description="Step size (eta) of the network."
-    )
+    learning_rate: Rate = Field(default=0.1, description="Step size (eta) of the network.")
     optimiser: Literal["sgd", "adam"] = Field(
         default="sgd",
         description="adam moves users, rows and network by eta alike, 0.001 as a rule.",
@@ -66,13 +83,11 @@ class FedNCFSettings(TrainedSettings):
         le=10,
         description="L2 coefficient on a user's vector, touched rows and network; 0 as published.",
     )
-    user_rate_scale: float = Field(
-        default=80.0, gt=0, le=1e6, description="Users are trained with eta x this (sgd)."
+    user_rate_scale: Positive = Field(
+        default=80.0, description="Users are trained with eta x this (sgd)."
     )
-    item_rate_scale: float = Field(
+    item_rate_scale: Positive = Field(
         default=80.0,
-        gt=0,
-        le=1e6,
         description="Item rows are trained with eta x items of the catalogue x this (sgd).",
     )
     batch_size: int = Field(default=256, ge=1, le=8192, description="Samples in a minibatch.")
@@ -81,12 +96,7 @@ class FedNCFSettings(TrainedSettings):
         description="mf_secavg divides rows by the users who touched them and weights networks "
         "by training items; plain is the uniform mean of everything.",
     )
-    network_clip: float = Field(
-        default=1.0,
-        gt=0,
-        le=1e6,
-        description="Like update.clip, for the network.",
-    )
+    network_clip: Positive = Field(default=1.0, description="Like update.clip, for the network.")
 
 
 class FedNCF(TrainedAlgorithm):
@@ -96,6 +106,7 @@ class FedNCF(TrainedAlgorithm):
 
     name: ClassVar[str] = "fedncf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedNCFSettings
+    about: ClassVar[About] = ABOUT["fedncf"]
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
@@ -150,51 +161,3 @@ class FedNCF(TrainedAlgorithm):
         """Return the network's scores."""
         hidden = units(v, v.user_embedding, v.item_embedding, len(UNITS) - 1)
         return (hidden * v.weight_4).sum(-1) + v.bias_4
-
-
-def _contradiction(settings: AlgorithmSettings) -> Problem | None:
-    """Refuse decay where whole tables are averaged."""
-    assert isinstance(settings, FedNCFSettings)
-    if not settings.weight_decay or settings.aggregation == "mf_secavg":
-        return None
-    return (
-        ("algorithm.weight_decay", "algorithm.aggregation"),
-        f"algorithm.weight_decay is {settings.weight_decay:g} with aggregation = "
-        '"plain", under which it would move every row of every user. Set weight_decay = 0 or '
-        'aggregation = "mf_secavg".',
-    )
-
-
-def _warnings(at: Circumstances) -> list[str]:
-    """Say what Adam makes no use of, and when its steps are large."""
-    settings, found = at.settings, []
-    assert isinstance(settings, FedNCFSettings)
-    if settings.optimiser == "sgd":
-        return []
-    fields = type(settings).model_fields
-    unused = [
-        f"algorithm.{name}"
-        for name in ("user_rate_scale", "item_rate_scale")
-        if getattr(settings, name) != fields[name].default
-    ]
-    if unused:
-        found.append(f"{' and '.join(unused)} is for sgd; adam moves everything by eta.")
-    if settings.learning_rate > _LARGEST_USUAL_ADAM_RATE:
-        found.append(
-            f"algorithm.learning_rate is {settings.learning_rate:g}; adam moves every value by "
-            "about that much in each minibatch. 0.001 is usual."
-        )
-    return found
-
-
-FedNCF.about = About(
-    summary="a shared network scores users and items",
-    combination_reason="fedncf sums changes of a network besides those of item rows, for which no "
-    'low-rank form is defined; with algorithm.optimiser = "adam" rows have none either, for Adam '
-    "is not rotation-invariant: it divides each coordinate by the size of its own gradients.",
-    contradiction=_contradiction,
-    warnings=_warnings,
-    not_under_noise="",
-    divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
-    "algorithm.learning_rate.",
-)

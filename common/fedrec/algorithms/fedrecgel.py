@@ -39,9 +39,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.about import About, Circumstances
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.batch import Values, dot, layer_shapes, units
 from fedrec.algorithms.declarations import (
+    About,
     AlgorithmSettings,
     Constant,
     Initial,
@@ -130,6 +131,7 @@ class FedRecGEL(TrainedAlgorithm):
 
     name: ClassVar[str] = "fedrecgel"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedRecGELSettings
+    about: ClassVar[About] = ABOUT["fedrecgel"]
 
     @property
     def _moving(self) -> tuple[Parameter, ...]:
@@ -226,34 +228,3 @@ class FedRecGEL(TrainedAlgorithm):
     ) -> SharedState:
         """Take one step by the mean gradient; moments move rows that nobody touched, too."""
         return self._server.step(shared, self.mean(change, counts, round_id))
-
-
-_USUAL_RADIUS = 1.0
-
-
-def _warnings(at: Circumstances) -> list[str]:
-    """Say when the step uphill leaves what the paper tried."""
-    settings = at.settings
-    assert isinstance(settings, FedRecGELSettings)
-    return [
-        f"algorithm.{name} is {getattr(settings, name):g}; the paper tried 0.01 to 1 and found "
-        "0.02 to 0.2 best."
-        for name in ("radius_shared", "radius_private")
-        if getattr(settings, name) > _USUAL_RADIUS
-    ]
-
-
-FedRecGEL.about = About(
-    summary="sharpness-aware gradients of NeuMF, and Adam on the server",
-    combination_reason="fedrecgel's gradients go through Adam, which divides every value by its "
-    "own history and so is not the same in rotated coordinates: a low-rank form of them would be "
-    "another algorithm.",
-    clips=False,
-    range_instead="gradients have ranges and steps of their own, algorithm.item_clip and "
-    "network_clip, item_fraction_bits and network_fraction_bits",
-    warnings=_warnings,
-    not_under_noise="its gradients of rows and of the network have grids of their own, and the "
-    "length that noise is measured by is of one grid",
-    divergence_remedy="Lower algorithm.user_learning_rate or algorithm.learning_rate.",
-    shortfall="rounds.total, algorithm.user_learning_rate and algorithm.learning_rate",
-)

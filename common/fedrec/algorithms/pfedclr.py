@@ -37,35 +37,36 @@ Readings of what the paper leaves open: p and Q_g begin as N(0, 0.1^2), B as N(0
 the numbers of positives; noise is put on the upload alone; `af` trains p in Step 1.
 
 Noise. `noise_scale` is the paper's lambda: Laplace noise on every value of every upload. It calls
-epsilon = S_u / lambda with S_u <= 2 w_u eta C; see `nominal_epsilon` for what that is not.
+epsilon = S_u / lambda with S_u <= 2 w_u eta C; `about.nominal_epsilon` says what that is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.about import About, Circumstances, Problem
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Values, dot
 from fedrec.algorithms.declarations import (
+    About,
     AlgorithmSettings,
     Constant,
     Normal,
     Parameter,
+    Rate,
     UploadNoise,
+    Weight,
 )
 from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
-from fedrec.exact_linalg import product
-from fedrec.model.state import PrivateState, SharedState
-from fedrec.section import UsedIf
+from fedrec.model.state import SharedState
+from fedrec.section import Rule, UsedIf, at_most
 
 if TYPE_CHECKING:
     import torch
@@ -74,14 +75,21 @@ if TYPE_CHECKING:
 
 
 _SHARED, _PERSONAL = "shared", "personal"
-_SCORED_USERS = 64
 _CALIBRATED = UsedIf({"variant": ("clr",)})
-_TAIL = 10.0
-"""One of 22,000 values of Laplace noise lies beyond ten times its scale."""
 
 
 class PFedCLRSettings(TrainedSettings):
     """PFedCLR: a shared item table, calibrated by each user with a matrix of low rank."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        at_most(
+            "rank",
+            "dim",
+            ": A B would have more numbers than the full matrix that it stands for, and no higher "
+            "rank",
+            'or {path}.variant = "cf"',
+        ),
+    )
 
     name: Literal["pfedclr"] = Field(default="pfedclr", description="Which algorithm trains.")
     dim: int = Field(default=16, ge=1, le=1024, description="Length of an embedding vector.")
@@ -93,13 +101,11 @@ class PFedCLRSettings(TrainedSettings):
     rank: Annotated[int, _CALIBRATED] = Field(
         default=2, ge=1, le=1024, description="Rank of A B; at most dim."
     )
-    learning_rate: float = Field(
-        default=0.01, gt=0, le=1000, description="Step size (eta) of items and users, by Adam."
+    learning_rate: Rate = Field(
+        default=0.01, description="Step size (eta) of items and users, by Adam."
     )
-    personal_rate: float = Field(
+    personal_rate: Weight = Field(
         default=0.01,
-        ge=0,
-        le=1000,
         description="Step size (eta') of A and B, or W, by Adam; 0 leaves FedMF whose items and "
         "user vectors move by turns.",
     )
@@ -136,10 +142,8 @@ class PFedCLRSettings(TrainedSettings):
         description="false never moves the shared table: a control that shows what users learn "
         "without each other.",
     )
-    noise_scale: float = Field(
+    noise_scale: Weight = Field(
         default=0.0,
-        ge=0,
-        le=1000,
         description="Scale (lambda) of the Laplace noise on every value of each upload; 0 for "
         "none. Its epsilon is nominal.",
     )
@@ -159,6 +163,7 @@ class PFedCLR(TrainedAlgorithm):
 
     name: ClassVar[str] = "pfedclr"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedCLRSettings
+    about: ClassVar[About] = ABOUT["pfedclr"]
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -187,9 +192,9 @@ class PFedCLR(TrainedAlgorithm):
     @property
     def _calibration(self) -> tuple[str, ...]:
         """Names of A and B, or of W."""
-        if self.settings.variant == "clr":
-            return ("item_factor", "factor")
-        return ("item_calibration",)
+        return (
+            ("item_factor", "factor") if self.settings.variant == "clr" else ("item_calibration",)
+        )
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return Step 1 and Step 2."""
@@ -221,9 +226,7 @@ class PFedCLR(TrainedAlgorithm):
     def upload_noise(self) -> UploadNoise | None:
         """Laplace noise, where the settings ask for it."""
         scale = self.settings.noise_scale
-        if not scale:
-            return None
-        return UploadNoise(tensors=("item_embedding",), kind="laplace", scale=scale)
+        return UploadNoise(tensors=self.row_tables, kind="laplace", scale=scale) if scale else None
 
     def apply(
         self,
@@ -237,21 +240,6 @@ class PFedCLR(TrainedAlgorithm):
             return shared
         return super().apply(shared, change, counts, round_id)
 
-    # What users begin with, and those who never trained.
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return everybody's first vectors, and the scores that they give with the first table."""
-        begun = super().initial_private(user_keys)
-        if not self.kept_scores:
-            return begun
-        tensors = begun.arrays()
-        table = self.initial_shared().tensors["item_embedding"]
-        vectors, kept = tensors["user_embedding"].astype(np.float64), tensors[self.kept_scores]
-        for begin in range(0, len(vectors), _SCORED_USERS):
-            part = slice(begin, begin + _SCORED_USERS)
-            kept[part] = product(vectors[part], table.T).astype(np.float32)
-        return PrivateState(MappingProxyType(tensors))
-
     @property
     def refreshes(self) -> bool:
         """Whether users who never trained follow the published table."""
@@ -263,19 +251,15 @@ class PFedCLR(TrainedAlgorithm):
         """Return the scores of who never trained, A being zero, with the published table."""
         import torch
 
-        from fedrec.tensor_products import product_of_blocks
-
         if not self.refreshes:
             return private
         trained = private[self._calibration[0]].flatten(1).ne(0).any(1)
         kept = private[self.kept_scores].clone()
-        table = start.shared["item_embedding"].T.contiguous()
-        scores = product_of_blocks(private["user_embedding"], table)
+        scores = Algorithm.scores(self, chunk, start, private)
         kept[:, start.active] = torch.where(trained[:, None], kept[:, start.active], scores)
         return private | {self.kept_scores: kept}
 
     # Without torch.
-
     preferences = Algorithm.preferences
 
     def own_preferences(
@@ -294,75 +278,3 @@ class PFedCLR(TrainedAlgorithm):
     def folding_pull(self) -> float:
         """Weight of |p|^2 for somebody new, whose A is zero."""
         return FOLDING_PULL
-
-
-def nominal_epsilon(*, weight: float, rate: float, bound: float, scale: float) -> float:
-    """Return the paper's epsilon of a user's upload, S_u / lambda with S_u = 2 w_u eta C.
-
-    It is no guarantee. The bound is that of one plain gradient step of norm C; a client takes
-    `local_epochs` passes of Adam, whose steps do not shrink with the gradient. And w_u makes it a
-    bound of the aggregate: a reader of the upload itself has 1 / w_u times as much.
-
-    Args:
-        weight: w_u, the user's share of the mean.
-        rate: eta.
-        bound: C, in L2.
-        scale: lambda.
-    """
-    return 2.0 * weight * rate * bound / scale
-
-
-def _contradiction(settings: AlgorithmSettings) -> Problem | None:
-    assert isinstance(settings, PFedCLRSettings)
-    if settings.variant == "clr" and settings.rank > settings.dim:
-        return (
-            ("algorithm.rank", "algorithm.dim"),
-            f"algorithm.rank is {settings.rank}, but algorithm.dim is {settings.dim}: A B would "
-            "have more numbers than the full matrix that it stands for, and no higher rank. Set "
-            f'algorithm.rank = {settings.dim} or less, or algorithm.variant = "cf".',
-        )
-    return None
-
-
-def _warnings(at: Circumstances) -> list[str]:
-    settings, found = at.settings, []
-    assert isinstance(settings, PFedCLRSettings)
-    if not settings.aggregation:
-        found.append(
-            "algorithm.aggregation is false: uploads are summed and thrown away. This is a control "
-            "for experiments."
-        )
-    scale = settings.noise_scale
-    if not scale:
-        return found
-    bound = settings.gradient_clip or 1.0
-    epsilon = nominal_epsilon(weight=1.0, rate=settings.learning_rate, bound=bound, scale=scale)
-    found.append(
-        f"algorithm.noise_scale = {scale:g}: the paper's epsilon of a round is 2 w_u eta C / "
-        f"lambda = {epsilon:.3g} w_u with C = {bound:g}"
-        f"{'' if settings.gradient_clip else ' (nothing is clipped to it)'}. It is nominal and no "
-        "guarantee: the bound is that of one plain gradient step, where a client takes "
-        f"{settings.local_epochs} passes of Adam; w_u makes it a bound of the sum, and a "
-        "reader of an upload has 1 / w_u times as much; rounds add up. For a guarantee see "
-        "[privacy]."
-    )
-    if at.update.clip < _TAIL * scale:
-        found.append(
-            f"update.clip is {at.update.clip:g}, but noise of scale {scale:g} is often beyond it, "
-            "and what is clipped is not the paper's noise. Set update.clip = "
-            f"{_TAIL * scale + 4.0:g}."
-        )
-    return found
-
-
-PFedCLR.about = About(
-    summary="a shared table that each user calibrates by a low rank",
-    combination_reason="pfedclr trains the item table by Adam, which is not rotation-invariant: it "
-    "divides each coordinate by the size of its own gradients, so that steps of A in A B are no "
-    "low-rank form of its steps of the table.",
-    contradiction=_contradiction,
-    warnings=_warnings,
-    not_under_noise="its mean is weighed by users' numbers of interactions, which under privacy "
-    "nobody may send; its own noise is algorithm.noise_scale",
-    divergence_remedy="Lower algorithm.learning_rate or algorithm.personal_rate.",
-)

@@ -44,28 +44,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.about import About, Circumstances
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Values, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Constant, Normal, Parameter, Uniform
+from fedrec.algorithms.declarations import (
+    About,
+    AlgorithmSettings,
+    Constant,
+    Normal,
+    Parameter,
+    Positive,
+    Rate,
+    Uniform,
+)
 from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
-from fedrec.exact_linalg import product
-from fedrec.model.state import PrivateState
 
 if TYPE_CHECKING:
     import torch
-
-
-_USUAL_CLIP = 64.0
 
 
 class PFedRecSettings(TrainedSettings):
@@ -73,13 +74,11 @@ class PFedRecSettings(TrainedSettings):
 
     name: Literal["pfedrec"] = Field(default="pfedrec", description="Which algorithm trains.")
     dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
-    learning_rate: float = Field(
-        default=0.1, gt=0, le=1000, description="Step size (eta) of a user's head and bias."
+    learning_rate: Rate = Field(
+        default=0.1, description="Step size (eta) of a user's head and bias."
     )
-    item_rate_scale: float = Field(
+    item_rate_scale: Positive = Field(
         default=80.0,
-        gt=0,
-        le=1e6,
         description="Item rows are trained with eta x items of the catalogue x this (lr_eta).",
     )
     personal_items: bool = Field(
@@ -96,6 +95,7 @@ class PFedRec(TrainedAlgorithm):
 
     name: ClassVar[str] = "pfedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedRecSettings
+    about: ClassVar[About] = ABOUT["pfedrec"]
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -115,18 +115,6 @@ class PFedRec(TrainedAlgorithm):
     def kept_scores(self) -> str:
         """Users' scores with their own rows."""
         return "personal_scores" if self.settings.personal_items else ""
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return everybody's head, and the scores that it gives with the initial table."""
-        begun = super().initial_private(user_keys)
-        if not self.kept_scores or not len(user_keys):
-            return begun
-        tensors = begun.arrays()
-        table = self.initial_shared().tensors["item_embedding"]
-        head = tensors["user_embedding"][0].astype(np.float64)
-        scores = product(table, head[:, None])[:, 0] + tensors["user_bias"][0]
-        tensors[self.kept_scores][:] = scores.astype(np.float32)
-        return PrivateState(MappingProxyType(tensors))
 
     @property
     def item_rate(self) -> float:
@@ -151,32 +139,3 @@ class PFedRec(TrainedAlgorithm):
     def folding_pull(self) -> float:
         """Weight of |p|^2 of a head without its bias, which changes no order."""
         return FOLDING_PULL
-
-
-def _warnings(at: Circumstances) -> list[str]:
-    """Say when the public range is too narrow for the large steps of item rows."""
-    if at.update.clip >= _USUAL_CLIP:
-        return []
-    low = (
-        ""
-        if at.update.structure == "dense"
-        else " The range is that of A here, whose values are about as large as those of whole "
-        "rows, in some rounds larger: they are coordinates of the same steps."
-    )
-    return [
-        f"update.clip is {at.update.clip:g}, but PFedRec takes large steps: with 16 about "
-        "one value in a hundred is clipped on MovieLens-100K, with 256 one in a hundred "
-        "thousand. Set update.clip = 256, and watch clipped_values in rounds.jsonl." + low
-    ]
-
-
-PFedRec.about = About(
-    summary="a score function of each user's own",
-    updates=("dense", "colr"),
-    combination_reason="pfedrec divides a sum of whole tables' changes by all participants. scolr "
-    "divides by those who trained a row of B, which is another mean, and svd and topk would "
-    "compress rows that the user goes on to score with as they were trained.",
-    warnings=_warnings,
-    not_under_noise="",
-    divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
-)

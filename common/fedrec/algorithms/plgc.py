@@ -43,7 +43,7 @@ Readings, where the paper is silent: l is not differentiated; rates are the base
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -52,17 +52,34 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
-from fedrec.algorithms.about import About, Circumstances, Problem
-from fedrec.algorithms.batch import Batch, Values, sum_name
-from fedrec.algorithms.declarations import AlgorithmSettings, Constant, Parameter, Shapes, Uniform
+from fedrec.algorithms.about import ABOUT
+from fedrec.algorithms.batch import (
+    Batch,
+    Values,
+    alignment_and_uniformity,
+    contrast,
+    decorrelation,
+    lengths,
+    normalised,
+    of_two,
+    sum_name,
+)
+from fedrec.algorithms.declarations import (
+    About,
+    AlgorithmSettings,
+    Constant,
+    Factor,
+    Parameter,
+    Rate,
+    Shapes,
+    Uniform,
+    Weight,
+)
 from fedrec.algorithms.fedmf import FedMFSettings
-from fedrec.algorithms.optimisers import Gradient, Optimiser, Phase, Sgd
-from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.optimisers import Gradient, Optimiser, Sgd
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 from fedrec.errors import SettingsError
-from fedrec.model.state import PrivateState
-from fedrec.section import UsedIf
-from fedrec.updates.settings import UpdateSettings
+from fedrec.section import Rule, UsedIf, only_if
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +99,53 @@ class PLGCSettings(WrapperSettings):
     """PLGC: a persistent item table of each user's own, mixed with the shared one."""
 
     base_defaults: ClassVar[Mapping[str, Any]] = _VISIT
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("weight", "mixing"),
+            lambda section: section.mixing or section.weight,
+            "{path}.mixing is false and {path}.weight 0, which leaves nothing of PLGC but a table "
+            "for each user. Set weight = 0.5, or {path}.name = {s.base.name!r}.",
+        ),
+        Rule(
+            ("base.batch_size", "weight"),
+            lambda section: not section.weight or section.made.batch_size > 1,
+            "{path}.base.batch_size is 1, but the regulariser compares a minibatch's items with "
+            "each other. Set batch_size = 2048, or {path}.weight = 0.",
+        ),
+        Rule(
+            ("base.personal_items",),
+            lambda section: getattr(section.base, "personal_items", True),
+            "{path}.base.personal_items is false, but users of plgc always score with their own "
+            "tables. Leave it out.",
+        ),
+        Rule(
+            ("base.name",),
+            lambda section: (
+                len(section.made.phases(section.made.initial_scalars)) == 1
+                and not any(isinstance(one, Gradient) for one in section.made.optimisers)
+            ),
+            "{path}.base.name is {s.base.name!r}, which sends gradients in place of rows or trains "
+            "in several phases: nobody has said what a table of each user's own would do there. "
+            "Set {path}.base.name to another algorithm.",
+        ),
+        Rule(
+            ("upload", "base.weight_decay"),
+            lambda section: not (section.sums_changes and section.made.decays_whole),
+            "{path}.base.weight_decay of {s.base.name} shrinks rows that a user does not touch, "
+            'which {path}.upload = "change" does not send. Set upload = "table", or '
+            "weight_decay = 0.",
+        ),
+        only_if(
+            lambda section: not section.made.added,
+            ("upload", "base.name"),
+            "users of {s.base.name} train and send the shared table itself; their own one stays",
+        ),
+        only_if(
+            lambda section: any(getattr(one, "factor", 0) == 1 for one in section.made.optimisers),
+            ("rate_factor", "base.name"),
+            "steps of {s.base.name} go by Adam or have a factor of their own",
+        ),
+    )
 
     name: Literal["plgc"] = Field(default="plgc", description="Which algorithm trains.")
     base: SerializeAsAny[AlgorithmSettings] = Field(
@@ -102,16 +166,11 @@ class PLGCSettings(WrapperSettings):
         description="What keeps both tables together: PLGC's own eRR, or what the paper compares "
         "it with.",
     )
-    weight: float = Field(
-        default=0.5,
-        ge=0,
-        le=1000,
-        description="Weight (beta) of the regulariser; 0 for mixing only.",
+    weight: Weight = Field(
+        default=0.5, description="Weight (beta) of the regulariser; 0 for mixing only."
     )
-    off_weight: Annotated[float, _used_by("err", "au")] = Field(
+    off_weight: Annotated[Weight, _used_by("err", "au")] = Field(
         default=0.01,
-        ge=0,
-        le=1000,
         description="Weight (gamma) of eRR's entries off the diagonal, or of AU's uniformity.",
     )
     projector: Annotated[bool, _used_by("err")] = Field(
@@ -119,16 +178,14 @@ class PLGCSettings(WrapperSettings):
         description="Whether eRR compares what a user's own projector and predictor make of the "
         "rows, and not the rows; the others always compare rows.",
     )
-    projector_rate: Annotated[float, _used_by("err", projector=(True,))] = Field(
-        default=0.1, gt=0, le=1000, description="Step size of projector and predictor."
+    projector_rate: Annotated[Rate, _used_by("err", projector=(True,))] = Field(
+        default=0.1, description="Step size of projector and predictor."
     )
     temperature: Annotated[float, _used_by("duorec")] = Field(
         default=0.2, gt=0, le=100, description="Temperature of DuoRec's cosines."
     )
-    rate_factor: float = Field(
+    rate_factor: Factor = Field(
         default=0.95,
-        gt=0,
-        le=1,
         description="What step sizes of SGD are multiplied with after every minibatch of a visit, "
         "unless the base has a factor of its own.",
     )
@@ -137,6 +194,11 @@ class PLGCSettings(WrapperSettings):
         description="What users contribute: how their table moved, which is enough where "
         "everybody takes part in every round, or how all of it differs from the shared one.",
     )
+
+    @property
+    def sums_changes(self) -> bool:
+        """Whether what is summed is how users' own tables moved, and not how they differ from G."""
+        return self.upload == "change" and not self.made.added
 
 
 class PLGC(Wrapper):
@@ -148,31 +210,26 @@ class PLGC(Wrapper):
 
     name: ClassVar[str] = "plgc"
     settings_type: ClassVar[type[AlgorithmSettings]] = PLGCSettings
+    about: ClassVar[About] = ABOUT["plgc"]
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
-        tables = _moved_rows(self.base)
+        moved = [each for each in self.base.parameters if each.name in self.base.moved]
+        tables = [each.name for each in moved if each.scope == "rows" and len(each.shape) == 1]
         if not tables:
             raise SettingsError(
                 f"{self.base.name} trains no shared item rows that a user could have its own of.",
                 remedy='Set algorithm.base.name = "fedmf", or another one that does.',
             )
-        added = self.base.added
-        self.own_tables = {
-            entry.name: added.get(entry.name, f"own_{entry.name}") for entry in tables
-        }
-        self._theirs = set(added.values())
-
-    # What there is.
+        self.own_tables = {name: self.base.added.get(name, f"own_{name}") for name in tables}
+        self._theirs = set(self.base.added.values())
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The base's, own tables that begin as shared ones, and the networks before eRR."""
         settings, mixed = self.settings, {own: name for name, own in self.own_tables.items()}
         found, added = [], []
-        for entry in self.base.parameters:
-            if entry.name == self.base.kept_scores:
-                continue
+        for entry in (each for each in self.base.parameters if each.name != self.base.kept_scores):
             if entry.name in mixed:
                 # A base's own private rows: the version is C's beginning, whatever theirs is.
                 entry = replace(entry, initial=Constant(), alike=False, copies=mixed[entry.name])
@@ -191,11 +248,9 @@ class PLGC(Wrapper):
 
     def _network(self, own: str, dim: int) -> list[Parameter]:
         """Return projector and predictor of a table, as torch would begin them."""
-        if not self.settings.weight or self.settings.regulariser != "err":
+        settings, usual = self.settings, Uniform(1.0 / math.sqrt(dim))
+        if not (settings.weight and settings.regulariser == "err" and settings.projector):
             return []
-        if not self.settings.projector:
-            return []
-        usual = Uniform(1.0 / math.sqrt(dim))
         return [
             Parameter(f"{own}_projector_first", "own", (dim, dim), usual),
             Parameter(f"{own}_norm_scale", "own", (dim,), Constant(1.0)),
@@ -220,99 +275,56 @@ class PLGC(Wrapper):
         """Own tables go on from round to round where they are mixed."""
         return _BEGUN if self.settings.mixing else ""
 
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return what users begin with, and the scores that it gives with the first version."""
+    def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Return the base's scores: a mixture of the first version with itself is the version."""
         import torch
 
-        begun = super().initial_private(user_keys)
-        if not len(user_keys):
-            return begun
-        tensors = dict(begun.tensors)
-        everything = np.arange(self.n_items)
-        start = self.base.start(self.base.initial_shared(), everything, 0, torch.device("cpu"))
-        own = {name: torch.from_numpy(values) for name, values in tensors.items()}
-        # Own tables are 0 here, and a mixture of the version with itself is the version.
-        tensors[_SCORES] = self.base.scores_of(len(user_keys), start, own).numpy()
-        return PrivateState(MappingProxyType(tensors))
+        version, everything = self.base.initial_shared(), np.arange(self.n_items)
+        start = self.base.start(version, everything, 0, torch.device("cpu"))
+        own = {name: torch.from_numpy(values) for name, values in private.items()}
+        return self.base.scores_of(len(private[_SCORES]), start, own).numpy()
 
-    # How it trains.
-
-    def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        """Return the base's, in which own tables move as the shared ones would."""
-        return tuple(
-            replace(phase, steps=tuple(tuple(map(self._moving, step)) for step in phase.steps))
-            for phase in self.base.phases(scalars)
-        )
-
-    def _moving(self, optimiser: Optimiser) -> Optimiser:
+    def moving(self, optimiser: Optimiser) -> Optimiser:
+        """Return one in which own tables move as the shared ones would."""
         if isinstance(optimiser, Gradient):
             raise TypeError("what is sent as a gradient has no steps that an own table could take")
-        rates = {}
-        for name, rate in optimiser.rates.items():
-            own = self.own_tables.get(name, name)
-            rates[name if own in self._theirs else own] = rate
-        for own in self.own_tables.values():
-            if own in rates:
-                names = [entry.name for entry in self._network(own, 1)]
-                rates |= dict.fromkeys(names, self.settings.projector_rate)
+        moved = {name: own for name, own in self.own_tables.items() if own not in self._theirs}
+        rates = {moved.get(name, name): rate for name, rate in optimiser.rates.items()}
+        for own in [own for own in self.own_tables.values() if own in rates]:
+            names = [entry.name for entry in self._network(own, 1)]
+            rates |= dict.fromkeys(names, self.settings.projector_rate)
         if isinstance(optimiser, Sgd) and optimiser.factor == 1.0:
             return replace(optimiser, rates=rates, factor=self.settings.rate_factor)
         return replace(optimiser, rates=rates)
 
     @property
-    def decays_untouched(self) -> bool:
-        """Whether rows of own tables change that their user does not touch."""
-        return any(
-            isinstance(optimiser, Sgd) and optimiser.whole
-            for phase in self.phases(self.initial_scalars)
-            for optimiser in phase.optimisers
-        )
-
-    @property
     def measured(self) -> tuple[str, ...]:
         """All mixed tables and users' own ones."""
-        if not self.settings.mixing:
-            return ()
-        return (*self.own_tables, *self.own_tables.values())
+        return (*self.own_tables, *self.own_tables.values()) if self.settings.mixing else ()
 
     def per_epoch(self, squares: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return each own table's share of the mixture."""
         return {
-            _share(own): squares[own] / (squares[own] + squares[name])
+            f"share_of_{own}": squares[own] / (squares[own] + squares[name])
             for name, own in self.own_tables.items()
         }
 
-    def mixed(self, v: Values) -> Values:
-        """Return what the base scores with, made once for a minibatch."""
+    def seen(self, v: Values) -> Values:
+        """Return what the base scores with, Q among it, made once for a minibatch."""
         known: Values | None = vars(v).get(_MIXED)
         if known is not None:
             return known
         import torch
 
-        seen = {}
+        tables = {}
         for name, own in self.own_tables.items():
-            rows, read = getattr(v, own), name
-            if own in self._theirs:
-                read = sum_name(name, own)
+            rows = getattr(v, own)
             if self.settings.mixing:
-                share = getattr(v, _share(own))[:, None, None]
+                share = getattr(v, f"share_of_{own}")[:, None, None]
                 rows = torch.lerp(getattr(v, name), rows, share)
-            seen[read] = rows
-        found = Values(vars(v) | seen, v.phase)
-        vars(v)[_MIXED] = found
+            tables[sum_name(name, own) if own in self._theirs else name] = rows
+        vars(v)[_MIXED] = found = Values(vars(v) | tables, v.phase)
         return found
-
-    def score(self, v: Values) -> torch.Tensor:
-        """Return the base's scores with Q."""
-        return self.base.score(self.mixed(v))
-
-    def loss(self, v: Values, batch: Batch) -> torch.Tensor:
-        """Return the base's loss with Q."""
-        return self.base.loss(self.mixed(v), batch)
-
-    def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
-        """Return the base's penalty with Q."""
-        return self.base.penalty(self.mixed(v), batch)
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the weighted regulariser, summed over tables, where a step moves any of them."""
@@ -328,25 +340,18 @@ class PLGC(Wrapper):
         return self.settings.weight * sum(terms[1:], terms[0]) if terms else 0.0
 
     def _regulariser(
-        self,
-        own: torch.Tensor,
-        version: torch.Tensor,
-        there: torch.Tensor,
-        network: list[torch.Tensor],
+        self, own: torch.Tensor, version: torch.Tensor, there: torch.Tensor, network: Any
     ) -> torch.Tensor:
-        from fedrec.algorithms import plgc_terms
-
         settings = self.settings
         if settings.regulariser == "au":
-            return plgc_terms.alignment_and_uniformity(own, version, there, settings.off_weight)
+            return alignment_and_uniformity(own, version, there, settings.off_weight)
         if settings.regulariser == "duorec":
-            return plgc_terms.contrast(own, version, there, settings.temperature)
+            return contrast(own, version, there, settings.temperature)
         if settings.regulariser == "feddecorr":
-            return plgc_terms.decorrelation(own, there)
+            return decorrelation(own, there)
         if network:
-            own = plgc_terms.features(own, there, *network)
-            version = plgc_terms.features(version, there, *network)
-        return plgc_terms.redundancy(own, version, there, settings.off_weight)
+            own, version = (features(rows, there, network) for rows in (own, version))
+        return redundancy(own, version, there, settings.off_weight)
 
     # Somebody new has no table of its own: Q is G. Nor has anybody rows that were not trained.
 
@@ -363,110 +368,33 @@ class PLGC(Wrapper):
         return self.base.preferences(serving, vector)
 
 
-def _share(own: str) -> str:
-    return f"share_of_{own}"
+def redundancy(
+    own: torch.Tensor, version: torch.Tensor, there: torch.Tensor, off: float
+) -> torch.Tensor:
+    """Return L_eRR (eq. 18 and 19): cosines H of the columns of both views are to be the identity.
+
+    (1/d) sum_i (1 - H_ii)^2 + (off/d) sum_{i != j} H_ij^2; columns are not centred.
+    """
+    from fedrec.tensor_products import user_product
+
+    own, version = own * there[:, :, None], version * there[:, :, None]
+    sizes = lengths(own, 1)[:, :, None] * lengths(version, 1)[:, None]
+    cosine = user_product(own.mT, version) / (sizes + 1e-8)
+    diagonal = cosine.diagonal(dim1=1, dim2=2)
+    squares = diagonal.square()
+    rest = cosine.square().sum((1, 2)) - squares.sum(1)
+    return of_two(((1.0 - diagonal).square().sum(1) + off * rest) / own.shape[2], there)
 
 
-def _moved_rows(base: TrainedAlgorithm) -> list[Parameter]:
-    """Return a base's shared item tables that some optimiser moves."""
-    rates = {
-        name
-        for phase in base.phases(base.initial_scalars)
-        for optimiser in phase.optimisers
-        for name in optimiser.rates
-    }
-    return [
-        entry
-        for entry in base.parameters
-        if entry.scope == "rows" and entry.name in rates and len(entry.shape) == 1
-    ]
+def features(
+    rows: torch.Tensor, there: torch.Tensor, network: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Return predictor(projector(rows)): linear, batch norm, ReLU, linear; linear with a bias.
 
+    Matrices are (n_users, dim, dim) and take rows from the left, vectors (n_users, dim).
+    """
+    from fedrec.tensor_products import user_product
 
-def _made(settings: PLGCSettings) -> PLGC:
-    """Return what follows from settings alone, of a catalogue of one item."""
-    shapes = Shapes(n_items=1, seed=0, update=UpdateSettings(structure="dense"), n_rounds=1)
-    return PLGC(settings, shapes)
-
-
-def _contradiction(settings: AlgorithmSettings) -> Problem | None:
-    assert isinstance(settings, PLGCSettings)
-    base = settings.base
-    if not settings.mixing and not settings.weight:
-        return (
-            ("algorithm.weight", "algorithm.mixing"),
-            "algorithm.mixing is false and algorithm.weight 0, which leaves nothing of PLGC but a "
-            f"table for each user. Set weight = 0.5, or algorithm.name = {base.name!r}.",
-        )
-    if settings.weight and getattr(base, "batch_size", 2) < 2:
-        return (
-            ("algorithm.base.batch_size", "algorithm.weight"),
-            "algorithm.base.batch_size is 1, but the regulariser compares a minibatch's items with "
-            "each other. Set batch_size = 2048, or algorithm.weight = 0.",
-        )
-    if not getattr(base, "personal_items", True):
-        return (
-            ("algorithm.base.personal_items",),
-            "algorithm.base.personal_items is false, but users of plgc always score with their own "
-            "tables. Leave it out.",
-        )
-    made = _made(settings)
-    phases = made.base.phases(made.base.initial_scalars)
-    gradients = any(isinstance(each, Gradient) for phase in phases for each in phase.optimisers)
-    if gradients or len(phases) > 1:
-        how = "sends gradients in place of rows" if gradients else "trains in several phases"
-        return (
-            ("algorithm.base.name",),
-            f"algorithm.base.name is {base.name!r}, which {how}: nobody has said what a table of "
-            "each user's own would do there. Set algorithm.base.name to another algorithm.",
-        )
-    if settings.upload == "change" and not made._theirs and made.decays_untouched:
-        return (
-            ("algorithm.upload", "algorithm.base.weight_decay"),
-            f"algorithm.base.weight_decay of {base.name} shrinks rows that a user does not touch, "
-            'which algorithm.upload = "change" does not send. Set upload = "table", or '
-            "weight_decay = 0.",
-        )
-    if settings.upload == "table" and made._theirs:
-        return (
-            ("algorithm.upload", "algorithm.base.name"),
-            f'algorithm.upload is "table", but users of {base.name} train and send the shared '
-            "table itself; their own one stays. Leave it out.",
-        )
-    optimisers = [each for phase in phases for each in phase.optimisers]
-    by_factor = any(isinstance(each, Sgd) and each.factor == 1.0 for each in optimisers)
-    if settings.rate_factor != PLGCSettings.model_fields["rate_factor"].default and not by_factor:
-        return (
-            ("algorithm.rate_factor", "algorithm.base.name"),
-            f"algorithm.rate_factor is set, but steps of {base.name} go by Adam or have a factor "
-            "of their own. Leave it out.",
-        )
-    return Wrapper.contradiction_of_base(settings)
-
-
-def _needs_everybody(settings: AlgorithmSettings) -> str:
-    """Changes add up to the mean of tables only where nobody is left out."""
-    assert isinstance(settings, PLGCSettings)
-    if not settings.mixing or settings.upload == "table" or _made(settings)._theirs:
-        return ""
-    return (
-        'with algorithm.upload = "change" the mean of all tables (else set upload = "table") is '
-        "kept by adding up every round's changes"
-    )
-
-
-def _warnings(at: Circumstances) -> list[str]:
-    assert isinstance(at.settings, PLGCSettings)
-    return Wrapper.warnings_of_base(at)
-
-
-PLGC.about = About(
-    summary="an item table of each user's own, mixed with the shared one",
-    combination_reason="plgc sends tables that users keep, and nobody has asked what a round's low "
-    "rank or a choice of entries would make of them.",
-    contradiction=_contradiction,
-    warnings=_warnings,
-    needs_everybody=_needs_everybody,
-    not_under_noise="own tables are weighed by users' numbers of training items, of which noise "
-    "and one fixed divisor would leave nothing",
-    divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",
-)
+    first, scale, shift, second, predictor, bias = network
+    units = normalised(user_product(rows, first), there) * scale[:, None] + shift[:, None]
+    return user_product(user_product(units.relu(), second), predictor) + bias[:, None]

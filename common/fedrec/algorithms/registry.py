@@ -12,8 +12,8 @@ from dataclasses import fields
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 
-from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import Algorithm
+from fedrec.algorithms.declarations import About
 from fedrec.errors import SettingsError
 
 ENTRY_POINTS = "fedrec.algorithms"

@@ -46,29 +46,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedrec.algorithms.about import About
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     GRADES,
     HOLDERS,
     MEASURED,
+    About,
     AlgorithmSettings,
     Constant,
     Parameter,
     Shapes,
     UpdateTensor,
-)
-from fedrec.algorithms.sketch_settings import (
-    Candidate,
-    SketchSettings,
-    sketch_warnings,
-    ways_of,
 )
 from fedrec.algorithms.sketched_weights import (
     SketchedWeights,
@@ -86,7 +83,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
 
-
 _FRACTION_BITS = 18
 _GAIN_BITS = 20
 """As of the metrics: a user's gain is at most 1."""
@@ -96,6 +92,60 @@ _DRAWN_LENGTHS = 2.0
 """Of sqrt(k), the length of a history of length 1 along k drawn directions: what fits the clip."""
 _VALUES_AT_ONCE = 1 << 20
 _UNCHOSEN = -1.0
+_LAMBDAS = (30.0, 100.0, 300.0, 1000.0, 3000.0)
+"""What is graded besides the setting."""
+
+
+class SketchSettings(AlgorithmSettings):
+    """sketch: an item-item model from two sums, each of dim values for an item."""
+
+    name: Literal["sketch"] = Field(default="sketch", description="Which algorithm trains.")
+    dim: int = Field(
+        default=128,
+        ge=1,
+        le=4096,
+        description="Directions (k) that co-occurrences are summed along; more are a better model, "
+        "more bytes, and more that the sums tell.",
+    )
+    sums: int = Field(
+        default=2,
+        ge=1,
+        le=8,
+        description="Training rounds that sum; a third changes little, one alone is worth less. "
+        "The round after them grades candidates on validation, where rounds.total has one.",
+    )
+    regularisation: float = Field(
+        default=300.0,
+        gt=0,
+        le=1e9,
+        description="L2 coefficient (lambda) of the item-item weights; larger data wants more. "
+        "Where candidates are graded it is one of them.",
+    )
+    form: Literal["plain", "diag"] = Field(
+        default="diag",
+        description='Whether the counts complete the diagonal of what is summed ("diag"), or '
+        'lambda stands there alone ("plain"). Where candidates are graded it is one of them.',
+    )
+    longest_history: int = Field(
+        default=4096,
+        ge=1,
+        le=1 << 20,
+        description="Items of a history that surely fit the public range; of longer ones values "
+        "may be clipped, which is counted.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A way to make a model of the sums.
+
+    Attributes:
+        dim: directions that count, the first ones.
+    """
+
+    dim: int
+    regularisation: float
+    form: Literal["plain", "diag"]
 
 
 class Sketch(Algorithm):
@@ -103,6 +153,7 @@ class Sketch(Algorithm):
 
     name: ClassVar[str] = "sketch"
     settings_type: ClassVar[type[AlgorithmSettings]] = SketchSettings
+    about: ClassVar[About] = ABOUT["sketch"]
 
     settings: SketchSettings
 
@@ -187,7 +238,18 @@ class Sketch(Algorithm):
     @property
     def ways(self) -> tuple[Candidate, ...]:
         """What is graded: first the settings themselves, which win where nothing is better."""
-        return ways_of(self.settings)
+        own = self.settings
+        first = Candidate(dim=own.dim, regularisation=own.regularisation, form=own.form)
+        forms: tuple[Literal["plain", "diag"], ...] = ("plain", "diag")
+        found = {
+            Candidate(dim=dim, regularisation=value, form=form): None
+            for dim in (own.dim, own.dim // 2, own.dim // 4)
+            if dim
+            for value in _LAMBDAS
+            for form in forms
+        }
+        found.pop(first, None)
+        return (first, *found)
 
     def chosen(self, shared: SharedState) -> Candidate:
         """Return what makes a version's model."""
@@ -413,32 +475,3 @@ class Sketch(Algorithm):
             item_users=counts.astype(np.float64),
             summed=shared.kept["summed"] + 1.0,
         )
-
-
-Sketch.about = About(
-    summary="an item-item model from two sums, which users need no state for",
-    protocols=("full", "sampled"),
-    combination_reason="sketch sums co-occurrences along its own directions, which have no other "
-    "low-rank form and cannot be compressed, and no negatives are drawn that could leave held-out "
-    "items out.",
-    warnings=sketch_warnings,
-    clips=False,
-    range_instead="their range follows from algorithm.longest_history",
-    not_under_noise="",
-    needs_everybody="every round of sketch adds another sum over the same users, all of them",
-    exact=True,
-    exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
-    "zero; of a client with one user that is the user's complete history",
-    exposed_to_members="the sketch of the complete history of every user who is the only one to "
-    "hold an item: the sum of that item's row is about that user alone",
-    divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
-    "number of clients, so that all sums are over the same users.",
-    shortfall="algorithm.dim and federation.minimum_item_users",
-    starter={"update.structure": "dense", "rounds.total": 3},
-    grid=tuple(
-        {"algorithm.regularisation": value, "algorithm.form": form}
-        for value in ("30", "100", "300", "1000")
-        for form in ("plain", "diag")
-    ),
-    audit="sketches",
-)

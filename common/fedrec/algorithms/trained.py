@@ -24,7 +24,7 @@ from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import HOLDERS, TRAINED, AlgorithmSettings, UpdateTensor
 from fedrec.algorithms.folding import fold_in_vector
-from fedrec.algorithms.optimisers import Phase
+from fedrec.algorithms.optimisers import Optimiser, Phase, Sgd
 from fedrec.errors import SettingsError
 from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
 
@@ -77,6 +77,22 @@ class TrainedAlgorithm(Algorithm):
         Args:
             scalars: the shared scalars of the version that the round starts from.
         """
+
+    @property
+    def optimisers(self) -> tuple[Optimiser, ...]:
+        """Those of all phases of a first round."""
+        phases = self.phases(self.initial_scalars)
+        return tuple(optimiser for phase in phases for optimiser in phase.optimisers)
+
+    @property
+    def moved(self) -> set[str]:
+        """Names of the parameters that they move."""
+        return {name for optimiser in self.optimisers for name in optimiser.rates}
+
+    @property
+    def decays_whole(self) -> bool:
+        """Whether rows change that a user does not touch."""
+        return any(isinstance(each, Sgd) and each.whole for each in self.optimisers)
 
     @abstractmethod
     def score(self, v: Values) -> torch.Tensor:
@@ -213,12 +229,7 @@ class TrainedAlgorithm(Algorithm):
     @property
     def sent_from(self) -> dict[str, str]:
         """By shared tensor that users contribute to: which parameter's change it is."""
-        moved = {
-            name
-            for phase in self.phases(self.initial_scalars)
-            for optimiser in phase.optimisers
-            for name in optimiser.rates
-        }
+        moved = self.moved
         copied = {
             entry.copies: entry.name
             for entry in self.parameters

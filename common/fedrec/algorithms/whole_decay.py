@@ -75,13 +75,9 @@ def most_steps(algorithm: TrainedAlgorithm) -> int:
 
     Nobody has more than the whole catalogue, and its negatives.
     """
-    phases = algorithm.phases(algorithm.initial_scalars)
-    if not any(
-        isinstance(optimiser, Sgd) and optimiser.whole
-        for phase in phases
-        for optimiser in phase.optimisers
-    ):
+    if not algorithm.decays_whole:
         return 0
+    phases = algorithm.phases(algorithm.initial_scalars)
     n_samples = algorithm.n_items * (1 + algorithm.negatives_per_positive)
     return -(-n_samples // algorithm.batch_size) * sum(phase.epochs for phase in phases)
 

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
-from fedrec.algorithms.about import Circumstances, Problem
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UploadNoise
-from fedrec.algorithms.optimisers import Phase
+from fedrec.algorithms.optimisers import Optimiser, Phase
 from fedrec.algorithms.registry import ALGORITHMS
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
+from fedrec.updates.settings import UpdateSettings
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,12 @@ class WrapperSettings(AlgorithmSettings):
         description="The algorithm inside, a table of its settings with its name, as in "
         '[algorithm.base] name = "...".'
     )
+
+    @property
+    def made(self) -> TrainedAlgorithm:
+        """The base of a catalogue of one item: what follows from settings alone."""
+        update = UpdateSettings(structure="dense")
+        return base_of(self, Shapes(n_items=1, seed=0, update=update, n_rounds=1))
 
     @field_validator("base", mode="before")
     @classmethod
@@ -65,6 +71,21 @@ class WrapperSettings(AlgorithmSettings):
             raise ValueError(f"{name} cannot be made of this: {wrong}.") from None
 
 
+def base_of(settings: WrapperSettings, shapes: Shapes) -> TrainedAlgorithm:
+    """Return the algorithm inside.
+
+    Raises:
+        SettingsError: when it is none that could be wrapped.
+    """
+    base = ALGORITHMS[settings.base.name](settings.base, shapes)
+    if not isinstance(base, TrainedAlgorithm):
+        raise SettingsError(
+            f"algorithm.base.name is {settings.base.name!r}, which has no loss to wrap.",
+            remedy="Name an algorithm that trains on minibatches.",
+        )
+    return base
+
+
 class Wrapper(TrainedAlgorithm):
     """An algorithm that passes on to its base what it does not change.
 
@@ -76,32 +97,9 @@ class Wrapper(TrainedAlgorithm):
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         assert isinstance(settings, WrapperSettings)
-        base = ALGORITHMS[settings.base.name](settings.base, shapes)
-        if not isinstance(base, TrainedAlgorithm):
-            raise SettingsError(
-                f"algorithm.base.name is {settings.base.name!r}, which has no loss to wrap.",
-                remedy="Name an algorithm that trains on minibatches.",
-            )
-        self.base: TrainedAlgorithm = base
+        self.base = base_of(settings, shapes)
         super().__init__(settings, shapes)
-        self.negatives_per_positive = base.negatives_per_positive
-
-    @staticmethod
-    def contradiction_of_base(settings: WrapperSettings) -> Problem | None:
-        """Return what is wrong with the base's settings among each other, under their own keys."""
-        problem = ALGORITHMS[settings.base.name].about.contradiction(settings.base)
-        if problem is None:
-            return None
-        keys, sentence = problem
-        inside = tuple(key.replace("algorithm.", "algorithm.base.") for key in keys)
-        return inside, sentence.replace("algorithm.", "algorithm.base.")
-
-    @staticmethod
-    def warnings_of_base(at: Circumstances) -> list[str]:
-        """Return what somebody who chooses the base's settings should know."""
-        assert isinstance(at.settings, WrapperSettings)
-        base = at.settings.base
-        return ALGORITHMS[base.name].about.warnings(replace(at, settings=base))
+        self.negatives_per_positive = self.base.negatives_per_positive
 
     @property
     def batch_size(self) -> int:
@@ -115,19 +113,30 @@ class Wrapper(TrainedAlgorithm):
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return the base's phases."""
-        return self.base.phases(scalars)
+        return tuple(
+            replace(phase, steps=tuple(tuple(map(self.moving, step)) for step in phase.steps))
+            for phase in self.base.phases(scalars)
+        )
+
+    def moving(self, optimiser: Optimiser) -> Optimiser:
+        """Return what stands for an optimiser of the base: by default itself."""
+        return optimiser
+
+    def seen(self, v: Values) -> Values:
+        """Return what the base scores with: by default the same values."""
+        return v
 
     def score(self, v: Values) -> torch.Tensor:
         """Return the base's scores."""
-        return self.base.score(v)
+        return self.base.score(self.seen(v))
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
         """Return the base's loss."""
-        return self.base.loss(v, batch)
+        return self.base.loss(self.seen(v), batch)
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the base's penalty."""
-        return self.base.penalty(v, batch)
+        return self.base.penalty(self.seen(v), batch)
 
     @property
     def upload_noise(self) -> UploadNoise | None:

@@ -14,10 +14,8 @@ from fedrec.plan.privacy import privacy_problems
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.settings import FEWEST_SUMMANDS
-from fedrec.section import Section, as_toml
+from fedrec.section import Problem, Section, as_toml
 from fedrec.updates import UPDATES
-
-Problem = tuple[tuple[str, ...], str]
 
 
 def index_problems(plan: Plan) -> Iterator[Problem]:
@@ -56,7 +54,6 @@ def index_problems(plan: Plan) -> Iterator[Problem]:
         )
 
 
-NEGATIVES_RANKED = 99
 _CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation.protocol")
 
 
@@ -140,12 +137,6 @@ def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conf
     )
 
 
-def _algorithm(plan: Plan) -> Iterator[Conflict]:
-    problem = about_algorithm(plan).contradiction(plan.algorithm)
-    if problem:
-        yield Conflict(keys=problem[0], sentence=problem[1])
-
-
 def _rank(plan: Plan) -> Iterator[Conflict]:
     """Refuse ranks that the length of the vectors does not allow."""
     dim = getattr(plan.algorithm, "dim", None)
@@ -192,21 +183,11 @@ def _everybody(plan: Plan) -> Iterator[Conflict]:
             )
 
 
-def _sampling(plan: Plan) -> Iterator[Conflict]:
-    """Refuse a fixed number of users where it would be all of them."""
-    if plan.rounds.user_sampling == "count" and plan.rounds.user_fraction == 1:
-        yield Conflict(
-            keys=("rounds.user_sampling", "rounds.user_fraction"),
-            sentence='rounds.user_sampling is "count", but rounds.user_fraction is 1, so that '
-            "all users take part. Lower rounds.user_fraction, or leave rounds.user_sampling out.",
-        )
-
-
-def _unused(plan: Plan) -> Iterator[Conflict]:
-    """Refuse settings that have no say beside the others: they would be ignored."""
+def _sections(plan: Plan) -> Iterator[Conflict]:
+    """Refuse what the sections declare of themselves: contradictions, settings without a say."""
     for name in type(plan).model_fields:
         section = getattr(plan, name)
-        for keys, sentence in section.without_use(name) if isinstance(section, Section) else ():
+        for keys, sentence in section.problems(name) if isinstance(section, Section) else ():
             yield Conflict(keys=keys, sentence=sentence)
 
 
@@ -220,8 +201,7 @@ def _unclipped(plan: Plan) -> Iterator[Conflict]:
     if about_algorithm(plan).clips:
         return
     for name in ("clip", "fraction_bits"):
-        default = type(plan.update).model_fields[name].default
-        if getattr(plan.update, name) != default:
+        if not plan.update.is_default(name):
             yield Conflict(
                 keys=(f"update.{name}", "algorithm.name"),
                 sentence=f"update.{name} is set, but has no say in what {plan.algorithm.name} "
@@ -271,8 +251,7 @@ def _protection_settings(plan: Plan) -> Iterator[Conflict]:
     every = [key for kind in PROTECTIONS.values() for key in kind.own_settings]
     for key in dict.fromkeys(every):
         section, name = key.split(".")
-        part = getattr(plan, section)
-        if key in own or getattr(part, name) == type(part).model_fields[name].default:
+        if key in own or getattr(plan, section).is_default(name):
             continue
         having = [name for name, kind in PROTECTIONS.items() if key in kind.own_settings]
         yield Conflict(
@@ -311,15 +290,7 @@ def _sizes(plan: Plan) -> Iterator[Conflict]:
 
 def _clients(plan: Plan) -> Iterator[Conflict]:
     rounds = plan.rounds
-    asked = rounds.clients_per_round
     yield from _asked(plan)
-    if asked and asked < rounds.minimum_clients:
-        yield Conflict(
-            keys=("rounds.clients_per_round", "rounds.minimum_clients"),
-            sentence=f"rounds.clients_per_round is {asked}, but rounds.minimum_clients is "
-            f"{rounds.minimum_clients}, so that every round would be abandoned. Set "
-            f"rounds.clients_per_round = {rounds.minimum_clients} or more, or 0 to ask everybody.",
-        )
     yield from _unopened(plan)
     key = "cells_per_round" if plan.has_cells else "clients_per_round"
     if rounds.over_provision > 1 and not getattr(rounds, key):
@@ -366,28 +337,16 @@ def _unopened(plan: Plan) -> Iterator[Conflict]:
         )
 
 
-def _protocol(plan: Plan) -> Iterator[Conflict]:
-    protocol, at = plan.evaluation.protocol, plan.evaluation.at
-    if protocol != "full" and at > NEGATIVES_RANKED:
-        yield Conflict(
-            keys=("evaluation.at", "evaluation.protocol"),
-            sentence=f"evaluation.at is {at}, but the protocol {protocol} ranks the held-out item "
-            f"among {NEGATIVES_RANKED} others, so that it is always found. Set evaluation.at = "
-            f'{NEGATIVES_RANKED} or less, or evaluation.protocol = "full".',
-        )
-
-
 def _privacy(plan: Plan) -> Iterator[Conflict]:
     for keys, sentence in privacy_problems(plan):
         yield Conflict(keys=keys, sentence=sentence)
 
 
 _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
-    _algorithm,
     _rank,
     _needs,
     _everybody,
-    _unused,
+    _sections,
     _indices,
     _unclipped,
     _preset,
@@ -396,9 +355,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _key_holder,
     _sizes,
     _clients,
-    _protocol,
     _privacy,
-    _sampling,
 )
 
 

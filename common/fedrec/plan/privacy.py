@@ -15,8 +15,8 @@ from fedrec.privacy import Mechanism
 from fedrec.privacy.noise import FEWEST_STEPS
 from fedrec.protection import PROTECTIONS
 from fedrec.protection.asked_round import Price
+from fedrec.section import Problem
 
-Problem = tuple[tuple[str, ...], str]
 _COUNTS = "users"
 
 

@@ -8,14 +8,14 @@ Its sections are `federation`, `algorithm`, `update`, `training`, `protection`, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
 from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, AlgorithmSettings
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.protection import PROTECTIONS, Protection, ProtectionSettings
-from fedrec.section import InWords, Section, UsedIf
+from fedrec.section import InWords, Rule, Section, UsedIf, at_least
 from fedrec.updates.settings import UpdateSettings
 
 
@@ -142,6 +142,16 @@ class TrainingSettings(Section):
 class EvaluationSettings(Section):
     """How the model is measured; clients measure, only sums leave them."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("at", "protocol"),
+            lambda section: section.protocol == "full" or section.at <= 99,
+            "{path}.at is {s.at}, but the protocol {s.protocol} ranks the held-out item among 99 "
+            "others, so that it is always found. Set {path}.at = 99 or less, or {path}.protocol = "
+            '"full".',
+        ),
+    )
+
     protocol: Literal["full", "sampled", "paper"] = Field(
         default="full",
         description="full ranks all items; sampled ranks 99 negatives; paper is the published "
@@ -155,6 +165,21 @@ class EvaluationSettings(Section):
 
 class RoundSettings(Section):
     """How rounds are run."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        at_least(
+            "clients_per_round",
+            "minimum_clients",
+            ", so that every round would be abandoned",
+            "or 0 to ask everybody",
+        ),
+        Rule(
+            ("user_sampling", "user_fraction"),
+            lambda section: section.user_sampling != "count" or section.user_fraction < 1,
+            '{path}.user_sampling is "count", but {path}.user_fraction is 1, so that all users '
+            "take part. Lower {path}.user_fraction, or leave {path}.user_sampling out.",
+        ),
+    )
 
     total: int = Field(default=100, ge=1, le=1_000_000, description="Training rounds to publish.")
     minimum_clients: int = Field(

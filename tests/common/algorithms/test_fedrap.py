@@ -12,7 +12,7 @@ import torch
 from plan_check import check_plan
 
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
-from fedrec.algorithms.fedrap import accounted_epsilon
+from fedrec.algorithms.about import accounted_epsilon
 from fedrec.algorithms.whole_decay import coordinates, shrinking
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conformance.hand_made import HandMade
 
-from fedrec.algorithms.pfedclr import nominal_epsilon
+from fedrec.algorithms.about import nominal_epsilon
 from fedrec.data import generate, leave_one_out
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState

@@ -8,14 +8,15 @@ import torch
 from plan_check import check_plan
 from pydantic import ValidationError
 
-from fedrec.algorithms.batch import Batch, Values
-from fedrec.algorithms.plgc_terms import (
+from fedrec.algorithms.batch import (
+    Batch,
+    Values,
     alignment_and_uniformity,
     contrast,
     decorrelation,
     normalised,
-    redundancy,
 )
+from fedrec.algorithms.plgc import redundancy
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
@@ -50,7 +51,7 @@ def test_the_mixture_of_the_specification():
     shares = algorithm.per_epoch(squares)
     assert float(shares["share_of_own_item_embedding"]) == pytest.approx(0.571429, abs=1e-6)
     v = Values({"own_item_embedding": C, "item_embedding": G, **shares})
-    mixed = algorithm.mixed(v).item_embedding[0]
+    mixed = algorithm.seen(v).item_embedding[0]
     assert mixed[0].tolist() == pytest.approx([1.0, 0.428571], abs=1e-6)
     assert mixed[2].tolist() == pytest.approx([0.571429, 0.571429], abs=1e-6)
     # The base reads its own names; nothing else of v is touched.

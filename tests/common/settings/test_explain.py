@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from typing import get_args
+from typing import Annotated, ClassVar, get_args
 
 import pytest
 from pydantic.fields import FieldInfo
 
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import section_types
-from fedrec.section import UsedIf, as_toml
+from fedrec.section import Rule, Section, UsedIf, as_toml, at_least, at_most, only_if
 from fedrec.settings.explain import (
     all_settings,
     explain,
@@ -79,6 +79,67 @@ def test_conditions_are_about_settings_and_values_that_there_are() -> None:
                 assert all(value in _values(model.model_fields[name]) for value in values), name
             assert {*one.above_zero} <= {*model.model_fields}, (section, one)
     assert conditions > 20
+
+
+def test_rules_are_about_settings_that_there_are_and_have_their_words() -> None:
+    rules = 0
+    for section, _, model in section_types(Settings):
+        for rule in model.rules:
+            rules += 1
+            for name in rule.names:
+                assert name.partition(".")[0] in model.model_fields, (section, name)
+            assert rule.holds(model()), (section, rule)
+            assert section in rule.sentence.format(path=section, s=model())
+    assert rules > 10
+
+
+class Ranked(Section):
+    rules: ClassVar[tuple[Rule, ...]] = (
+        at_most("rank", "dim", ": no", "or {path}.full = true"),
+        at_least("asked", "fewest", ": too few", "or 0"),
+        only_if(lambda section: section.dim > 1, ("turned", "dim"), "a number has no direction"),
+    )
+
+    full: bool = False
+    rank: Annotated[int, UsedIf({"full": (False,)})] = 2
+    dim: int = 4
+    asked: int = 0
+    fewest: int = 3
+    turned: bool = False
+
+
+class Around(Section):
+    inner: Ranked = Ranked()
+
+
+@pytest.mark.parametrize(
+    ("values", "sentences"),
+    [
+        ({}, []),
+        ({"rank": 4, "asked": 3, "turned": True}, []),
+        (
+            {"rank": 5},
+            ["x.rank is 5, but x.dim is 4: no. Set x.rank = 4 or less, or x.full = true."],
+        ),
+        (
+            {"asked": 2},
+            ["x.asked is 2, but x.fewest is 3: too few. Set x.asked = 3 or more, or 0."],
+        ),
+        (
+            {"dim": 1, "full": True, "turned": True},
+            ["x.turned is set, but a number has no direction. Leave it out."],
+        ),
+        ({"dim": 1, "full": True}, []),
+    ],
+)
+def test_relations_are_told_where_they_are_broken(
+    values: dict[str, object], sentences: list[str]
+) -> None:
+    section = Ranked.model_validate(values)
+    assert [sentence for _, sentence in section.problems("x")] == sentences
+    inside = [keys for keys, _ in Around(inner=section).problems("y")]
+    assert all(key.startswith("y.inner.") for keys in inside for key in keys)
+    assert len(inside) == len(sentences)
 
 
 def _values(field: FieldInfo) -> tuple[object, ...]:

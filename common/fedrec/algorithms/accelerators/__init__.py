@@ -8,33 +8,68 @@ just now or comes from the cache. What all of them share is in `compiled`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from fedrec.algorithms.accelerators.accelerator import Accelerator
-from fedrec.algorithms.algorithm import Algorithm
+from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.wrapper import Wrapper
 
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.cohort import Chunk
+    from fedrec.algorithms.grid import RoundSums
+
 __all__ = ["ACCELERATORS", "Accelerator", "accelerator_for"]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """A compiled kernel that trains users as an algorithm says, on a processor.
+
+    Attributes:
+        version: counted up whenever it gives other bits.
+        serves: whether it does what an algorithm's settings ask for.
+    """
+
+    version: int
+    serves: Callable[[TrainedAlgorithm], bool]
+
+    def fit(
+        self,
+        algorithm: TrainedAlgorithm,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+        *,
+        threads: int,
+    ) -> ChunkResult:
+        """Train a chunk of users, on so many threads, and add their rounded changes to `sums`.
+
+        The file of the algorithm's name is imported when it is first used; its `fit` does it.
+
+        Args:
+            private: the users' private tensors, first axis n_users; they may be written into.
+        """
+        result: ChunkResult = import_module(f"{__name__}.{algorithm.name}").fit(
+            algorithm, chunk, start, private, sums, threads=threads
+        )
+        return result
+
+
 ACCELERATORS: Mapping[str, Accelerator] = {
-    "fedmf": Accelerator(
-        module="fedrec.algorithms.accelerators.fedmf",
-        version=1,
-        serves=lambda algorithm: not algorithm.compresses_users,
-    ),
+    "fedmf": Accelerator(version=1, serves=lambda algorithm: not algorithm.compresses_users),
     "pfedrec": Accelerator(
-        module="fedrec.algorithms.accelerators.pfedrec",
-        version=1,
-        serves=lambda algorithm: algorithm.update.structure == "dense",
+        version=1, serves=lambda algorithm: algorithm.update.structure == "dense"
     ),
     "fedncf": Accelerator(
-        module="fedrec.algorithms.accelerators.fedncf",
-        version=1,
-        serves=lambda algorithm: getattr(algorithm.settings, "optimiser", "") == "sgd",
+        version=1, serves=lambda algorithm: getattr(algorithm.settings, "optimiser", "") == "sgd"
     ),
     "fedrap": Accelerator(
-        module="fedrec.algorithms.accelerators.fedrap",
         version=1,
         serves=lambda algorithm: (
             algorithm.update.structure == "dense"
@@ -42,7 +77,6 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         ),
     ),
     "plgc": Accelerator(
-        module="fedrec.algorithms.accelerators.plgc",
         version=1,
         serves=lambda algorithm: (
             isinstance(algorithm, Wrapper)

@@ -210,8 +210,6 @@ def test_whether_one_trains_follows_from_the_plan_and_is_in_its_fingerprint():
 
 def test_a_new_version_gives_a_plan_another_fingerprint(monkeypatch):
     before = plan_fingerprint(plan_of("pfedrec"))
-    newer = ACCELERATORS["pfedrec"].__class__(
-        module=ACCELERATORS["pfedrec"].module, version=99, serves=lambda algorithm: True
-    )
+    newer = ACCELERATORS["pfedrec"].__class__(version=99, serves=lambda algorithm: True)
     monkeypatch.setitem(ACCELERATORS, "pfedrec", newer)
     assert plan_fingerprint(plan_of("pfedrec")) != before
