@@ -36,7 +36,7 @@ from fedrec_server.rounds.collecting import is_counted
 from fedrec_server.rounds.events import Tick, Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
-from fedrec_server.uploads.round_collection import RunningSum
+from fedrec_server.uploads.round_sum import RunningSum
 
 N_UPDATES = 8
 PAPER_DEGREE, PAPER_BITS, PAPER_SCALE = 16384, [60, 40, 40, 60], 2.0**40

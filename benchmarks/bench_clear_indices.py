@@ -36,7 +36,7 @@ from fedrec.data.source import read_source
 from fedrec.follower.events import ClientEvent
 from fedrec.plan.price import price
 from fedrec.plan.schema import Plan
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader

@@ -22,7 +22,7 @@ from measuring import describe_machine, interleaved, summary
 from served_folder import ServedFolder
 
 from fedrec.data.source import read_source
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec_client.recommending import Wanted, export_recommendations, own_recommender
 
 N_ITEMS, N_USERS, PER_USER = 3706, 6040, 165

@@ -38,8 +38,8 @@ from flower_deployed import FLOWER, flower_environment, flower_rounds
 from measuring import describe_machine, summary
 from untrained_rounds import untrained_rounds
 
-from fedrec.plan.rows import ROW_STEP
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec_lab.demo.workspace import load_data, provisioned
 
 SHAPES = {0.75: (23 * ROW_STEP, 31), 5.3: (80 * ROW_STEP, 64), 18.6: (280 * ROW_STEP, 64)}

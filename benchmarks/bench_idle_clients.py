@@ -35,7 +35,7 @@ from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_issuer
 from fedrec.plan.layout import Layout, protection_of
-from fedrec.plan.rows import ROW_STEP
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunk_parts import chunk_to_part
 from fedrec.wire.chunks import chunks

@@ -29,8 +29,8 @@ from small_federation import federation
 from uploader import Uploader
 
 from fedrec.errors import FedrecError
-from fedrec.plan.rows import ROW_STEP
-from fedrec.settings.loading import load_settings
+from fedrec.plan.travelling_rows import ROW_STEP
+from fedrec.settings.validation import load_settings
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec_lab.demo.parties import Processes
 

@@ -31,7 +31,7 @@ import numpy as np
 from measuring import describe_machine, summary
 from served_folder import ServedFolder
 
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec_client.recommending import own_recommender
 
 N_ITEMS, N_USERS, PER_USER = 3706, 6040, 165

@@ -28,7 +28,7 @@ from uploader import Uploader
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_issuer
-from fedrec.plan.rows import ROW_STEP
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.demo.parties import Processes
 

@@ -34,7 +34,7 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.plan.layout import Layout, protection_of
-from fedrec.plan.rows import ROW_STEP
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.wire.chunks import chunks
 from fedrec.wire.grpc_calls import open_channel
 from fedrec.wire.grpc_link import GrpcLink

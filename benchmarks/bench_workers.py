@@ -25,8 +25,8 @@ from per_client_loop import ml_100k, plan_of
 
 from fedrec.data.splits import UserSplit
 from fedrec.plan.schema import Plan
-from fedrec.training.engines.engine import Executor, SerialExecutor
-from fedrec.training.engines.processes import ProcessExecutor
+from fedrec.training.executors.executor import Executor, SerialExecutor
+from fedrec.training.executors.processes import ProcessExecutor
 from fedrec.training.learner import Contribution, Learner
 
 ALGORITHMS: dict[str, tuple[dict[str, object], dict[str, object]]] = {

@@ -36,9 +36,9 @@ from fedrec.data.splits import UserSplit
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.plan.schema import Plan, TrainingSettings
-from fedrec.training.engines.choosing import Workers
-from fedrec.training.engines.engine import Executor
-from fedrec.training.engines.processes import ProcessExecutor
+from fedrec.training.executors.choosing import Workers
+from fedrec.training.executors.executor import Executor
+from fedrec.training.executors.processes import ProcessExecutor
 from fedrec.training.learner import Learner
 
 

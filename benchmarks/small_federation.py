@@ -168,7 +168,7 @@ def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> N
         SystemExit: when the run is over and a sum was not that of all clients' vectors.
     """
     from fedrec.model.state import PrivateState
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.training.learner import Contribution, Learner
     from fedrec_client.app import ClientApp
 

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fedrec.identity.certificates import Credentials
 from fedrec.listening import reached_from_here, written_address
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec.wire.grpc_calls import open_channel
 
 TIMEOUT_SECONDS = 5.0

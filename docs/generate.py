@@ -27,7 +27,7 @@ from fedrec import errors
 from fedrec.cli.main import VERBS, app
 from fedrec.cli.terminal import EXIT_CODES
 from fedrec.plan.agreement import always_compared
-from fedrec.settings.loading import PATHS
+from fedrec.settings.validation import PATHS
 
 REFERENCE = Path(__file__).parent / "reference"
 PACKAGES = {

@@ -24,8 +24,8 @@ from fedrec.cli.flags import (
 from fedrec.cli.recommend import print_recommended
 from fedrec.cli.terminal import INTERRUPTED, AsJson, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
-from fedrec_client.serve.command import EPILOG as SERVE_EPILOG
-from fedrec_client.serve.command import serve
+from fedrec_client.serve.cli import EPILOG as SERVE_EPILOG
+from fedrec_client.serve.cli import serve
 
 if TYPE_CHECKING:
     from fedrec.follower.events import ClientEvent
@@ -103,7 +103,7 @@ def run(
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.plan.layout import protection_modules, training_modules
     from fedrec.privacy import BUDGET_SPENT
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_client.app import ClientApp
     from fedrec_client.metrics import ClientMetrics
 
@@ -203,7 +203,7 @@ def recommend(
 ) -> None:
     """Recommend items to one of this client's users, or like one item, on this machine alone."""
     from fedrec.errors import SettingsError
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_client.recommending import Wanted
     from fedrec_client.recommending import recommend as recommend_items
     from fedrec_client.recommending import similar as similar_items
@@ -253,7 +253,7 @@ def export(
     A row is a user's item: user_id, rank, item_id, title, score and the model's version. The file
     says what people like; who may read it is for its owner to say.
     """
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_client.recommending import Wanted, export_recommendations
 
     log_to_stderr(logging.WARNING)
@@ -288,7 +288,7 @@ def export_model(
     Users' own vectors stay here. Under encryption the coordinator never had the model; give the
     file only to those who may read it.
     """
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_client.recommending import export_model as export
 
     log_to_stderr(logging.WARNING)
@@ -309,7 +309,7 @@ def identity(
 ) -> None:
     """Make this client's keys in an empty or new folder, and show what the key authority needs."""
     from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
 
     settings = load_settings(settings_file, {"client.state": state})
     folder = Path(settings.client.state)
@@ -332,7 +332,7 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
     from two sums, one with it and one without. While it runs it still takes part; stop it to
     contribute nothing more.
     """
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_client.joining import leave as hand_in
 
     log_to_stderr(logging.WARNING)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from fedrec.data.source import load_data
     from fedrec.errors import FedrecError
     from fedrec.recommender import Recommender
-    from fedrec.settings.loading import load_settings
     from fedrec.settings.schema import Settings
+    from fedrec.settings.validation import load_settings
 
 __all__ = ["FedrecError", "Recommender", "Settings", "__version__", "load_data", "load_settings"]
 
@@ -24,7 +24,7 @@ _HOMES = {
     "Recommender": "fedrec.recommender",
     "Settings": "fedrec.settings.schema",
     "load_data": "fedrec.data.source",
-    "load_settings": "fedrec.settings.loading",
+    "load_settings": "fedrec.settings.validation",
 }
 
 

@@ -14,9 +14,8 @@ import traceback
 from collections.abc import Mapping
 from typing import IO, Any
 
-from fedrec.child_process import end_with_parent
-from fedrec.stop_signals import ignore_stop_signals
-from fedrec.training.engines.worker_process import read_frame, write_frame
+from fedrec.processes import end_with_parent, ignore_stop_signals
+from fedrec.training.executors.worker_process import read_frame, write_frame
 
 
 def main() -> None:

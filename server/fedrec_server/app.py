@@ -22,9 +22,9 @@ from fedrec.identity.roster import Roster
 from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
 from fedrec.plan.exposure import check_exposure, check_sampling
 from fedrec.privacy import BUDGET_SPENT
+from fedrec.processes import heeded_signals
 from fedrec.protection import VectorSpec
 from fedrec.settings.schema import CoordinatorSettings, Settings
-from fedrec.stop_signals import heeded_signals
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import add_AdminServicer_to_server

@@ -5,12 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedrec.cli.flags import AcceptExposure
 from fedrec.cli.terminal import INTERRUPTED, human_bytes
+
+if TYPE_CHECKING:
+    from fedrec.settings.schema import Settings
+    from fedrec_server.federation import PublicCatalogue
 
 app = typer.Typer(no_args_is_help=True, help="Run a coordinator.")
 
@@ -58,13 +62,12 @@ def run(
     import asyncio
     import json
 
-    from fedrec.errors import PrivacyBudgetSpent, SettingsError
+    from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.app import Coordinator
-    from fedrec_server.federation import PublicCatalogue
     from fedrec_server.service.wire_recorder import WireRecorder
     from fedrec_server.uploads.incoming import give_memory_back
 
@@ -76,12 +79,7 @@ def run(
         *(("starlette", "uvicorn") if settings.coordinator.page else ()),
         *(("grpc_reflection",) if settings.coordinator.reflection else ()),
     )
-    if settings.data.catalogue is None:
-        raise SettingsError(
-            "data.catalogue is missing; the coordinator serves the catalogue to clients.",
-            remedy="Name the federation's public catalogue file.",
-        )
-    catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
+    catalogue = _catalogue_of(settings)
     recorder = None
     if record_wire is not None:
         recorder = WireRecorder(record_wire, max_bytes=record_wire_mib << 20)
@@ -111,6 +109,19 @@ def run(
         raise typer.Exit(INTERRUPTED)
 
 
+def _catalogue_of(settings: Settings) -> PublicCatalogue:
+    """Return the catalogue that the coordinator serves."""
+    from fedrec.errors import SettingsError
+    from fedrec_server.federation import PublicCatalogue
+
+    if settings.data.catalogue is None:
+        raise SettingsError(
+            "data.catalogue is missing; the coordinator serves the catalogue to clients.",
+            remedy="Name the federation's public catalogue file.",
+        )
+    return PublicCatalogue.load(Path(settings.data.catalogue))
+
+
 @app.command()
 def backup(
     settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
@@ -121,7 +132,7 @@ def backup(
     A coordinator starts from the copy as from the folder itself: put it where coordinator.state
     points to. Clients that heard of later rounds than the copy knows are not served by it.
     """
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_server.store.state_folder import back_up
 
     settings = load_settings(settings_file)
@@ -145,21 +156,14 @@ def recover(
     that are alive go on by themselves.
     """
     from fedrec.clock import SystemClock
-    from fedrec.errors import SettingsError
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
-    from fedrec_server.federation import PublicCatalogue
     from fedrec_server.recovery import recover as make_anew
 
     log_to_stderr()
     settings = load_settings(settings_file)
-    if settings.data.catalogue is None:
-        raise SettingsError(
-            "data.catalogue is missing; the coordinator serves the catalogue to clients.",
-            remedy="Name the federation's public catalogue file.",
-        )
-    catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
+    catalogue = _catalogue_of(settings)
     vectors = RoundVectors.of(settings.plan, catalogue.n_items)
     found = make_anew(settings, catalogue, vectors, file, now=SystemClock().now())
     if found.aside is not None:

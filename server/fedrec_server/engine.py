@@ -14,12 +14,12 @@ from fedrec.clock import Clock
 from fedrec.errors import DamagedFile, FedrecError, StorageError, SumOutOfBounds
 from fedrec.ids import ClientId, RoundId
 from fedrec_server.federation import Federation
-from fedrec_server.opening import Reveals
 from fedrec_server.peers.admission import Admission, Applications
 from fedrec_server.peers.key_rotation import KeyRotation, newest
 from fedrec_server.peers.member_states import MissingClients
 from fedrec_server.peers.remembered_updates import RememberedUpdates
 from fedrec_server.polling import TaskPolls, log_unfit
+from fedrec_server.reveals import Reveals
 from fedrec_server.rounds.changes import (
     Change,
     CollectingEnded,
@@ -43,12 +43,11 @@ from fedrec_server.rounds.state import Round, State
 from fedrec_server.run.figures import CountedUpdates, LatestQuality
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.snapshots import SnapshotExchange, Snapshots
-from fedrec_server.steps import RunningSteps, StepCollection
+from fedrec_server.stepped_rounds import RunningSteps, StepCollection
 from fedrec_server.store.durable_files import Failpoint, no_failpoint, sum_name, update_name
 from fedrec_server.store.store import Store
 from fedrec_server.uploads.incoming import StreamTurns
-from fedrec_server.uploads.round_collection import Collection, RunningSum
-from fedrec_server.uploads.round_sum import RoundSum, accumulator_of
+from fedrec_server.uploads.round_sum import Collection, RoundSum, RunningSum, accumulator_of
 from fedrec_server.uploads.updates import Updates
 
 

@@ -19,9 +19,9 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.agreement import plan_fingerprint, plan_to_json
 from fedrec.plan.algorithm import divides_by_count
-from fedrec.plan.noise import mechanism_of
-from fedrec.plan.rows import ActiveRows, fewest_cells, no_active_rows
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ActiveRows, fewest_cells, no_active_rows
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.protection.vector import Packed
 from fedrec.training.bounds import SumTerms, check_sum, most_users

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from fedrec.durable import make_private, sync
 from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
-from fedrec.folder_lock import FolderLock
 from fedrec.identity.document import read_public
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.settings.schema import Settings
+from fedrec.state_folder import FolderLock
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, manifest_digest

@@ -16,6 +16,7 @@ from fedrec_server.peers.member_states import (
     waits_for,
 )
 from fedrec_server.rounds.backoff import is_stalled
+from fedrec_server.run.live_run import LiveRun
 
 MOST_MEMBERS = 1_000
 """With more a status would not fit one message."""
@@ -35,7 +36,7 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
     following = engine.rotation.next
     planned, revealer = state.rules.rounds.total + 2, state.rules.revealer
     members = member_states(run, engine.counted)
-    status = admin_pb2.Status(
+    return admin_pb2.Status(
         federation=plan.federation.name,
         run=run.name,
         protection=plan.protection.name,
@@ -63,21 +64,25 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
         clients_here=sum(one.is_here for one in members),
         members=[admin_pb2.Member(**asdict(one)) for one in members[:MOST_MEMBERS]],
         now=run.clock.now(),
+        current=_current(run),
     )
-    round_ = state.current
-    if round_ is not None:
-        left = max(0.0, round_.deadline_at - run.clock.now())
-        current = admin_pb2.RoundStatus(
-            round=round_.number,
-            kind=round_.kind,
-            phase=round_.phase,
-            expected=len(round_.asked),
-            arrived=len(round_.accepted),
-            bytes_received=sum(header.length for header in round_.accepted.values()),
-            seconds_left=left if round_.phase == "collecting" else 0.0,
-        )
-        status.current.CopyFrom(current)
-    return status
+
+
+def _current(run: LiveRun) -> Message | None:
+    """Return the round in progress as a message; None between rounds."""
+    round_ = run.state.current
+    if round_ is None:
+        return None
+    left = max(0.0, round_.deadline_at - run.clock.now())
+    return admin_pb2.RoundStatus(
+        round=round_.number,
+        kind=round_.kind,
+        phase=round_.phase,
+        expected=len(round_.asked),
+        arrived=len(round_.accepted),
+        bytes_received=sum(header.length for header in round_.accepted.values()),
+        seconds_left=left if round_.phase == "collecting" else 0.0,
+    )
 
 
 def _quality(engine: Engine) -> Message | None:
@@ -85,11 +90,5 @@ def _quality(engine: Engine) -> Message | None:
     found = engine.quality.quality
     if not found.round:
         return None
-    told = admin_pb2.Quality(round=found.round, at=engine.run.federation.plan.evaluation.at)
-    if found.loss is not None:
-        told.loss = found.loss
-    if found.validation is not None:
-        told.validation_hr, told.validation_ndcg = found.validation.hr, found.validation.ndcg
-    if found.test is not None:
-        told.test_hr, told.test_ndcg = found.test.hr, found.test.ndcg
-    return told
+    at = engine.run.federation.plan.evaluation.at
+    return admin_pb2.Quality(round=found.round, at=at, **found.figures())

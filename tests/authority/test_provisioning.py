@@ -22,8 +22,8 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, hosts_of
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
-from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
+from fedrec.settings.validation import load_settings
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedrec import folder_lock
+from fedrec import state_folder
 from fedrec.errors import FolderInUse, StorageError
-from fedrec.folder_lock import FolderLock
+from fedrec.state_folder import FolderLock
 
 
 class Time:
@@ -33,7 +33,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr(folder_lock, "time", made)
+    monkeypatch.setattr(state_folder, "time", made)
     return made
 
 

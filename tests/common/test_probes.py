@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from fedrec.probes import Probe, fingerprint, look
 
 from fedrec import probes
+from fedrec.probes import Probe, fingerprint, look
 
 
 def test_looking_again_finds_the_same_on_any_number_of_threads() -> None:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fedrec.stop_signals import heeded_signals, interrupted_by_any, on_stop_signals
+from fedrec.processes import heeded_signals, interrupted_by_any, on_stop_signals
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

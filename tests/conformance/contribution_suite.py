@@ -16,7 +16,7 @@ from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import TrainingError
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import METRICS_SLICE
-from fedrec.plan.rows import own_rows_of
+from fedrec.plan.travelling_rows import own_rows_of
 from fedrec.training.fitting import fit_of
 from fedrec.training.learner import Contribution
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from fedrec.cli.main import app
 from fedrec.errors import SettingsError
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 
 Check = Callable[[Typed], str]
 """Returns what is wrong, or nothing."""

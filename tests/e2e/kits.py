@@ -18,7 +18,7 @@ from fedrec.data.source import read_users
 from fedrec.data.writing import write_interactions
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec.wire.messages import RoundKind
 from fedrec_client.state.private_store import PrivateStore
 

@@ -16,7 +16,6 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.readers import read_interactions
 from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
 from fedrec.follower.stored_state import RunPin
-from fedrec.highwater import Highwater, record
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, Issuer, check_certificate, key_of
 from fedrec.identity.document import encode_bytes, write_document
@@ -29,7 +28,8 @@ from fedrec.ids import ItemId, UserId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.privacy import Spent
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
+from fedrec.state_folder import Highwater, record
 from fedrec.training.learner import Learner
 from fedrec_authority.folder import backup
 from fedrec_client.state.client_state import ClientState

@@ -16,8 +16,8 @@ from fedrec.data import leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.plan.rows import Cells, cell_rows, cells_of_roster
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import Cells, cell_rows, cells_of_roster
 from fedrec.settings.schema import Settings
 from fedrec_lab.simulation import SimulationResult, simulate
 

@@ -17,7 +17,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key
 from fedrec.ids import RoundId
 from fedrec.plan.layout import Layout, protection_of
-from fedrec.plan.rows import ROW_STEP
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 

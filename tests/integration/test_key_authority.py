@@ -25,7 +25,7 @@ from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.plan.layout import Layout, protection_of
-from fedrec.plan.rows import ROW_STEP
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.protection import Accumulator
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader

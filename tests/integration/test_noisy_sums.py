@@ -11,7 +11,7 @@ from integration.support.children import Child, ClientProcess, KillClient, close
 from integration.support.links import poll
 from integration.support.masked import N_CLIENTS, Gate, everybody, let_it_drop_out, without_cell_of
 
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec_client.state.privacy_ledger import PrivacyLedger

@@ -23,7 +23,7 @@ from fedrec.follower.events import ClientEvent
 from fedrec.identity.identity import Identity
 from fedrec.model.state import PrivateState
 from fedrec.plan.layout import Layout
-from fedrec.plan.rows import ROW_STEP
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader

@@ -18,8 +18,8 @@ from fedrec.errors import WrongTags
 from fedrec.plan.layout import vector_spec
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, Member, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import ResidueLayout
-from fedrec.protection.plan import HEADER_BYTES
+from fedrec.protection.ciphertext_blocks import ResidueLayout
+from fedrec.protection.protection_plan import HEADER_BYTES
 
 TAG_KEY, NAMES = b"\x07" * 32, (b"victim", b"second", b"third", b"changed software")
 SEGMENT = SegmentSpec(name="all", length=6000, max_abs_sum=10**4)

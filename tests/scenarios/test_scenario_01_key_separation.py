@@ -30,7 +30,7 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.plan.layout import protection_of
-from fedrec.protection.blocks import BlockCipher
+from fedrec.protection.ciphertext_blocks import BlockCipher
 from fedrec.protection.masks import Participant
 from fedrec.protection.masks.participant import ParticipantState
 from fedrec.wire.admin_link import AdminLink

@@ -19,7 +19,7 @@ from fedrec.errors import SettingsError
 from fedrec.plan.combinations import find_conflicts
 from fedrec.plan.schema import Plan
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import ResidueLayout, Residues
+from fedrec.protection.ciphertext_blocks import ResidueLayout, Residues
 from fedrec.protection.lattice import BlockMember, unpack_blocks
 
 N_CLIENTS = 20

@@ -18,7 +18,7 @@ from client.support.key_watch import KeyWatch, put_watch
 from fedrec.errors import BadSignature
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.lattice import unpack_blocks
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Reveal

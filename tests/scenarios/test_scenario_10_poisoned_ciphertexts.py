@@ -31,7 +31,7 @@ from fedrec.identity.identity import Identity
 from fedrec.plan.layout import Layout
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.lattice import pack_blocks
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
@@ -161,7 +161,7 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
     code = (
         "import sys\n"
         "import fedrec_server.app\n"
-        "from fedrec.protection import blocks, lattice, plan\n"
+        "from fedrec.protection import ciphertext_blocks, lattice, protection_plan\n"
         "assert not {'tenseal', '_tenseal_cpp', 'fedrec_client'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -3,8 +3,8 @@
 A coordinator killed at every point of two rounds has charged whatever it released; a run ends
 before its budget is exceeded, restarts included; what is charged is what an independent
 accountant finds; nothing is claimed for sampling. Rounds under masks are in
-`tests/server/steps/test_mask_ledger.py` and `tests/client/test_masked_spending.py`, the audit and
-the noise on untouched rows in `tests/lab/audit/test_dp.py` and
+`tests/server/stepped_rounds/test_mask_ledger.py` and `tests/client/round/test_masked_spending.py`,
+the audit and the noise on untouched rows in `tests/lab/audit/test_dp.py` and
 `tests/lab/simulation/test_simulated_privacy.py`.
 """
 
@@ -23,7 +23,7 @@ from server.support.federations import Bench
 from server.support.made_messages import AUTHORITY, client, rules
 from server.support.world import World
 
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec_server.rounds.changes import RoundPublished, SumKept

@@ -17,7 +17,7 @@ from fedrec.follower.shared_model import SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import divides_by_count
-from fedrec.plan.rows import OwnRows, own_rows_of
+from fedrec.plan.travelling_rows import OwnRows, own_rows_of
 from fedrec.wire.messages import RevealStatement, RoundKind
 from fedrec_client.state.client_state import BestModel
 from fedrec_client.state.counted_data import CountedData

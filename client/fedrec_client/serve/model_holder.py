@@ -17,17 +17,16 @@ import structlog
 from structlog import get_logger
 
 from fedrec import errors
-from fedrec.child_process import child_command
 from fedrec.data.reading import DataSettings
 from fedrec.errors import DataError, FedrecError, InternalError, SettingsError, StorageError
 from fedrec.extras import how_to_install
 from fedrec.follower.database import change_counter
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
+from fedrec.processes import child_command, ignore_stop_signals
 from fedrec.recommender import Recommender, UsersFile
 from fedrec.recommender.ranking import Ids, Scores
 from fedrec.settings.schema import ClientSettings, Settings
-from fedrec.stop_signals import ignore_stop_signals
 from fedrec_client.recommending import (
     model_file_of,
     needs_training_code,

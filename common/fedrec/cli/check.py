@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fedrec.data import Catalogue, UserSplit
     from fedrec.errors import FedrecError
     from fedrec.plan.price import ParameterSet
-    from fedrec.settings.loading import LoadedSettings
     from fedrec.settings.schema import Settings
+    from fedrec.settings.validation import LoadedSettings
 
 
 EPILOG = (
@@ -90,9 +90,9 @@ def check(
     from fedrec.plan.layout import protection_of
     from fedrec.plan.price import parameter_sets, price, warnings_for
     from fedrec.plan.privacy import privacy_price, privacy_warnings
-    from fedrec.plan.rows import cell_rows
+    from fedrec.plan.travelling_rows import cell_rows
     from fedrec.protection.rehearsal import check_summands
-    from fedrec.settings.loading import load_with_sources
+    from fedrec.settings.validation import load_with_sources
 
     if not target:
         raise SettingsError(

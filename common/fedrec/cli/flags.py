@@ -16,7 +16,7 @@ from fedrec.listening import address_to_call
 if TYPE_CHECKING:
     from fedrec.data.catalogue import Catalogue
     from fedrec.data.splits import UserSplit
-    from fedrec.plan.rows import Cells
+    from fedrec.plan.travelling_rows import Cells
     from fedrec.settings.schema import Settings
     from fedrec.wire.admin_link import AdminLink
 
@@ -82,7 +82,7 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
     from fedrec.errors import SettingsError
     from fedrec.identity.document import read_public
     from fedrec.identity.roster import MAX_BYTES, Roster
-    from fedrec.plan.rows import (
+    from fedrec.plan.travelling_rows import (
         cells_in_use,
         cells_of_roster,
         deal_cells,
@@ -123,7 +123,7 @@ def tell_rows(
     settings: Settings, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
 ) -> dict[str, int] | None:
     """Say on stderr which rows cells cost, and return it for `--json`; without cells nothing."""
-    from fedrec.plan.rows import cell_rows
+    from fedrec.plan.travelling_rows import cell_rows
 
     if not cells:
         return None
@@ -218,7 +218,7 @@ def values_of(given: Sequence[str] | None) -> dict[str, object]:
         SettingsError: for text without an equals sign.
     """
     from fedrec.errors import SettingsError
-    from fedrec.settings.loading import UNSET
+    from fedrec.settings.validation import UNSET
 
     found: dict[str, object] = {}
     for text in given or ():

@@ -20,7 +20,7 @@ from typer.main import get_command
 from fedrec.cli.lazy import LazyGroup, Verb
 from fedrec.cli.terminal import EXIT_CODES, report_failure
 from fedrec.errors import DataError, OutputLost
-from fedrec.stop_signals import interrupted_by_any
+from fedrec.processes import interrupted_by_any
 from fedrec.telemetry import SteadyStream
 
 

@@ -9,6 +9,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Protocol
 
+from fedrec.data.decoding import SAMPLE_ROWS, head_of, open_text, zero_byte
 from fedrec.data.gathering import CHUNK_ROWS, BadRow, Columns, RowChunk, Table
 from fedrec.data.guessing import (
     Places,
@@ -19,7 +20,6 @@ from fedrec.data.guessing import (
     no_header,
     places_of_roles,
 )
-from fedrec.data.opening import SAMPLE_ROWS, head_of, open_text, zero_byte
 from fedrec.data.reading import UNQUOTED, Reading, flag_of, is_nothing, separator_word
 from fedrec.errors import DataError
 

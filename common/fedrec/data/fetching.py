@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 
-from fedrec.child_process import child_command
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import ORIGIN_FILE, PUBLIC, Counts, KnownCopy, cache_folder, how_to_get
@@ -26,6 +25,7 @@ from fedrec.data.writing import (
 )
 from fedrec.durable import replacing_text
 from fedrec.errors import DataError, StorageError
+from fedrec.processes import child_command
 
 _REQUIREMENT = "recbole==1.2.1"
 _FOLDER_IN_WHEEL = "recbole/dataset_example/ml-100k"

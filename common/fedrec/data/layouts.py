@@ -11,11 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedrec.data.decoding import SAMPLE_ROWS, head_of, on_disk, open_text, plain_name
 from fedrec.data.delimited import read_headed, read_headless
 from fedrec.data.detection import header_separator, table_separator
 from fedrec.data.gathering import CHUNK_ROWS, BadRow, RowChunk, Table
 from fedrec.data.guessing import find_places
-from fedrec.data.opening import SAMPLE_ROWS, head_of, on_disk, open_text, plain_name
 from fedrec.data.reading import ROLES, Reading, flag_of
 from fedrec.errors import DataError
 from fedrec.extras import how_to_install

@@ -17,7 +17,7 @@ from typing import Literal
 from fedrec.durable import DiskFull, unwritten, write_whole
 from fedrec.errors import StorageError
 from fedrec.formats import check_format, format_number
-from fedrec.highwater import Highwater
+from fedrec.state_folder import Highwater
 
 STATE_FILE = "state.sqlite"
 STATE_FORMAT = 11

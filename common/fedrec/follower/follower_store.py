@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any, Generic, Self, cast
 
 from fedrec.errors import StorageError
-from fedrec.folder_lock import FolderLock
 from fedrec.follower.database import STATE_FILE, StateDatabase, damaged
 from fedrec.follower.files import Content, FileRef, make_private_folder, read_checked, write_blob
 from fedrec.follower.stored_state import RunPin, StateT, StoredState
 from fedrec.ids import RoundId
+from fedrec.state_folder import FolderLock
 from fedrec.wire.messages import RevealStatement
 
 _CATALOGUE = "catalogue.csv"

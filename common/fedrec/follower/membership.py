@@ -25,8 +25,8 @@ from fedrec.identity.sealing import KEY_BYTES, derive, keyed_tag
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.plan.layout import Layout
-from fedrec.plan.rows import ActiveRows, fewest_cells
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ActiveRows, fewest_cells
 from fedrec.protection import Member, Protection
 from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob

@@ -16,7 +16,7 @@ from fedrec.follower.round_terms import AnnouncedRound, RoundVector
 from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec.plan.rows import ActiveRows
+from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.training.bounds import most_users
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-from fedrec.stop_signals import on_stop_signals
+from fedrec.processes import on_stop_signals
 
 _T = TypeVar("_T")
 

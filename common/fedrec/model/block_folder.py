@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedrec.errors import StorageError
-from fedrec.folder_lock import FolderLock
 from fedrec.model.blocked_table import BlockedTable, reported
 from fedrec.model.own_folder import OwnFolder
+from fedrec.state_folder import FolderLock
 
 _NAME = re.compile(r"block-[0-9a-f]{64}\.bin")
 _FOLDERS: weakref.WeakValueDictionary[Path, BlockFolder] = weakref.WeakValueDictionary()

@@ -6,7 +6,7 @@ from fedrec.algorithms import ALGORITHMS, About, Algorithm, Circumstances, Shape
 from fedrec.algorithms.accelerators import Accelerator, accelerator_for
 from fedrec.algorithms.declarations import SumNoise
 from fedrec.algorithms.trained import TRAINER_VERSION
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
 
 

@@ -1,7 +1,8 @@
 """The flat integer vector of an update: tensors, denominators and metrics, end to end.
 
 A count round's vector has a count for each item of the catalogue. Every other round's covers the
-rows that travel (`fedrec.plan.rows`): those of the trained items, or all where nobody counts.
+rows that travel (`fedrec.plan.travelling_rows`): those of the trained items, or all where nobody
+counts.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from fedrec.algorithms import UpdateTensor
 from fedrec.errors import InternalError, SettingsError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.plan.algorithm import algorithm_of, algorithm_type
-from fedrec.plan.noise import mechanism_of
-from fedrec.plan.rows import ROW_STEP, padded_rows
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ROW_STEP, padded_rows
 from fedrec.privacy import Mechanism
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 

@@ -16,8 +16,8 @@ from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
 from fedrec.plan.exposure import SAFE_FLOOR, exposure_of, raised_counts
 from fedrec.plan.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.plan.privacy import honesty_statements
-from fedrec.plan.rows import padded_rows
 from fedrec.plan.schema import Plan, users_with_room
+from fedrec.plan.travelling_rows import padded_rows
 from fedrec.protection import (
     PROTECTIONS,
     Protection,

@@ -9,7 +9,7 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import SettingsError
 from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.layout import Layout
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism
 from fedrec.privacy.noise import FEWEST_STEPS

@@ -5,8 +5,8 @@ from fedrec.protection.lattice import BFV, CKKS
 from fedrec.protection.masks.protection import Masks
 from fedrec.protection.none import NoProtection
 from fedrec.protection.paillier import Paillier
-from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
+from fedrec.protection.protection_plan import ProtectionPlan
 from fedrec.protection.round_protocol import RoundTerms, Steps
 from fedrec.protection.settings import ProtectionSettings, Tolerance
 from fedrec.protection.vector import SegmentSpec, VectorSpec

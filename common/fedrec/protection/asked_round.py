@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection_plan import ProtectionPlan
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import VectorSpec
 

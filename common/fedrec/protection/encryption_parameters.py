@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fedrec.errors import SettingsError
-from fedrec.protection.blocks import ResidueLayout, batching_prime, coefficient_primes
-from fedrec.protection.plan import HEADER_BYTES, LimbLayout, ProtectionPlan
+from fedrec.protection.ciphertext_blocks import ResidueLayout, batching_prime, coefficient_primes
+from fedrec.protection.protection_plan import HEADER_BYTES, LimbLayout, ProtectionPlan
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import VectorSpec
 

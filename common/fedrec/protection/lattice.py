@@ -25,7 +25,13 @@ import numpy as np
 
 from fedrec.errors import KeysError, MalformedUpdate, RevealRefused
 from fedrec.identity.secret import SecretKey, exported
-from fedrec.protection.blocks import BlockCipher, ResidueLayout, Residues, new_keys, without_secret
+from fedrec.protection.ciphertext_blocks import (
+    BlockCipher,
+    ResidueLayout,
+    Residues,
+    new_keys,
+    without_secret,
+)
 from fedrec.protection.encryption_parameters import (
     BFV_PRESETS,
     CKKS_PRESETS,
@@ -33,7 +39,6 @@ from fedrec.protection.encryption_parameters import (
     plan_ckks,
     resized,
 )
-from fedrec.protection.plan import CONTEXT_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.protection import (
     Accumulator,
     EnvelopedSum,
@@ -42,6 +47,7 @@ from fedrec.protection.protection import (
     check_count,
     encrypts_only,
 )
+from fedrec.protection.protection_plan import CONTEXT_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.tags import Tagging, check_tags
 from fedrec.protection.vector import Integers, VectorSpec
 

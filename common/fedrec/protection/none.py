@@ -15,8 +15,8 @@ import numpy as np
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.identity.secret import SecretKey, exported
 from fedrec.protection.asked_round import AskedRound
-from fedrec.protection.plan import HEADER_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.protection import Accumulator, EnvelopedSum, Member, Protection, check_count
+from fedrec.protection.protection_plan import HEADER_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
 
 _PIECE_BYTES = 1 << 20

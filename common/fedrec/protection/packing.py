@@ -12,7 +12,7 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from fedrec.errors import MalformedUpdate, RevealRefused, SettingsError
-from fedrec.protection.plan import INDEX_BYTES
+from fedrec.protection.protection_plan import INDEX_BYTES
 from fedrec.protection.slot_widths import (
     COUNTER_BITS,
     HALF_TAG,

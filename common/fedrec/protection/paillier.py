@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.secret import SecretKey, exported
-from fedrec.protection.plan import (
+from fedrec.protection.protection import Accumulator, Member, Protection
+from fedrec.protection.protection_plan import (
     CONTEXT_BYTES,
     HEADER_BYTES,
     INDEX_BYTES,
@@ -35,7 +36,6 @@ from fedrec.protection.plan import (
     Envelope,
     ProtectionPlan,
 )
-from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.slot_widths import (
     N_TAGS,
     TAG_MODULUS,
@@ -191,7 +191,11 @@ class Paillier(Protection):
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half; see `Protection.member`."""
-        from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
+        from fedrec.protection.paillier_key import (
+            PaillierPublicKey,
+            PaillierSecretKey,
+            PheSecretKey,
+        )
 
         envelope, modulus = self._open_context(context)
         content = exported(secret)
@@ -201,11 +205,7 @@ class Paillier(Protection):
                 remedy="Unwrap the key of the present epoch.",
             )
         public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
-        kind = PaillierSecretKey
-        if self.chosen.preset == _PAPER:
-            from fedrec.protection.paillier_key import PheSecretKey
-
-            kind = PheSecretKey
+        kind = PheSecretKey if self.chosen.preset == _PAPER else PaillierSecretKey
         return self._half(envelope, kind.from_bytes(content[len(context) :], public), tag_key)
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
@@ -214,7 +214,11 @@ class Paillier(Protection):
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
         """Return the half without a secret key; see `Protection.encryptor`."""
-        from fedrec.protection.paillier_key import PaillierEncryptor, PaillierPublicKey
+        from fedrec.protection.paillier_key import (
+            PaillierEncryptor,
+            PaillierPublicKey,
+            PheEncryptor,
+        )
 
         envelope, modulus = self._open_context(context)
         if key != context:
@@ -222,11 +226,7 @@ class Paillier(Protection):
                 "The encryption key is not the modulus that the context names, and nothing else.",
                 remedy="Unwrap the key of the present epoch.",
             )
-        kind = PaillierEncryptor
-        if self.chosen.preset == _PAPER:
-            from fedrec.protection.paillier_key import PheEncryptor
-
-            kind = PheEncryptor
+        kind = PheEncryptor if self.chosen.preset == _PAPER else PaillierEncryptor
         public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
         return self._half(envelope, kind(public), tag_key)
 

@@ -15,7 +15,6 @@ from fedrec.protection.paillier_key import (
     PaillierPublicKey,
     PaillierSecretKey,
 )
-from fedrec.protection.plan import INDEX_BYTES, Envelope
 from fedrec.protection.protection import (
     EnvelopedSum,
     Member,
@@ -23,6 +22,7 @@ from fedrec.protection.protection import (
     check_count,
     encrypts_only,
 )
+from fedrec.protection.protection_plan import INDEX_BYTES, Envelope
 from fedrec.protection.slot_widths import TAG_MODULUS, SlotWidths
 from fedrec.protection.tags import Tagging, check_tags
 from fedrec.protection.vector import Integers, VectorSpec

@@ -10,7 +10,7 @@ from typing import BinaryIO, ClassVar, Self
 from fedrec.errors import KeysError, PlanMismatch, RevealRefused, RoundError, SettingsError
 from fedrec.identity.secret import Secret, SecretKey
 from fedrec.protection.asked_round import AskedRound, Price
-from fedrec.protection.plan import HEADER_BYTES, Envelope, ProtectionPlan
+from fedrec.protection.protection_plan import HEADER_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.round_protocol import ONE_STEP, RoundProtocol, Steps
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec

@@ -18,7 +18,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.identity.secret import Secret
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection_plan import ProtectionPlan
 from fedrec.protection.vector import Integers, VectorSpec
 
 COLLECTING = "collecting"

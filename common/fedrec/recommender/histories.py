@@ -13,7 +13,7 @@ from pathlib import Path
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
 from fedrec.errors import DataError
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 
 _SETTINGS = ("resolved.toml", "clients/*/client.toml", "kits/clients/*/client.toml")
 """The run's own settings, and in a demo's folder those of its clients."""

@@ -33,8 +33,8 @@ from fedrec.evaluation.metrics import METRIC_NAMES, largest_sums
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.plan.layout import Layout
-from fedrec.plan.rows import ActiveRows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.protection.vector import Packed
 from fedrec.wire.messages import RoundKind
 

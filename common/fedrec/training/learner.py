@@ -18,8 +18,8 @@ from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.plan.rows import OwnRows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import OwnRows
 from fedrec.training.evaluator import Evaluator, Segments
 from fedrec.training.user_half import UserHalf, train_locally
 from fedrec.wire.messages import RoundKind

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.plan.layout import Layout
-from fedrec.plan.rows import ActiveRows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.protection import VectorSpec
 from fedrec.wire.messages import RoundKind
 

@@ -14,8 +14,8 @@ from fedrec.evaluation.metrics import MetricSums
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import METRICS_SLICE, Layout
-from fedrec.plan.rows import ActiveRows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.training.bounds import SumTerms, check_sum, pairs_of
 from fedrec.wire.messages import RoundKind
 

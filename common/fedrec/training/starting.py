@@ -11,8 +11,8 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import DataError, SettingsError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.plan.layout import Layout
-from fedrec.plan.rows import ActiveRows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ActiveRows
 
 
 def check_start(

@@ -25,12 +25,12 @@ from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES, Pro
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import array_of, room_in, table_bytes
 from fedrec.plan.algorithm import accelerator_of
-from fedrec.plan.rows import OwnRows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import OwnRows
 from fedrec.tensor_products import on_threads
 from fedrec.training.device import DeviceTables, choose_device, memory_on, open_tables
-from fedrec.training.engines.choosing import Workers, executor_of
-from fedrec.training.engines.engine import Executor, Job
+from fedrec.training.executors.choosing import Workers, executor_of
+from fedrec.training.executors.executor import Executor, Job
 from fedrec.training.fitting import MAXIMUM_CLIPPED
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.trainer import BlockRoom

@@ -50,7 +50,7 @@ def audit_dp(
     below. A bound above the promise refutes it: the command ends with exit code 1. A bound below
     proves nothing. No data is read, nothing is started, sent or written.
     """
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_lab.audit.dp import audit_noise
 
     settings = load_settings(settings_file, values_of(values))
@@ -103,7 +103,7 @@ def indices(
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
     from fedrec.extras import require
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_lab.audit.indices import audit_indices
 
     require("torch", *(("matplotlib",) if figure is not None else ()))
@@ -177,7 +177,7 @@ def sums(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_lab.audit import audit
 
     settings = load_settings(settings_file, values_of(values))
@@ -258,7 +258,7 @@ def wire(
 
     Ends with exit code 1 when a promise is broken. Nothing is sent or written.
     """
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_lab.audit.wire import audit_wire
 
     settings = load_settings(settings_file, values_of(values))

@@ -149,7 +149,7 @@ def evaluate(
     from fedrec.environment import provenance_of
     from fedrec.extras import require
     from fedrec.plan.layout import training_modules
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_lab.comparison.comparing import compare
 
     check_is_resumed(accept_other_arithmetic, resume)

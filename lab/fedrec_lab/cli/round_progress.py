@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedrec.cli.terminal import human_bytes, new_console
-from fedrec.stop_signals import on_stop_signals
+from fedrec.processes import on_stop_signals
 
 if TYPE_CHECKING:
     from fedrec_lab.reports.round_report import RoundReport

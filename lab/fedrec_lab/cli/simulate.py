@@ -28,8 +28,8 @@ from fedrec_lab.cli.round_progress import StopRequest, round_progress
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fedrec.plan.rows import Cells
     from fedrec.plan.schema import EvaluationSettings
+    from fedrec.plan.travelling_rows import Cells
     from fedrec.settings.schema import Settings
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.reports.run_folder import RunFolder
@@ -247,7 +247,7 @@ def simulate(
     from fedrec.plan.algorithm import algorithm_warnings
     from fedrec.plan.exposure import check_exposure
     from fedrec.plan.layout import protection_modules, training_modules
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.measurement import further_protocols
     from fedrec_lab.reports.drawing import why_no_figures

@@ -70,7 +70,7 @@ def tune(
     from fedrec.extras import require
     from fedrec.plan.exposure import check_exposure
     from fedrec.plan.layout import training_modules
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_lab.comparison.tuning import grid_of, tried, try_settings
 
     given = values_of(values)

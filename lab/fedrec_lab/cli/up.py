@@ -36,7 +36,7 @@ def up(
     from fedrec.extras import require
     from fedrec.plan.cautions import explained, measured_caution
     from fedrec.plan.layout import protection_modules
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_lab.demo.parties import ANY_PAGE, PAGE_NEEDS, PARTIES_NEED, Parties, run_parties
     from fedrec_lab.reports.federation_record import RunView
 

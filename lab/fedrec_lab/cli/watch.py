@@ -301,7 +301,7 @@ def _recorded(
     """
     from fedrec.cli.data_options import catalogue_size
     from fedrec.extras import require
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.federation_record import RunView, record_federation
     from fedrec_lab.reports.run_folder import RunFolder

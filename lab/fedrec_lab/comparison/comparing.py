@@ -14,7 +14,7 @@ from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.ids import digest
 from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.cautions import protocol_cautions
-from fedrec.plan.rows import Cells, cells_in_use
+from fedrec.plan.travelling_rows import Cells, cells_in_use
 from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.measurement import (
     Measurement,

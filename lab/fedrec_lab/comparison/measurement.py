@@ -20,8 +20,8 @@ from fedrec.errors import SettingsError, StorageError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Rates
 from fedrec.formats import CHECKPOINT_FILE, check_format, format_number
 from fedrec.plan.algorithm import algorithm_of
-from fedrec.plan.rows import Cells, trained_items
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import Cells, trained_items
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult

@@ -11,7 +11,7 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import Rates
-from fedrec.plan.rows import Cells
+from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.runner import never, simulate

@@ -23,11 +23,11 @@ from fedrec.extras import require
 from fedrec.plan.exposure import check_exposure
 from fedrec.plan.layout import protection_modules, protection_of
 from fedrec.plan.privacy import trust_statement
-from fedrec.plan.rows import cells_in_use, cells_of_roster
 from fedrec.plan.schema import Plan
-from fedrec.settings.loading import load_settings
+from fedrec.plan.travelling_rows import cells_in_use, cells_of_roster
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
+from fedrec.settings.validation import load_settings
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.wire import WireReport, audit_wire
 from fedrec_lab.demo.further_runs import (

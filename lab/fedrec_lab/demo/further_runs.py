@@ -16,14 +16,14 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from fedrec.child_process import child_command
 from fedrec.data import leave_one_out
 from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.model.state import SharedState
-from fedrec.plan.rows import Cells
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import Cells
+from fedrec.processes import child_command
 from fedrec.recommender import MODEL_NAME, ModelFile
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner

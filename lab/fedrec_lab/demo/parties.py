@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fedrec.child_process import child_command
 from fedrec.durable import make_private
 from fedrec.errors import FedrecError, SettingsError, TrainingError, Unreachable
 from fedrec.identity.certificates import Credentials
 from fedrec.listening import reached_from_here, split_address, written_address
 from fedrec.plan.schema import Plan
+from fedrec.processes import child_command
 from fedrec.protection import PROTECTIONS
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.reports.federation_record import RunView

@@ -30,7 +30,7 @@ from fedrec.errors import InternalError
 from fedrec.ids import RoundId
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, ProtectionPlan, SegmentSpec, VectorSpec
-from fedrec.protection.plan import INDEX_BYTES
+from fedrec.protection.protection_plan import INDEX_BYTES
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
 

@@ -21,8 +21,8 @@ from fedrec.evaluation.metrics import Protocol
 from fedrec.formats import check_run_folder
 from fedrec.plan.schema import Plan
 from fedrec.settings.explain import settings_to_toml
-from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
+from fedrec.settings.validation import load_settings
 from fedrec.training.device import choose_device
 from fedrec_lab.comparison.measurement import draws_negatives, protocol_groups
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedrec.plan.exposure import exposure_of
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.privacy import (
     NO_DIFFERENTIAL_PRIVACY,
     NOT_COVERED,

@@ -28,8 +28,8 @@ from fedrec.formats import (
     no_run_folder,
 )
 from fedrec.settings.explain import settings_to_toml
-from fedrec.settings.loading import PATHS
 from fedrec.settings.schema import Settings
+from fedrec.settings.validation import PATHS
 from fedrec_lab.reports.comparison_table import ComparisonTable, metrics_parquet
 from fedrec_lab.reports.drawing import as_png, as_svg_file
 from fedrec_lab.reports.html import Figure, ReportContent, render_report

@@ -18,15 +18,15 @@ from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.environment import Provenance
 from fedrec.errors import SettingsError, StorageError
-from fedrec.folder_lock import FolderLock
 from fedrec.formats import CHECKPOINT_FILE, check_format, format_number
 from fedrec.ids import RoundId, digest
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
 from fedrec.plan.agreement import plan_to_json
-from fedrec.plan.rows import Cells
+from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
+from fedrec.state_folder import FolderLock
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import Version
 

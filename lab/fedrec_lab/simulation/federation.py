@@ -20,9 +20,9 @@ from fedrec.model.tables import room_in
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.exposure import check_users
 from fedrec.plan.layout import vector_spec
-from fedrec.plan.noise import fewest_clients, mechanism_of
-from fedrec.plan.rows import Cells, cells_in_use, held_in_cells
+from fedrec.plan.planned_noise import fewest_clients, mechanism_of
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import Cells, cells_in_use, held_in_cells
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.protection.rehearsal import check_summands, rehearse
 from fedrec.settings.schema import Settings

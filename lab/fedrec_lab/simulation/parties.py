@@ -21,11 +21,11 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import TableRoom
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.exposure import check_own_floor
-from fedrec.plan.rows import OwnRows, own_rows_of
+from fedrec.plan.travelling_rows import OwnRows, own_rows_of
 from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
 from fedrec.settings.schema import Settings
-from fedrec.training.engines.choosing import executor_of
 from fedrec.training.evaluator import Evaluator
+from fedrec.training.executors.choosing import executor_of
 from fedrec.training.learner import Contribution, Learner
 from fedrec.wire.messages import RoundKind
 

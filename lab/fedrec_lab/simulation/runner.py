@@ -17,7 +17,7 @@ from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import Protocol
-from fedrec.plan.rows import Cells
+from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
@@ -69,7 +69,7 @@ def simulate(
     Args:
         n_clients: parties among which the users are divided; 1 is fastest.
         cells: the partition of a deployed federation: which parties, counted from 0 in the order
-            in which users are dealt, are in which cell; `fedrec.plan.rows.deal_cells`
+            in which users are dealt, are in which cell; `fedrec.plan.travelling_rows.deal_cells`
             and `cells_of_roster` make it. It changes bits only where the key authority opens
             sums: items are trained that enough users hold outside federation.corrupt_cells.
         protect: really protect, add and reveal every round, as the settings say.

@@ -21,15 +21,15 @@ from typing import IO, Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from fedrec.child_process import child_command, module_search_path
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.errors import ERRORS, FedrecError, InternalError, SettingsError
 from fedrec.ids import UserId
-from fedrec.plan.rows import Cells
 from fedrec.plan.schema import FederationSettings
+from fedrec.plan.travelling_rows import Cells
+from fedrec.processes import child_command, module_search_path
 from fedrec.settings.schema import Settings
-from fedrec.training.engines.worker_process import read_frame, write_frame
+from fedrec.training.executors.worker_process import read_frame, write_frame
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder

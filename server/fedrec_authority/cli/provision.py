@@ -95,7 +95,7 @@ def provision(
     from fedrec.durable import require_writable
     from fedrec.listening import address_to_call
     from fedrec.plan.layout import protection_modules
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.provisioning import (
         AUTHORITY_KIT,

@@ -159,7 +159,7 @@ def rotate(
     """
     from fedrec.data import Catalogue
     from fedrec.listening import plain_host
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.folder_changes import changing, renew_issuer
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fedrec.durable import require_writable
 from fedrec.errors import KeysError
-from fedrec.folder_lock import FolderLock
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, ROSTERS_FOLDER, Authority
 from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import CERTIFICATE_FILE, hosts_of, key_of, split_certificates
@@ -29,6 +28,7 @@ from fedrec.plan.agreement import plan_from_json
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.plan.layout import protection_of
 from fedrec.plan.schema import Plan
+from fedrec.state_folder import FolderLock
 from fedrec_authority.folder.authority_folder import (
     APPLICANTS,
     APPLICANTS_FILE,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedrec.errors import FedrecError, ProtocolError, RefusedError
 from fedrec.identity.cells import core_among, whole_cells
 from fedrec.ids import ClientId
-from fedrec.plan.rows import fewest_cells
+from fedrec.plan.travelling_rows import fewest_cells
 from fedrec.wire.fields import MAX_PAUSED
 from fedrec.wire.messages import Reveal, UploadHeader
 from fedrec_authority.opening.cell_counts import (

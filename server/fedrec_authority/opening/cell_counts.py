@@ -25,7 +25,7 @@ from fedrec.follower.context import RoundContext
 from fedrec.follower.membership import Membership
 from fedrec.identity.cells import Cell, whole_cells
 from fedrec.ids import digest
-from fedrec.plan.rows import held_widely
+from fedrec.plan.travelling_rows import held_widely
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RoundKind, UploadHeader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 from fedrec.errors import FedrecError
 from fedrec.ids import RoundId
 from fedrec.plan.cautions import explained, marked
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.privacy import trust_statement
 from fedrec.plan.schema import Plan
-from fedrec.wire.admin_link import RunStatus
+from fedrec.wire.admin_link import RunEvent, RunStatus
 from fedrec_server.engine import Engine
 from fedrec_server.run.figures import ModelQuality
 from fedrec_server.run.work import Waiters
@@ -58,31 +58,7 @@ class RoundPoint:
     def measuring(self, sequence: int, metrics: list[int]) -> RoundPoint:
         """Return the round with what its sums of metrics say."""
         found = ModelQuality().after(RoundId(self.round), metrics)
-        validation, test = found.validation, found.test
-        return replace(
-            self,
-            sequence=sequence,
-            loss=found.loss,
-            validation_hr=None if validation is None else validation.hr,
-            validation_ndcg=None if validation is None else validation.ndcg,
-            test_hr=None if test is None else test.hr,
-            test_ndcg=None if test is None else test.ndcg,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """A line of the journal, without its sums of metrics.
-
-    Attributes:
-        fields: the event's own.
-    """
-
-    sequence: int
-    unix_seconds: float
-    kind: str
-    round: int
-    fields: Mapping[str, Any]
+        return replace(self, sequence=sequence, **found.figures())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +68,13 @@ class News:
     Attributes:
         whole: whether it is everything that is known, in place of what a page had.
         last: the number of the last event.
+        events: without their sums of metrics.
     """
 
     whole: bool
     last: int
     rounds: tuple[RoundPoint, ...]
-    events: tuple[Happening, ...]
+    events: tuple[RunEvent, ...]
 
     def to_json(self) -> str:
         """Return the rounds and events as a JSON object."""
@@ -116,7 +93,7 @@ class RunHistory:
         self.last = 0
         self._forgotten = 0
         self._rounds: dict[int, RoundPoint] = {}
-        self._events: deque[Happening] = deque()
+        self._events: deque[RunEvent] = deque()
 
     def take(self, entry: Entry) -> None:
         """Note the next entry of the journal."""
@@ -141,7 +118,7 @@ class RunHistory:
         if metrics and entry.round in self._rounds:
             self._rounds[entry.round] = self._rounds[entry.round].measuring(self.last, metrics)
         self._events.append(
-            Happening(
+            RunEvent(
                 sequence=entry.sequence,
                 unix_seconds=entry.unix_seconds,
                 kind=entry.kind,

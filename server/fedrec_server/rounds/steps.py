@@ -2,7 +2,7 @@
 
 Which steps there are the protection says (`fedrec.protection.round_protocol`). The first is taken
 while the round collects. Here is who may send what and when; whether enough arrived for the sum is
-`fedrec_server.steps`'s question. A round of one step has no other than the vectors.
+`fedrec_server.stepped_rounds`'s question. A round of one step has no other than the vectors.
 """
 
 from __future__ import annotations

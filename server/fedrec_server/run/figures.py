@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,17 @@ class ModelQuality:
             test=test or self.test,
             untrained=sums.rates("untrained", "test") or self.untrained,
         )
+
+    def figures(self) -> dict[str, Any]:
+        """Return the numbers that operators are shown, by name."""
+        validation, test = self.validation, self.test
+        return {
+            "loss": self.loss,
+            "validation_hr": None if validation is None else validation.hr,
+            "validation_ndcg": None if validation is None else validation.ndcg,
+            "test_hr": None if test is None else test.hr,
+            "test_ndcg": None if test is None else test.ndcg,
+        }
 
 
 class LatestQuality:

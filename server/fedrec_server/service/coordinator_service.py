@@ -42,7 +42,7 @@ from fedrec.wire.messages import Application, PublishedRound
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
 from fedrec_server.engine import Engine
-from fedrec_server.opening import take_report
+from fedrec_server.reveals import take_report
 from fedrec_server.service.call_guard import certificate_of
 from fedrec_server.service.streams import chunks_of, next_part
 from fedrec_server.store.durable_files import OpenFile

@@ -251,22 +251,10 @@ def files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
 
 def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | None]:
     """Return the files that rows name, and the round whose partial uploads are kept."""
-    query = "SELECT blob_name FROM rounds WHERE blob_name IS NOT NULL"
-    names = {row["blob_name"] for row in rows.execute(query)}
-    stored = snapshot(rows)
-    if stored is not None:
-        names.add(snapshot_name(stored.round, stored.blob))
-    installed = installed_epoch(rows)
-    if installed is not None:
-        names.add(epoch_name(installed.epoch, installed.blob))
-    round_ = _current(rows)
-    if round_ is None:
-        return frozenset(names), None
-    names.update(update_name(round_.number, client_id) for client_id in round_.accepted)
-    if round_.total is not None:
-        names.add(sum_name(round_.number))
-    uploading = round_.phase not in ("summing", "revealing")
-    return frozenset(names), round_.number if uploading else None
+    names, round_ = frozenset(name for name, _ in files(rows)), _current(rows)
+    if round_ is None or round_.phase in ("summing", "revealing"):
+        return names, None
+    return names, round_.number
 
 
 def _current(rows: sqlite3.Connection) -> Round | None:

@@ -12,10 +12,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from fedrec.durable import FULL, DiskFull, require_writable
 from fedrec.errors import SettingsError, StorageError
-from fedrec.folder_lock import FolderLock
-from fedrec.highwater import Highwater
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
+from fedrec.state_folder import FolderLock, Highwater
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.changes import Change
 from fedrec_server.rounds.state import Rules, State

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fedrec.durable import make_private, sync, unwritten
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
-from fedrec.highwater import FILE, Highwater, record
 from fedrec.ids import RoundId
+from fedrec.state_folder import FILE, Highwater, record
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.store import reading

@@ -28,7 +28,7 @@ from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import DurabilityLost, update_name
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
-from fedrec_server.uploads.round_collection import Collection
+from fedrec_server.uploads.round_sum import Collection
 
 What = TypeVar("What")
 

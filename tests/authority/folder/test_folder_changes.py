@@ -19,7 +19,7 @@ from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, 
 from changed_keys import change, keep, rotate
 from fake_clock import FakeClock
 
-from fedrec import folder_lock
+from fedrec import state_folder
 from fedrec.errors import FolderInUse, KeysError
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
@@ -96,7 +96,7 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made = Gate()
-    monkeypatch.setattr(folder_lock, "time", made)
+    monkeypatch.setattr(state_folder, "time", made)
     yield made
     made.open()
 

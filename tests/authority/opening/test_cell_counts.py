@@ -16,8 +16,8 @@ from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
 from numpy.typing import NDArray
 
-from fedrec.plan.rows import held_widely
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import held_widely
 from fedrec.wire.messages import Reveal, Wait
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import AuthorityFolder

@@ -12,7 +12,7 @@ from client.support.fake_federation import FakeRound
 from client.support.key_watch import KeyWatch
 
 from fedrec.ids import RoundId
-from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.lattice import BlockMember, unpack_blocks
 from fedrec.wire.chunks import Blob
 from fedrec_authority.folder.authority_folder import STATE_FOLDER

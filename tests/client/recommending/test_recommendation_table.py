@@ -14,7 +14,7 @@ from client.support.silo import Silo
 from fedrec.cli.main import main
 from fedrec.data import Catalogue
 from fedrec.errors import DataError, SettingsError, StorageError
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec_client.recommending import Wanted, export_recommendations, own_recommender
 
 

@@ -14,7 +14,7 @@ from fedrec.follower.enrolment import enrol
 from fedrec.follower.membership import Membership
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
-from fedrec.protection.plan import CONTEXT_BYTES
+from fedrec.protection.protection_plan import CONTEXT_BYTES
 from fedrec.wire.messages import PublishedRound, RevealStatement, Wait
 
 pytestmark = pytest.mark.slow

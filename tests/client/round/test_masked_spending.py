@@ -11,7 +11,7 @@ from client.support.fake_link import Killed
 from client.support.fake_parties import USERS
 from client.support.masked_federation import STEPS, MaskedWorld
 
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.privacy import Mechanism
 from fedrec_client.state.privacy_ledger import PrivacyLedger
 from fedrec_client.state.private_store import PrivateStore

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from fedrec_client.serve.application import RecommendationApi
+from fedrec_client.serve.recommendation_api import RecommendationApi
 
 OWN = ((b"host", b"127.0.0.1:7480"),)
 

@@ -15,8 +15,8 @@ from fedrec.errors import StorageError, VersionMismatch
 from fedrec.follower.database import STATE_FILE
 from fedrec.recommender import UsersFile
 from fedrec_client.recommending import own_recommender
-from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
+from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import Gate
 from fedrec_client.state.private_store import PrivateStore
 

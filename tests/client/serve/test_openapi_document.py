@@ -12,8 +12,8 @@ import pytest
 from client.serve.asking import OWN, ask
 from client.support.silo import Silo
 
-from fedrec_client.serve.application import RecommendationApi
 from fedrec_client.serve.openapi import STYLE, document, page_of
+from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import RECOMMEND_FIELDS, REFUSALS, SIMILAR_FIELDS
 
 DOCUMENT = document()

@@ -14,10 +14,10 @@ from fedrec.errors import StateWentBack, StorageError
 from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
 from fedrec.follower.follower_store import FollowerStore
 from fedrec.follower.stored_state import StoredState
-from fedrec.highwater import FILE
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
+from fedrec.state_folder import FILE
 from fedrec_authority.folder.opened_sums import OpeningState
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.private_store import PrivateStore

@@ -11,7 +11,7 @@ from client.support.fake_federation import World
 
 from fedrec.errors import StorageError
 from fedrec.ids import RoundId, UserId
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism, Spent
 from fedrec.wire.messages import UploadHeader

@@ -16,7 +16,7 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.agreement import plan_fingerprint
-from fedrec.plan.rows import ActiveRows
+from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (

@@ -13,8 +13,8 @@ from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.agreement import plan_to_json
-from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
+from fedrec.settings.validation import load_settings
 from fedrec_client.state.client_state import BestModel
 from fedrec_client.state.private_store import PrivateStore
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 
 from .conftest import Fedrec
 

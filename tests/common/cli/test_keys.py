@@ -19,7 +19,7 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.plan.layout import protection_of
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 from .conftest import Fedrec

@@ -14,7 +14,7 @@ from fedrec.data.public import Counts, KnownCopy, PublicDataset, cached_path, fi
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
 from fedrec.errors import DataError
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 
 # Three users; a repeats a pair, which counts once at its later time; c has one item only.
 _TEXT = "a::1::5::30\na::1::4::40\na::2::3::20\nb::2::1::10\nb::3::1::11\nc::3::2::5\n"
@@ -41,7 +41,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _register(monkeypatch: pytest.MonkeyPatch, dataset: PublicDataset) -> None:
     registry = {**PUBLIC, "tiny": dataset}
-    for module in ("fedrec.data.public", "fedrec.data.fetching", "fedrec.settings.loading"):
+    for module in ("fedrec.data.public", "fedrec.data.fetching", "fedrec.settings.validation"):
         monkeypatch.setattr(f"{module}.PUBLIC", registry)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
-from fedrec.plan.rows import (
+from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import (
     CellRows,
     cell_rows,
     cells_in_use,
@@ -18,7 +19,6 @@ from fedrec.plan.rows import (
     held_in_cells,
     trained_items,
 )
-from fedrec.plan.schema import Plan
 
 
 def plan_of(**sections: dict[str, Any]) -> Plan:

@@ -11,7 +11,7 @@ from reference.dp_epsilon import by_loss_distributions
 
 from fedrec.plan.agreement import plan_differences
 from fedrec.plan.combinations import find_conflicts
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
 
 GAUSSIAN = {"mechanism": "gaussian"}

@@ -10,7 +10,7 @@ from conformance.protection_suite import extreme, make_party
 
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.lattice import BlockMember, unpack_blocks
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import MAX_BOUND

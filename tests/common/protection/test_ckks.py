@@ -8,7 +8,7 @@ from conformance.protection_suite import extreme, make_party, random_vectors
 
 from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import ResidueLayout
+from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.lattice import BlockMember, unpack_blocks
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedrec.errors import SettingsError
 from fedrec.protection import BFV, CKKS, PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import batching_prime, coefficient_primes
+from fedrec.protection.ciphertext_blocks import batching_prime, coefficient_primes
 from fedrec.protection.encryption_parameters import (
     BFV_PRESETS,
     CKKS_PRESETS,

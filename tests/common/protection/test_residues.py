@@ -11,7 +11,7 @@ from conformance.protection_suite import make_party
 
 from fedrec.errors import MalformedUpdate
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-from fedrec.protection.blocks import ResidueLayout, Residues
+from fedrec.protection.ciphertext_blocks import ResidueLayout, Residues
 from fedrec.protection.lattice import BlockMember
 
 SMALL = VectorSpec(segments=(SegmentSpec(name="all", length=10, max_abs_sum=1000),), max_summands=4)

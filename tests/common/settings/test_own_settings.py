@@ -17,7 +17,7 @@ from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, NoProtection, ProtectionSettings
 from fedrec.settings import explain as explaining
 from fedrec.settings.explain import settings_to_toml
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 
 
 class RelaySettings(ProtectionSettings):

@@ -8,8 +8,8 @@ import pytest
 
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import users_with_room
-from fedrec.settings.loading import load_settings
 from fedrec.settings.starter import TUNED, Starter
+from fedrec.settings.validation import load_settings
 from fedrec_lab.demo.demonstration import DemoOptions
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.plan.layout import Layout
-from fedrec.plan.rows import ActiveRows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.training.bounds import SumTerms, check_sum
 
 N_ITEMS = 5

@@ -27,7 +27,7 @@ from fedrec.identity.cells import Partition, Standing
 from fedrec.ids import ClientId
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import Layout
-from fedrec.plan.rows import ActiveRows
+from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.training.bounds import SumTerms, most_users
 
 

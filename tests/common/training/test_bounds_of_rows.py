@@ -22,9 +22,9 @@ from common.training.honest_sum import (
 
 from fedrec.errors import SumOutOfBounds
 from fedrec.plan.layout import Layout
-from fedrec.plan.noise import mechanism_of
-from fedrec.plan.rows import ActiveRows
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.training.bounds import SumTerms
 

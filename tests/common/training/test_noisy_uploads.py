@@ -13,7 +13,7 @@ from fedrec.algorithms.cohort import BlockChange
 from fedrec.data import generate, leave_one_out
 from fedrec.plan.schema import Plan
 from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
-from fedrec.training.engines.choosing import executor_of
+from fedrec.training.executors.choosing import executor_of
 from fedrec.training.fitting import NoisyUploads
 from fedrec.training.learner import Learner
 

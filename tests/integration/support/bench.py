@@ -22,10 +22,10 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.plan.rows import held_widely, own_rows_of
 from fedrec.plan.schema import Plan
-from fedrec.settings.loading import load_settings
+from fedrec.plan.travelling_rows import held_widely, own_rows_of
 from fedrec.settings.schema import Settings
+from fedrec.settings.validation import load_settings
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder

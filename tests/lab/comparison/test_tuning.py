@@ -9,8 +9,8 @@ import pytest
 from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Rates
-from fedrec.settings.loading import load_settings
 from fedrec.settings.starter import Starter
+from fedrec.settings.validation import load_settings
 from fedrec_lab.comparison.tuning import Trial, grid_of, tried, try_settings
 
 

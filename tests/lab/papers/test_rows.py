@@ -8,7 +8,7 @@ from fedrec.algorithms import FedMFSettings, PFedCLRSettings, PFedRecSettings
 from fedrec.data import PUBLIC
 from fedrec.errors import SettingsError
 from fedrec.plan.combinations import find_conflicts
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named
 from fedrec_lab.papers.reproduction import row_settings
 

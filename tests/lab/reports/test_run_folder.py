@@ -16,8 +16,8 @@ from fedrec.environment import Provenance, describe_environment
 from fedrec.errors import DataError, RefusedError, StorageError, VersionMismatch
 from fedrec.plan.privacy import trust_statement
 from fedrec.settings.explain import settings_to_toml
-from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
+from fedrec.settings.validation import load_settings
 from fedrec_lab.reports.html import ReportContent
 from fedrec_lab.reports.ledger import ledger_of
 from fedrec_lab.reports.round_report import RoundReport

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.data.interactions import user_groups
-from fedrec.plan.rows import own_rows_of
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import own_rows_of
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.sums import determined_users
 

@@ -9,7 +9,7 @@ import pytest
 from fake_clock import FakeClock
 
 from fedrec.errors import PrivacyBudgetSpent
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.training.learner import Learner
 from fedrec_lab.reports.ledger import ledger_of

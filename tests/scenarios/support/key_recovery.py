@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.protection.blocks import Residues
+from fedrec.protection.ciphertext_blocks import Residues
 
 Numbers = NDArray[np.object_]
 Floats = NDArray[np.float64]

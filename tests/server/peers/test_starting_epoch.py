@@ -14,8 +14,8 @@ from fedrec.errors import DamagedFile, KeysError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.plan.schema import Plan
-from fedrec.settings.loading import load_settings
 from fedrec.settings.schema import Settings
+from fedrec.settings.validation import load_settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.audit.wire.known import Known

@@ -25,7 +25,7 @@ from fedrec_server.rounds.events import Polled, StepClosed, StepHeard, Tick, Upl
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
 from fedrec_server.run.presence import Presence
-from fedrec_server.uploads.round_collection import RunningSum
+from fedrec_server.uploads.round_sum import RunningSum
 
 N_CLIENTS = 300
 

@@ -14,8 +14,8 @@ from server.support.made_messages import blob
 from server.support.world import World
 
 from fedrec.errors import DamagedFile, StateWentBack, StorageError
-from fedrec.highwater import FILE, record
 from fedrec.ids import RoundId
+from fedrec.state_folder import FILE, record
 from fedrec_server.store.durable_files import snapshot_name
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import SnapshotRecord

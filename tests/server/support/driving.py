@@ -17,7 +17,7 @@ from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob, ByteChunk
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
-from fedrec_server.opening import take_report
+from fedrec_server.reveals import take_report
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.store.durable_files import Failpoint, no_failpoint
 from fedrec_server.store.store import Store

@@ -50,7 +50,7 @@ from fedrec_server.rounds.state import Round, State
 from fedrec_server.rounds.steps import arrived, invited, is_enough
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import RunIdentity
-from fedrec_server.uploads.round_collection import RunningSum
+from fedrec_server.uploads.round_sum import RunningSum
 
 IDENTITY = RunIdentity(
     federation="movies", plan_fingerprint="p", catalogue_fingerprint="c", epoch=1

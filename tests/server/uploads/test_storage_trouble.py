@@ -15,7 +15,7 @@ from server.support.federations import Bench
 from fedrec.errors import RoundClosed, StorageError
 from fedrec.ids import RoundId
 from fedrec.protection import none
-from fedrec.protection.plan import HEADER_BYTES
+from fedrec.protection.protection_plan import HEADER_BYTES
 from fedrec_server.store.durable_files import Draft, DurabilityLost
 
 

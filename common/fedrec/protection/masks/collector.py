@@ -195,10 +195,7 @@ class Collector:
             RoundClosed: when it comes too late, or its shares did.
         """
         self._expect("vectors")
-        own = self.key_list.position(client_id)
-        words = self._words.open(message)
-        if own not in self._bundles:
-            raise RoundClosed("This client's shares did not arrive in time.")
+        own, words = self._sharer(client_id), self._words.open(message)
         if _put(self._vectors, own, sha256(message).digest()):
             add_words(self._total, words, 1, n_wide=self._words.n_wide)
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 from fedrec.protection.asked_round import AskedRound, Price
 from fedrec.protection.masks.terms import MAX_CLIENTS, STEPS, parameters_for
 from fedrec.protection.masks.words import mask_price, mask_warnings, plan_masks
-from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import SteppedProtection
+from fedrec.protection.protection_plan import ProtectionPlan
 from fedrec.protection.round_protocol import RoundProtocol, Steps
 from fedrec.protection.settings import ProtectionSettings
 from fedrec.protection.vector import VectorSpec

@@ -27,7 +27,7 @@ from fedrec.protection.masks.participant import Participant
 from fedrec.protection.masks.terms import ANSWER, SHARES, SIGNATURE, VECTOR, MaskTerms, ring_seed
 from fedrec.protection.masks.words import MaskWords
 from fedrec.protection.none import NoProtection
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection_plan import ProtectionPlan
 from fedrec.protection.round_protocol import (
     ClientSide,
     CoordinatorSide,

@@ -11,7 +11,7 @@ from fedrec.errors import PlanMismatch, SettingsError
 from fedrec.protection.asked_round import AskedRound, Price
 from fedrec.protection.masks.keys import WIDE, WORD, WORD_BYTES, Words
 from fedrec.protection.masks.terms import GraphParameters, parameters_for
-from fedrec.protection.plan import HEADER_BYTES, Envelope, LimbLayout, ProtectionPlan
+from fedrec.protection.protection_plan import HEADER_BYTES, Envelope, LimbLayout, ProtectionPlan
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 WORD_BITS = 32

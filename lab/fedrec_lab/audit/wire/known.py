@@ -24,8 +24,8 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.layout import protection_of
-from fedrec.plan.rows import ROW_STEP, padded_rows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ROW_STEP, padded_rows
 from fedrec.protection import NoProtection, Protection, VectorSpec
 from fedrec.settings.schema import CoordinatorSettings, Settings
 from fedrec.training.round_vectors import RoundVectors

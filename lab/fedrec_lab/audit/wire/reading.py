@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError
 from fedrec.protection import PROTECTIONS, Member, VectorSpec
-from fedrec.protection.plan import HEADER_BYTES, Envelope
+from fedrec.protection.protection_plan import HEADER_BYTES, Envelope
 
 ENTROPY_BITS = 7.8
 """Bits of a byte below which bytes are no random ones; 4 KiB of random bytes have above 7.9."""

@@ -16,7 +16,7 @@ from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import canonical
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, update_pb2
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import make_epoch

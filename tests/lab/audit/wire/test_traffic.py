@@ -9,7 +9,7 @@ import pytest
 from made_federation import Workspace
 
 from fedrec.protection import PROTECTIONS
-from fedrec.settings.loading import load_settings
+from fedrec.settings.validation import load_settings
 from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
 from fedrec_lab.audit.wire.known import Known
 from fedrec_lab.audit.wire.traffic import BlobKey

@@ -15,10 +15,10 @@ from conformance.toys import TOYS, registered
 
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
-from fedrec.training.engines import processes
-from fedrec.training.engines.choosing import executor_of
-from fedrec.training.engines.processes import ProcessExecutor
-from fedrec.training.engines.worker_process import WorkerProcess
+from fedrec.training.executors import processes
+from fedrec.training.executors.choosing import executor_of
+from fedrec.training.executors.processes import ProcessExecutor
+from fedrec.training.executors.worker_process import WorkerProcess
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from fedrec.errors import SettingsError
 from fedrec.plan.agreement import plan_fingerprint
 from fedrec.plan.schema import Plan
 from fedrec.settings.explain import all_settings
-from fedrec.settings.loading import PATHS, UNSET, load_settings, load_with_sources
+from fedrec.settings.validation import PATHS, UNSET, load_settings, load_with_sources
 
 
 def write(folder: Path, text: str) -> Path:

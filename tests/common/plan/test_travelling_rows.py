@@ -12,8 +12,8 @@ from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import METRICS_SLICE, Layout, protection_of, vector_spec
-from fedrec.plan.rows import ROW_STEP, ActiveRows, padded_rows
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import ROW_STEP, ActiveRows, padded_rows
 from fedrec.protection import PROTECTIONS
 from fedrec.training.learner import Learner
 

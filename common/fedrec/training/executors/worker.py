@@ -1,4 +1,4 @@
-"""A worker process: `python -m fedrec.training.engines.worker`, started by `ProcessExecutor`.
+"""A worker process: `python -m fedrec.training.executors.worker`, started by `ProcessExecutor`.
 
 It hears frames on stdin, answers on stdout and trains one task at a time on one thread. It knows
 the algorithm, the round's model, users' tables and nothing else: no key, token or address. When
@@ -15,9 +15,8 @@ import threading
 import traceback
 from typing import IO, Any
 
-from fedrec.child_process import end_with_parent
-from fedrec.stop_signals import ignore_stop_signals
-from fedrec.training.engines.worker_process import read_frame, write_frame
+from fedrec.processes import end_with_parent, ignore_stop_signals
+from fedrec.training.executors.worker_process import read_frame, write_frame
 
 Frame = tuple[dict[str, Any], bytes]
 
@@ -64,7 +63,7 @@ def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
     import torch
 
     from fedrec.errors import FedrecError
-    from fedrec.training.engines.trained_tasks import TrainedTasks
+    from fedrec.training.executors.trained_tasks import TrainedTasks
 
     torch.set_num_threads(1)
     tasks = TrainedTasks()

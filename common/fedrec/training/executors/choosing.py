@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from fedrec.training.engines.engine import Executor, Job, JobResult, SerialExecutor
-from fedrec.training.engines.processes import ProcessExecutor, estimated_seconds, fits_processes
+from fedrec.training.executors.executor import Executor, Job, JobResult, SerialExecutor
+from fedrec.training.executors.processes import ProcessExecutor, estimated_seconds, fits_processes
 
 Workers = int | Literal["auto"]
 """Processes that train; "auto" takes several where a round is long, one trains in this process."""

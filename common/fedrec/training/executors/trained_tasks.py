@@ -16,8 +16,8 @@ from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.model.blocked_table import Table
 from fedrec.model.new_table import BlockWriter
 from fedrec.model.tables import give_back, rows_of
-from fedrec.training.engines.engine import algorithm_from
-from fedrec.training.engines.scratch import new_tables, old_tables, opened, write_rows
+from fedrec.training.executors.executor import algorithm_from
+from fedrec.training.executors.scratch import new_tables, old_tables, opened, write_rows
 from fedrec.training.fitting import Fit, fit_of, training_sums
 
 _CPU = torch.device("cpu")

@@ -43,7 +43,7 @@ from fedrec_server.rounds.steps import (
     without_vectors,
 )
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.uploads.round_collection import Collection
+from fedrec_server.uploads.round_sum import Collection
 from fedrec_server.uploads.updates import GroupCommit
 
 PATIENCE = 1 / 3

@@ -11,7 +11,7 @@ import pytest
 from server.support.masked import Masked, federation_of, masked
 
 from fedrec.errors import StorageError
-from fedrec.plan.noise import mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec_server.engine import Engine

@@ -21,7 +21,7 @@ from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import ERRORS, FedrecError, InternalError, TrainingError
 from fedrec.telemetry import logger_of
 from fedrec.training.blocks import BLOCK_USERS
-from fedrec.training.engines.engine import (
+from fedrec.training.executors.executor import (
     Executor,
     Job,
     JobResult,
@@ -29,8 +29,8 @@ from fedrec.training.engines.engine import (
     can_be_made_again,
     recipe_of,
 )
-from fedrec.training.engines.scratch import ArrayPlace, PrivateRound, Scratch
-from fedrec.training.engines.worker_process import WorkerProcess
+from fedrec.training.executors.scratch import ArrayPlace, PrivateRound, Scratch
+from fedrec.training.executors.worker_process import WorkerProcess
 from fedrec.training.fitting import is_trained_by_steps
 
 _TASKS_A_WORKER = 2

@@ -80,7 +80,7 @@ def serve(
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     from fedrec.errors import SettingsError
     from fedrec.listening import plain_host
-    from fedrec.settings.loading import load_settings
+    from fedrec.settings.validation import load_settings
     from fedrec_client.serve.model_holder import ModelHolder, log_change
     from fedrec_client.serve.server import ServingOptions
     from fedrec_client.serve.server import serve as serve_until_stopped

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import InternalError, KeysError, MalformedUpdate
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection_plan import ProtectionPlan
 
 # These bases decide primality for every number below 3.3e24 (Sorenson and Webster, 2015).
 _BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)

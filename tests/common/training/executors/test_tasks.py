@@ -10,9 +10,9 @@ import pytest
 
 from fedrec.algorithms import FedMF
 from fedrec.settings.schema import ClientSettings
-from fedrec.training.engines import choosing
-from fedrec.training.engines.choosing import executor_of
-from fedrec.training.engines.engine import (
+from fedrec.training.executors import choosing
+from fedrec.training.executors.choosing import executor_of
+from fedrec.training.executors.executor import (
     Executor,
     Job,
     SerialExecutor,
@@ -20,8 +20,8 @@ from fedrec.training.engines.engine import (
     can_be_made_again,
     recipe_of,
 )
-from fedrec.training.engines.processes import ProcessExecutor, estimated_seconds, tasks_of
-from fedrec.training.engines.worker_process import read_frame, write_frame
+from fedrec.training.executors.processes import ProcessExecutor, estimated_seconds, tasks_of
+from fedrec.training.executors.worker_process import read_frame, write_frame
 from fedrec.training.learner import Learner
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fedrec.child_process import module_search_path
+from fedrec.processes import module_search_path
 
 _LENGTHS = struct.Struct("<IQ")
 
@@ -80,7 +80,7 @@ def clean_environment() -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A process of `fedrec.training.engines.worker`.
+    """A process of `fedrec.training.executors.worker`.
 
     Args:
         folder: the shared files.
@@ -96,7 +96,7 @@ class WorkerProcess:
         # A new interpreter, never a fork: this process may have threads that hold locks, and a
         # notebook has no main module to import. A group of its own leaves Ctrl-C to this one.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fedrec.training.engines.worker"],
+            [sys.executable, "-P", "-m", "fedrec.training.executors.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

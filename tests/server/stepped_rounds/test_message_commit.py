@@ -15,7 +15,7 @@ from server.support.masked import Masked, masked
 from fedrec.errors import ConflictingUpload, ProtocolError, StorageError
 from fedrec.ids import ClientId
 from fedrec.wire.messages import StepMessage, StepTask
-from fedrec_server import steps
+from fedrec_server import stepped_rounds
 from fedrec_server.rounds.selection import has_all
 from fedrec_server.rounds.state import Round, Rules
 
@@ -79,7 +79,7 @@ def test_first_messages_are_rarely_held_against_all_cells(
         looked.append(len(here))
         return has_all(rules, round_, here)
 
-    monkeypatch.setattr(steps, "has_all", counting)
+    monkeypatch.setattr(stepped_rounds, "has_all", counting)
 
     async def scenario() -> None:
         async with masked(tmp_path, 9, cells_per_round=2, over_provision=1.5) as world:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrec.plan.rows import held_widely
 from fedrec.plan.schema import Plan
+from fedrec.plan.travelling_rows import held_widely
 
 
 def plan_of(least: int, corrupt: int) -> Plan:
