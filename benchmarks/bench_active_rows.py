@@ -34,7 +34,7 @@ from fedrec.data import Catalogue, Interactions, UserSplit
 from fedrec.ids import UserId
 from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
-from fedrec_lab.demo.second_act import journal_lines, run_federation
+from fedrec_lab.demo.further_runs import journal_lines, run_federation
 from fedrec_lab.demo.workspace import DemoData
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.federation import SimulatedFederation

@@ -31,7 +31,7 @@ from integration.support.parties import Client, Loop
 from made_federation import prepare
 
 from fedrec.data import Catalogue, Interactions, generate
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
 from fedrec.follower.events import ClientEvent
 from fedrec.plan.price import price
@@ -110,7 +110,7 @@ def measure(n_clients: int, preset: str, path: str) -> None:
     loop = Loop()
     with tempfile.TemporaryDirectory() as folder:
         workspace = prepare(Path(folder), plan, data, n_clients=n_clients)
-        settings = load_settings(workspace.coordinator_settings)
+        settings = load_settings(workspace.parties.coordinator)
         catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
         vectors = RoundVectors.of(plan, catalogue.n_items)
         coordinator = Coordinator.from_settings(settings, catalogue, vectors, accept_exposure=True)
@@ -121,7 +121,7 @@ def measure(n_clients: int, preset: str, path: str) -> None:
                 wrap=lambda link: Keeping(link, kept),
                 on_event=told,
             )
-            for each in workspace.client_settings
+            for each in workspace.parties.clients
         ]
         for client in clients:
             client._thread.join()

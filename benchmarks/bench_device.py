@@ -290,9 +290,8 @@ def federation(step: Step) -> None:
     from made_federation import prepare
     from rich.console import Console
 
-    from fedrec_lab.demo.comparison import exported_models, run_comparison
     from fedrec_lab.demo.demonstration import DemoOptions
-    from fedrec_lab.demo.second_act import run_federation
+    from fedrec_lab.demo.further_runs import exported_models, run_comparison, run_federation
     from fedrec_lab.reports.run_folder import RunFolder
 
     plan, data = DemoOptions(protection="bfv", rounds=3).plan(), made_of_ml_100k()

@@ -29,7 +29,7 @@ from fedrec.training.learner import Learner
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.demo.parties import Processes
 from fedrec_lab.demo.workspace import DemoData, load_data
-from fedrec_lab.reports.run_view import RunView
+from fedrec_lab.reports.federation_record import RunView
 
 N_CLIENTS = 3
 
@@ -94,11 +94,11 @@ def print_federation(data: DemoData, rounds: int, device: str) -> None:
                 "coordinator",
                 "coordinator",
                 "run",
-                str(workspace.coordinator_settings),
+                str(workspace.parties.coordinator),
                 talks=True,
             )
             address = processes.first_line("coordinator")["address"]
-            for number, settings in enumerate(workspace.client_settings, start=1):
+            for number, settings in enumerate(workspace.parties.clients, start=1):
                 name, where = f"client-{number}", ("--coordinator", address, "--device", device)
                 processes.start(name, "client", "run", str(settings), *where)
             link = AdminLink(address, Credentials.load(workspace.operator, "the benchmark"))

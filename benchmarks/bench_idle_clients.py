@@ -241,7 +241,7 @@ def main() -> None:
             clients_per_round=ASKED,
         )
         with Processes(Path(scratch) / "logs") as processes:
-            settings = str(workspace.coordinator_settings)
+            settings = str(workspace.parties.coordinator)
             coordinator = processes.start("coordinator", "coordinator", "run", settings, talks=True)
             address = processes.first_line("coordinator")["address"]
             state = workspace.client_states[0]

@@ -28,7 +28,7 @@ from fedrec.protection import PROTECTIONS
 from fedrec.training.learner import Learner
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.demo.demonstration import DemoOptions
-from fedrec_lab.demo.second_act import measured_costs, run_federation
+from fedrec_lab.demo.further_runs import measured_costs, run_federation
 from fedrec_lab.demo.workspace import DemoData, load_data
 from fedrec_lab.reports.run_folder import RunFolder
 

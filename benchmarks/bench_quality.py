@@ -14,8 +14,7 @@ from measuring import add_device, describe_device, describe_machine
 from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.settings.schema import Settings
 from fedrec_lab.demo.demonstration import DemoOptions
-from fedrec_lab.reports.result_row import ResultRow, reference_rows
-from fedrec_lab.reports.tables import plain_table
+from fedrec_lab.reports.result_row import ResultRow, plain_table, reference_rows
 from fedrec_lab.simulation.result import against_popularity, user_ranks
 from fedrec_lab.simulation.runner import simulate
 

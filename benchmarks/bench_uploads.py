@@ -174,7 +174,7 @@ def main() -> None:
                 "coordinator",
                 "coordinator",
                 "run",
-                str(workspace.coordinator_settings),
+                str(workspace.parties.coordinator),
                 talks=True,
             )
             address = processes.first_line("coordinator")["address"]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from fedrec.data import Catalogue, UserSplit, read_interactions
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_users
 from fedrec.evaluation.metrics import Rates
 from fedrec.follower.stored_state import RunPin, users_digest

@@ -70,13 +70,13 @@ def untrained_rounds(
             "coordinator",
             "coordinator",
             "run",
-            str(workspace.coordinator_settings),
+            str(workspace.parties.coordinator),
             talks=True,
         )
         address = processes.first_line("coordinator")["address"]
         log = stack.enter_context((Path(scratch) / "clients.log").open("a+", encoding="utf-8"))
         children = [
-            _client(settings, address, log, stack) for settings in workspace.client_settings
+            _client(settings, address, log, stack) for settings in workspace.parties.clients
         ]
         link = AdminLink(address, Credentials.load(workspace.operator, "the benchmark"))
         stack.callback(link.close)

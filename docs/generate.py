@@ -24,8 +24,8 @@ from typer._click.core import Context
 from typer.main import get_command
 
 from fedrec import errors
-from fedrec.cli.failures import EXIT_CODES
 from fedrec.cli.main import VERBS, app
+from fedrec.cli.terminal import EXIT_CODES
 from fedrec.plan.agreement import always_compared
 from fedrec.settings.validation import PATHS
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.data_options import DataFlags, takes_client_data_flags
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import (
     AcceptExposure,
     AcceptOtherArithmetic,
@@ -23,7 +22,7 @@ from fedrec.cli.flags import (
     SimilarTo,
 )
 from fedrec.cli.recommend import print_recommended
-from fedrec.cli.terminal import AsJson, human_bytes, print_json
+from fedrec.cli.terminal import INTERRUPTED, AsJson, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
 from fedrec_client.serve.cli import EPILOG as SERVE_EPILOG
 from fedrec_client.serve.cli import serve
@@ -205,9 +204,9 @@ def recommend(
     """Recommend items to one of this client's users, or like one item, on this machine alone."""
     from fedrec.errors import SettingsError
     from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending.recommendation import Wanted
-    from fedrec_client.recommending.recommendation import recommend as recommend_items
-    from fedrec_client.recommending.recommendation import similar as similar_items
+    from fedrec_client.recommending import Wanted
+    from fedrec_client.recommending import recommend as recommend_items
+    from fedrec_client.recommending import similar as similar_items
 
     log_to_stderr(logging.WARNING)
     if bool(user) == bool(similar):
@@ -255,7 +254,7 @@ def export(
     says what people like; who may read it is for its owner to say.
     """
     from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending.recommendation import Wanted, export_recommendations
+    from fedrec_client.recommending import Wanted, export_recommendations
 
     log_to_stderr(logging.WARNING)
     overrides: dict[str, object] = {"client.state": state, "data.path": data}
@@ -290,7 +289,7 @@ def export_model(
     file only to those who may read it.
     """
     from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending.model_export import export_model as export
+    from fedrec_client.recommending import export_model as export
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})

@@ -16,7 +16,7 @@ from typing import Any
 
 import numba
 
-from fedrec.data.fetching import cache_folder
+from fedrec.data.public import cache_folder
 
 _PACKAGE = Path(__file__).parent
 _SOURCES = "algorithms/accelerators/*.py"

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import human_bytes
+from fedrec.cli.terminal import INTERRUPTED, human_bytes
 
 if TYPE_CHECKING:
     from fedrec.settings.schema import Settings

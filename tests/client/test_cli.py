@@ -14,7 +14,7 @@ from client.support.fake_link import down
 from client.support.fake_parties import USERS
 
 from fedrec.cli.main import main
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.settings.schema import Settings
 from fedrec.wire.messages import Finished

@@ -13,7 +13,7 @@ from e2e.commands import Command, poll
 from integration.support.bench import N_ITEMS, Accepted, compute
 
 from fedrec.data import generate
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_users
 from fedrec.data.writing import write_interactions
 from fedrec.ids import RoundId

@@ -58,7 +58,7 @@ def test_a_federation_of_separate_commands(
     workspace: Workspace, start: Start, tmp_path: Path
 ) -> None:
     coordinator = start(
-        tmp_path / "coordinator.log", "coordinator", "run", str(workspace.coordinator_settings),
+        tmp_path / "coordinator.log", "coordinator", "run", str(workspace.parties.coordinator),
         "--until-finished",
         missing=["torch", "fedrec_client", "pyarrow", "matplotlib", "phe", "gmpy2"],
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_a_federation_of_separate_commands(
     def client(number: int) -> Command:
         return start(
             tmp_path / f"client-{number}.log",
-            "client", "run", str(workspace.client_settings[number]),
+            "client", "run", str(workspace.parties.clients[number]),
             "--coordinator", address, "--json",
         )  # fmt: skip
 
@@ -90,7 +90,7 @@ def test_one_value_to_a_ciphertext_over_processes(start: Start, tmp_path: Path) 
     protection = {"name": "paillier", "preset": "single-2048"}
     workspace = folders(tmp_path, protection, total=1)
     coordinator = start(
-        tmp_path / "coordinator.log", "coordinator", "run", str(workspace.coordinator_settings),
+        tmp_path / "coordinator.log", "coordinator", "run", str(workspace.parties.coordinator),
         "--until-finished", missing=["torch", "fedrec_client", "phe", "tenseal"],
     )  # fmt: skip
     address = json.loads(coordinator.first_line())["address"]
@@ -99,7 +99,7 @@ def test_one_value_to_a_ciphertext_over_processes(start: Start, tmp_path: Path) 
             tmp_path / f"client-{number}.log", "client", "run", str(settings),
             "--coordinator", address, "--json", missing=["fedrec_server", "phe", "tenseal"],
         )
-        for number, settings in enumerate(workspace.client_settings)
+        for number, settings in enumerate(workspace.parties.clients)
     ]  # fmt: skip
     for command in clients:
         assert command.ended() == 0, command.told
@@ -116,9 +116,9 @@ def resume_command(stopped: Command) -> list[str]:
 
 
 def test_a_port_that_is_taken(workspace: Workspace, start: Start, tmp_path: Path) -> None:
-    first = start(tmp_path / "first.log", "coordinator", "run", str(workspace.coordinator_settings))
+    first = start(tmp_path / "first.log", "coordinator", "run", str(workspace.parties.coordinator))
     port = json.loads(first.first_line())["address"].rpartition(":")[2]
-    settings = workspace.coordinator_settings
+    settings = workspace.parties.coordinator
     text = settings.read_text()
     settings.write_text(text.replace("port = 0", f"port = {port}").replace(
         'state = "coordinator"', 'state = "another"'
@@ -136,7 +136,7 @@ def test_a_port_that_is_taken(workspace: Workspace, start: Start, tmp_path: Path
 def test_an_interrupted_coordinator_says_how_to_go_on(
     workspace: Workspace, start: Start, tmp_path: Path
 ) -> None:
-    call = ("coordinator", "run", str(workspace.coordinator_settings))
+    call = ("coordinator", "run", str(workspace.parties.coordinator))
     first = start(tmp_path / "first.log", *call)
     run = json.loads(first.first_line())["run"]
     first.interrupt()
@@ -151,7 +151,7 @@ def test_an_interrupted_coordinator_says_how_to_go_on(
 
 
 def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_path: Path) -> None:
-    call = ("coordinator", "run", str(workspace.coordinator_settings))
+    call = ("coordinator", "run", str(workspace.parties.coordinator))
     first = start(tmp_path / "first.log", *call)
     first.first_line()
     second = start(tmp_path / "second.log", *call)

@@ -19,7 +19,7 @@ from integration.support.hostile import TRICKS, Falsifier
 from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Federation, operators_link
 
-from fedrec.cli.run_status import status_rows
+from fedrec.cli.operating import status_rows
 from fedrec.errors import KeysError, RefusedError
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.epoch import KeyEpoch

@@ -39,7 +39,7 @@ from fedrec.wire.messages import RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.cell_counts import CellCounts
 from fedrec_client.round.local_model import LocalModel
-from fedrec_lab.audit.pairs import Inferred, determined_users
+from fedrec_lab.audit.sums import Inferred, determined_users
 
 pytestmark = pytest.mark.slow
 

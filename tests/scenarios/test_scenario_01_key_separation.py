@@ -152,7 +152,7 @@ class Served:
         wire = self._folder / "wire"
         with Processes(self._folder / "logs") as processes:
             coordinator = processes.start(
-                "coordinator", "coordinator", "run", str(self._workspace.coordinator_settings),
+                "coordinator", "coordinator", "run", str(self._workspace.parties.coordinator),
                 "--record-wire", str(wire), talks=True,
             )  # fmt: skip
             address = processes.first_line("coordinator")["address"]
@@ -222,7 +222,7 @@ def test_scenario_01_with_clients_that_write_logs(tmp_path: Path, protection: st
     served = Served(tmp_path, workspace)
     names = [f"client-{number}" for number in range(3)]
     with served.running(*names) as (processes, address):
-        for name, settings in zip(names, workspace.client_settings, strict=True):
+        for name, settings in zip(names, workspace.parties.clients, strict=True):
             processes.start(
                 name, "client", "run", str(settings), "--coordinator", address,
                 "--json",

@@ -25,7 +25,7 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import ItemId
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.wire.recording import FrameReader
-from fedrec_lab.audit.wire.messages import parse
+from fedrec_lab.audit.wire.traffic import parse
 from fedrec_server.service.wire_recorder import WireRecorder
 
 TRAINED = (1, 50, N_ITEMS - 2)

@@ -310,7 +310,7 @@ def test_the_command_leaves_with_the_documented_code(
     plan = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "bfv"}})
     workspace = prepare(tmp_path, plan, data, n_clients=3)
     with pytest.raises(SystemExit) as left:
-        main(["coordinator", "run", str(workspace.coordinator_settings), "--until-finished"])
+        main(["coordinator", "run", str(workspace.parties.coordinator), "--until-finished"])
     assert (left.value.code or 0) == code
 
 

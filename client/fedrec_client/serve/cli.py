@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.data_options import DataFlags, takes_client_data_flags
-from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.terminal import INTERRUPTED
 from fedrec.telemetry import SteadyStream, log_to_stderr
 
 if TYPE_CHECKING:

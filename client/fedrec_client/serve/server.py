@@ -25,10 +25,9 @@ from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, written_address
 from fedrec.processes import heeded_signals
 from fedrec.web_server import WebServer, listening_socket, web_server
-from fedrec_client.serve.access import Gate
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
-from fedrec_client.serve.request_reading import REFUSALS
+from fedrec_client.serve.request_reading import REFUSALS, Gate
 
 MOST_CONNECTIONS = 512
 MOST_HEAD_BYTES = 32 << 10

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.failures import failure_record
 from fedrec.cli.flags import AcceptExposure, CellsOf, SetValues, read_cells, values_of
 from fedrec.cli.terminal import (
     AsJson,
     count_of,
+    failure_record,
     print_json,
     print_table,
 )
@@ -74,7 +74,7 @@ def check(
     if explain:
         _explain("" if Path(target).is_file() else target, as_json)
         return
-    from fedrec.cli.catalogue_size import catalogue_size
+    from fedrec.cli.data_options import catalogue_size
     from fedrec.cli.own_floor import HeldRows
     from fedrec.cli.pricing import (
         price_rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from fedrec.cli.data_options import (
     flags_of,
     takes_data_flags,
 )
-from fedrec.cli.terminal import AsJson, count_of, print_json
+from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
 from fedrec.data.writing import (
     CATALOGUE_FILE,
     INTERACTIONS_FILE,
@@ -23,8 +24,8 @@ from fedrec.data.writing import (
 )
 
 if TYPE_CHECKING:
-    from fedrec.data import Interactions, ReadReport
-    from fedrec.data.settings import DataSettings
+    from fedrec.data import DatasetSummary, Interactions, ReadReport
+    from fedrec.data.reading import DataSettings
 
 
 app = typer.Typer(
@@ -43,6 +44,8 @@ app = typer.Typer(
     ),
 )
 
+_MOST_NAMES = 10
+
 DataFile = Annotated[
     Path,
     typer.Argument(
@@ -55,8 +58,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace files that exist."
 def _read(path: Path, flags: DataFlags) -> tuple[Interactions, ReadReport, DataSettings]:
     """Read a file, or a public data set by its name, as the flags say; tell what was left out."""
     from fedrec.data.public import PUBLIC, find
-    from fedrec.data.source import selected
-    from fedrec.data.trying import read_file
+    from fedrec.data.source import read_file, selected
 
     if str(path) in PUBLIC and not path.exists():
         path = find(str(path))
@@ -147,7 +149,6 @@ def import_(
     A public data set that you downloaded is compared with the copy that figures were made with and
     kept in the cache, where `fedrec reproduce` and data.path = NAME find it.
     """
-    from fedrec.cli.public_import import print_import
     from fedrec.errors import DataError
 
     if path is None:
@@ -161,7 +162,7 @@ def import_(
             options=dict.fromkeys(beyond),
         )
     strict = bool(reading.get("strict"))
-    print_import(name_or_path, path, into, strict=strict, force=force, as_json=as_json)
+    _import_public(name_or_path, path, into, strict=strict, force=force, as_json=as_json)
 
 
 def _import_own(
@@ -172,8 +173,7 @@ def _import_own(
     as_json: bool,
 ) -> None:
     from fedrec.data import PUBLIC, Catalogue
-    from fedrec.data.source import RANDOM_HOLDOUT
-    from fedrec.data.trying import time_columns
+    from fedrec.data.source import RANDOM_HOLDOUT, time_columns
     from fedrec.errors import DataError
 
     if str(path) in PUBLIC and not path.exists():
@@ -224,6 +224,63 @@ def _import_own(
         typer.echo(str(file))
 
 
+def _import_public(
+    name: str, path: Path, into: Path | None, *, strict: bool, force: bool, as_json: bool
+) -> None:
+    """Import a public data set into the cache and say what it is, and how it differs.
+
+    Args:
+        into: also write interactions.csv and catalogue.csv here.
+        force: replace what is there, and the known copy in the cache by a file that differs.
+
+    Raises:
+        DataError: see `fedrec.data.import_public`.
+    """
+    from fedrec.data import PUBLIC, Catalogue, import_public
+
+    if into is not None:
+        prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
+    imported = import_public(name, path, strict=strict, force=force)
+    for sentence in (PUBLIC[name].licence, PUBLIC[name].citation, imported.copy.note):
+        if sentence:
+            typer.echo(sentence, err=True)
+    for warning in imported.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    files = [imported.interactions_path, imported.catalogue_path]
+    if into is not None:
+        files = [into / INTERACTIONS_FILE, into / CATALOGUE_FILE]
+        write_interactions(files[0], imported.interactions)
+        Catalogue.load(imported.catalogue_path).save(files[1])
+    minimum = imported.counts.minimum
+    if as_json:
+        content: dict[str, object] = {
+            "name": name,
+            "files": [str(file) for file in files],
+            "layout": imported.report.layout,
+            "sha256": imported.sha256,
+            "known": not imported.warnings,
+            "warnings": list(imported.warnings),
+            "n_rows": imported.report.n_rows,
+            "n_bad": imported.report.n_bad,
+            "n_interactions": len(imported.interactions),
+            "n_users": imported.interactions.n_users,
+            "n_items": imported.interactions.n_items,
+            "counted_minimum_interactions": minimum,
+        }
+        print_json(content)
+        return
+    typer.echo(f"{PUBLIC[name].title}, {imported.source_file}: {imported.counts}.")
+    everybody = imported.interactions.n_users
+    if everybody != imported.counts.users:
+        typer.echo(
+            f"The files hold all {everybody} users; for those that papers count set "
+            f"data.minimum_interactions = {minimum}."
+        )
+    typer.echo(f"SHA-256 {imported.sha256}")
+    for file in files:
+        typer.echo(str(file))
+
+
 @app.command()
 @takes_data_flags
 def describe(
@@ -240,10 +297,109 @@ def describe(
     It names the columns that it took and ignored. Where a file has no times, held-out items are
     random: it says so, and which ignored column looks like times.
     """
-    from fedrec.cli.data_description import print_description
-
     found, report, data = _read(path, reading)
-    print_description(found, report, data, minimum_item_users=minimum_item_users, as_json=as_json)
+    _print_description(found, report, data, minimum_item_users=minimum_item_users, as_json=as_json)
+
+
+def _print_description(
+    found: Interactions,
+    report: ReadReport,
+    data: DataSettings,
+    *,
+    minimum_item_users: int,
+    as_json: bool,
+) -> None:
+    """Print how a file was read and what is in it.
+
+    Args:
+        found: what was read and counts.
+        minimum_item_users: items that fewer users have are counted.
+    """
+    from fedrec.data import describe
+    from fedrec.data.source import RANDOM_HOLDOUT, time_columns
+    from fedrec.data.times import shown_span
+
+    summary = describe(found, minimum_item_users=minimum_item_users)
+    span = shown_span(found.times(), are_dates=report.has_dates)
+    proposed = [] if found.has_times else time_columns(report, data)
+    if as_json:
+        content: dict[str, object] = asdict(summary) | {
+            "path": str(report.path),
+            "layout": report.layout,
+            "separator": report.separator,
+            "columns": report.columns.by_role(),
+            "ignored_columns": list(report.columns.ignored),
+            "n_rows": report.n_rows,
+            "n_bad": report.n_bad,
+            "n_without_id": report.n_without_id,
+            "n_headers": report.n_headers,
+            "n_below_rating": report.n_below_rating,
+            "n_zero_timestamps": report.n_zero_timestamps,
+            "minimum_item_users": minimum_item_users,
+            "first_time": None if span is None else span[0],
+            "last_time": None if span is None else span[1],
+            "held_out": "random" if span is None else "last",
+            "proposed": proposed[0] if len(proposed) == 1 else {},
+        }
+        print_json(content)
+        return
+    times = "none" if span is None else f"{span[0]} to {span[1]}"
+    rows = [
+        *_reading_rows(report),
+        *_count_rows(summary, minimum_item_users),
+        ("times", times),
+        *(_time_rows(summary) if span else ()),
+    ]
+    print_table(rows, title=f"{report.path}, {report.read_as}")
+    if span is None:
+        typer.echo(f"{report.path} {RANDOM_HOLDOUT}.")
+    if proposed:
+        names = " and ".join(options["timestamp_column"] for options in proposed)
+        like = f"column {names} looks like times and is ignored; to read it"
+        if len(proposed) > 1:
+            like = f"columns {names} look like times and are ignored; to read one"
+        typer.echo(f"The {like}, add{' or'.join(map(flags_of, proposed))}")
+
+
+def _reading_rows(report: ReadReport) -> list[tuple[str, str]]:
+    words = {"timestamp": "time"}
+    columns = ", ".join(
+        f"{words.get(role, role)} from {name}"
+        for role, name in report.columns.by_role().items()
+        if name is not None
+    )
+    rows = [("columns", columns)]
+    if report.columns.ignored:
+        ignored = [name or "(no name)" for name in report.columns.ignored]
+        more = len(ignored) - _MOST_NAMES
+        shown = ", ".join(ignored[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        rows.append(("columns ignored", shown))
+    return [*rows, ("rows", str(report.n_rows))]
+
+
+def _count_rows(summary: DatasetSummary, minimum_item_users: int) -> list[tuple[str, str]]:
+    rows = [
+        ("users", str(summary.n_users)),
+        ("items", str(summary.n_items)),
+        ("interactions", str(summary.n_interactions)),
+        ("rows that repeat one", str(summary.n_duplicates)),
+        ("density", f"{100 * summary.density:.3g} %"),
+        (
+            "interactions of a user",
+            f"{summary.minimum_per_user} to {summary.maximum_per_user}, "
+            f"median {summary.median_per_user:g}",
+        ),
+        ("items with one user", str(summary.items_with_one_holder)),
+    ]
+    fewer = f"items with fewer than {minimum_item_users} users"
+    return [*rows, (fewer, str(summary.items_below_minimum_holders))]
+
+
+def _time_rows(summary: DatasetSummary) -> list[tuple[str, str]]:
+    rows = [("users whose last time is tied", str(summary.users_with_tied_last_timestamp))]
+    if summary.interactions_without_time:
+        rows.insert(0, ("interactions without a time", str(summary.interactions_without_time)))
+    return rows
 
 
 @app.command()

@@ -12,14 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from pydantic import ValidationError
 
-from fedrec.data.reading import flag_of
-from fedrec.data.settings import DataSettings
-from fedrec.errors import DataError
+from fedrec.data.reading import DataSettings, flag_of
+from fedrec.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from fedrec.data import Catalogue
+    from fedrec.settings.schema import Settings
 
 DataFlags = Mapping[str, object]
 """Which of the flags were given: names of settings of `data`, and their values."""
@@ -184,3 +187,40 @@ def _without(words: list[str], flag: str) -> list[str]:
         elif not word.startswith(f"{flag}="):
             kept.append(word)
     return kept
+
+
+def catalogue_size(
+    settings: Settings, items: int = 0, known: Catalogue | None = None
+) -> tuple[int, str]:
+    """Return the number of items and where it was found.
+
+    Args:
+        settings: name the catalogue, or else the data.
+        items: a number that was given; it counts where the settings name no catalogue.
+        known: the items of `data.path`, where it was read already.
+
+    Raises:
+        SettingsError: when nobody says it, or the catalogue has another number.
+    """
+    from fedrec.data import Catalogue
+    from fedrec.data.source import kept_and_items, read_source
+
+    data = settings.data
+    if data.catalogue is not None:
+        n_items = len(Catalogue.load(data.catalogue))
+        if items and items != n_items:
+            raise SettingsError(
+                f"--items says {items}, but data.catalogue has {n_items} items.",
+                remedy="Leave --items out.",
+            )
+        return n_items, f"data.catalogue ({data.catalogue})"
+    if items:
+        return items, "--items"
+    if data.path is None:
+        raise SettingsError(
+            "The number of items is unknown: neither data.catalogue nor data.path is set.",
+            remedy="Set one of them, or give --items N.",
+        )
+    if known is None:
+        _, known = kept_and_items(read_source(data, reader="the number of items"), data)
+    return len(known), f"the items in data.path ({data.path})"

@@ -46,7 +46,8 @@ class LazyGroup(TyperGroup):
     """Lists commands by what `verbs` says of them, and imports the one that is called.
 
     A verb without a target is there only if an installed package adds it by entry point. A
-    module may hold its command's examples in a constant ``EPILOG``.
+    module may hold its command's examples in a constant ``EPILOG``, or ``STOP_EPILOG`` for the
+    function `stop` where it has several commands.
     """
 
     verbs: ClassVar[Mapping[str, Verb]] = {}
@@ -122,7 +123,8 @@ def _load(name: str, target: str) -> Command:
         command = build_command(found)
     else:
         app = typer.Typer(add_completion=False)
-        app.command(name, epilog=getattr(module, "EPILOG", None))(found)
+        epilog = getattr(module, f"{attribute.upper()}_EPILOG", getattr(module, "EPILOG", None))
+        app.command(name, epilog=epilog)(found)
         command = build_command(app)
     command.name = name
     _unwrap(command)

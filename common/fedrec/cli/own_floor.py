@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.cli.terminal import count_of
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
 
 _FLOORS = (1, 3, 5, 10)

@@ -7,18 +7,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedrec.data.catalogue import Catalogue
-    from fedrec.data.chunks import BadRow
-    from fedrec.data.fetching import DATASETS, FetchedDataset, cache_folder, fetch_ml_100k
-    from fedrec.data.importing import ImportedDataset, import_public
-    from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
+    from fedrec.data.fetching import (
+        DATASETS,
+        FetchedDataset,
+        ImportedDataset,
+        fetch_ml_100k,
+        import_public,
+    )
+    from fedrec.data.gathering import BadRow
+    from fedrec.data.interactions import (
+        MISSING_TIMESTAMP,
+        DatasetSummary,
+        Interactions,
+        describe,
+        encode_ids,
+        partition_users,
+        recency_keys,
+        sorted_ids,
+    )
     from fedrec.data.layouts import READERS
-    from fedrec.data.ordering import encode_ids, recency_keys, sorted_ids
-    from fedrec.data.partition import partition_users
-    from fedrec.data.public import PUBLIC, PublicDataset
+    from fedrec.data.public import PUBLIC, PublicDataset, cache_folder
     from fedrec.data.readers import ReadReport, read_interactions
     from fedrec.data.reading import Reading
     from fedrec.data.splits import NO_ITEM, UserSplit, leave_one_out
-    from fedrec.data.summary import DatasetSummary, describe
     from fedrec.data.synthetic import SyntheticDataset, generate
 
 __all__ = [
@@ -55,16 +66,16 @@ _HOMES = {
     "Catalogue": "fedrec.data.catalogue",
     "DATASETS": "fedrec.data.fetching",
     "FetchedDataset": "fedrec.data.fetching",
-    "cache_folder": "fedrec.data.fetching",
+    "cache_folder": "fedrec.data.public",
     "fetch_ml_100k": "fedrec.data.fetching",
-    "ImportedDataset": "fedrec.data.importing",
-    "import_public": "fedrec.data.importing",
+    "ImportedDataset": "fedrec.data.fetching",
+    "import_public": "fedrec.data.fetching",
     "MISSING_TIMESTAMP": "fedrec.data.interactions",
     "Interactions": "fedrec.data.interactions",
-    "encode_ids": "fedrec.data.ordering",
-    "recency_keys": "fedrec.data.ordering",
-    "sorted_ids": "fedrec.data.ordering",
-    "partition_users": "fedrec.data.partition",
+    "encode_ids": "fedrec.data.interactions",
+    "recency_keys": "fedrec.data.interactions",
+    "sorted_ids": "fedrec.data.interactions",
+    "partition_users": "fedrec.data.interactions",
     "PUBLIC": "fedrec.data.public",
     "PublicDataset": "fedrec.data.public",
     "READERS": "fedrec.data.readers",
@@ -75,8 +86,8 @@ _HOMES = {
     "NO_ITEM": "fedrec.data.splits",
     "UserSplit": "fedrec.data.splits",
     "leave_one_out": "fedrec.data.splits",
-    "DatasetSummary": "fedrec.data.summary",
-    "describe": "fedrec.data.summary",
+    "DatasetSummary": "fedrec.data.interactions",
+    "describe": "fedrec.data.interactions",
     "SyntheticDataset": "fedrec.data.synthetic",
     "generate": "fedrec.data.synthetic",
 }

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.interactions import Interactions
-from fedrec.data.ordering import sorted_ids
+from fedrec.data.interactions import Interactions, sorted_ids
 from fedrec.durable import replacing_text, unwritten
 from fedrec.errors import CatalogueMismatch, DataError
 from fedrec.ids import ItemId, digest

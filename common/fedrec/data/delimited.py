@@ -9,10 +9,17 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Protocol
 
-from fedrec.data.chunks import CHUNK_ROWS, BadRow, Columns, RowChunk, Table
-from fedrec.data.columns import Places, find_places, places_of_roles
 from fedrec.data.decoding import SAMPLE_ROWS, head_of, open_text, zero_byte
-from fedrec.data.guessing import Rows, is_header, is_value, no_header
+from fedrec.data.gathering import CHUNK_ROWS, BadRow, Columns, RowChunk, Table
+from fedrec.data.guessing import (
+    Places,
+    Rows,
+    find_places,
+    is_header,
+    is_value,
+    no_header,
+    places_of_roles,
+)
 from fedrec.data.reading import UNQUOTED, Reading, flag_of, is_nothing, separator_word
 from fedrec.errors import DataError
 

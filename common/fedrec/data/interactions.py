@@ -1,15 +1,69 @@
-"""Who interacted with what, and when: the table that every other part of the data layer reads."""
+"""Who interacted with what, and when, in orders that depend on ids; parts and counts of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.ordering import encode_ids
 from fedrec.errors import DataError
+from fedrec.ids import digest
+
+
+def sorted_ids(ids: Iterable[str]) -> list[str]:
+    """Return the distinct ids in their canonical order.
+
+    If every id consists of ASCII digits they are ordered by (length, text), which is the
+    numeric order of ids without leading zeros; otherwise by Unicode code points.
+    """
+    distinct = set(ids)
+    if all(id_.isascii() and id_.isdigit() for id_ in distinct):
+        return sorted(distinct, key=lambda id_: (len(id_), id_))
+    return sorted(distinct)
+
+
+def encode_ids(ids: NDArray[np.object_]) -> tuple[list[str], NDArray[np.int64]]:
+    """Replace ids by positions in their canonical order.
+
+    Args:
+        ids: strings, shape (n_rows,).
+
+    Returns:
+        The distinct ids in canonical order, and for each row the position of its id among
+        them, shape (n_rows,).
+    """
+    rows: list[str] = ids.tolist()
+    distinct = sorted_ids(rows)
+    position = {id_: index for index, id_ in enumerate(distinct)}
+    index = np.fromiter(map(position.__getitem__, rows), dtype=np.int64, count=len(rows))
+    return distinct, index
+
+
+def recency_keys(user_ids: Sequence[str], item_ids: Sequence[str]) -> NDArray[np.uint64]:
+    """Return the numbers that order interactions of equal or missing time.
+
+    The key is the first 8 bytes, big-endian, of SHA-256 of ``user<TAB>item`` in UTF-8; a larger
+    key counts as more recent. It is part of the evaluation protocol, so it never changes.
+
+    Args:
+        user_ids: n_rows ids.
+        item_ids: n_rows ids.
+
+    Returns:
+        Keys of shape (n_rows,).
+    """
+    sha256 = hashlib.sha256
+    prefixes = b"".join(
+        [
+            sha256(f"{user}\t{item}".encode()).digest()[:8]
+            for user, item in zip(user_ids, item_ids, strict=True)
+        ]
+    )
+    return np.frombuffer(prefixes, dtype=">u8").astype(np.uint64)
+
 
 MISSING_TIMESTAMP = -1
 """A single timestamp that the data does not have; ordered by the tie rule, before any other."""
@@ -193,3 +247,98 @@ def _timestamp_column(values: object) -> NDArray[np.int64]:
         )
     times.flags.writeable = False
     return times
+
+
+def user_groups(user_ids: Sequence[str], n_parts: int, *, seed: int = 0) -> list[NDArray[np.int64]]:
+    """Return the positions of each part's users, ascending; parts may be empty.
+
+    Users are ordered by a hash of (seed, id) and dealt out in turn, so that part sizes differ by at
+    most one user and neither their order nor the machine matters. Adding a user may move others.
+
+    Raises:
+        DataError: `n_parts` is below 1.
+    """
+    if n_parts < 1:
+        raise DataError(f"{n_parts} parts were asked for.", remedy="Ask for 1 or more.")
+    hashes = [digest("fedrec partition", seed, user) for user in user_ids]
+    dealt = np.array(sorted(range(len(user_ids)), key=hashes.__getitem__), dtype=np.int64)
+    return [np.sort(dealt[part::n_parts]) for part in range(n_parts)]
+
+
+def partition_users(interactions: Interactions, n_parts: int, seed: int = 0) -> list[Interactions]:
+    """Give every user, with all rows, to exactly one of `n_parts` parts, by `user_groups`.
+
+    Rows of a part are in canonical order; parts may be empty.
+
+    Raises:
+        DataError: `n_parts` is below 1.
+    """
+    ordered = interactions.canonical()
+    users, user_index = encode_ids(ordered.user_ids)
+    part_of_user = np.empty(len(users), dtype=np.int64)
+    for part, group in enumerate(user_groups(users, n_parts, seed=seed)):
+        part_of_user[group] = part
+    part_of_row = part_of_user[user_index]
+    return [ordered.take(part_of_row == part) for part in range(n_parts)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSummary:
+    """What `describe` counts; an interaction is a distinct pair of user and item.
+
+    Attributes:
+        n_users: distinct users.
+        n_items: distinct items with at least one holder.
+        n_interactions: distinct pairs.
+        n_duplicates: rows beyond the distinct pairs.
+        density: share of all possible pairs, from 0 to 1.
+        minimum_per_user: fewest interactions of a user.
+        median_per_user: median over users.
+        maximum_per_user: most interactions of a user.
+        interactions_without_time: pairs whose time is missing; where all are, held-out items are
+            random ones.
+        users_with_tied_last_timestamp: users whose latest time belongs to two or more of their
+            items, so that the tie rule chooses the test item.
+        items_with_one_holder: items whose row in a released sum is one user's alone.
+        items_below_minimum_holders: items with fewer holders than asked about.
+    """
+
+    n_users: int
+    n_items: int
+    n_interactions: int
+    n_duplicates: int
+    density: float
+    minimum_per_user: int
+    median_per_user: float
+    maximum_per_user: int
+    interactions_without_time: int
+    users_with_tied_last_timestamp: int
+    items_with_one_holder: int
+    items_below_minimum_holders: int
+
+
+def describe(interactions: Interactions, *, minimum_item_users: int = 10) -> DatasetSummary:
+    """Count users, items, interactions, ties and rarely held items; all 0 for no data."""
+    unique = interactions.deduplicated()
+    users, user_index = encode_ids(unique.user_ids)
+    items, item_index = encode_ids(unique.item_ids)
+    per_user = np.bincount(user_index, minlength=len(users))
+    holders = np.bincount(item_index, minlength=len(items))
+    times = unique.times()
+    latest = np.full(len(users), np.iinfo(np.int64).min)
+    np.maximum.at(latest, user_index, times)
+    at_latest = np.bincount(user_index[times == latest[user_index]], minlength=len(users))
+    return DatasetSummary(
+        n_users=len(users),
+        n_items=len(items),
+        n_interactions=len(unique),
+        n_duplicates=len(interactions) - len(unique),
+        density=len(unique) / max(len(users) * len(items), 1),
+        minimum_per_user=int(per_user.min(initial=len(unique))),
+        median_per_user=float(np.median(per_user)) if len(users) else 0.0,
+        maximum_per_user=int(per_user.max(initial=0)),
+        interactions_without_time=int(np.count_nonzero(times == MISSING_TIMESTAMP)),
+        users_with_tied_last_timestamp=int(np.count_nonzero(at_latest > 1)),
+        items_with_one_holder=int(np.count_nonzero(holders == 1)),
+        items_below_minimum_holders=int(np.count_nonzero(holders < minimum_item_users)),
+    )

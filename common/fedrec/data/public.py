@@ -8,12 +8,12 @@ file is known by its counts alone.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from fedrec.data.fetching import cache_folder
 from fedrec.data.writing import INTERACTIONS_FILE
 from fedrec.errors import DataError
 
@@ -183,6 +183,14 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
         ),
     }
 )
+
+
+def cache_folder() -> Path:
+    """Return where fetched data is kept: FEDREC_CACHE, or fedrec in the user's cache folder."""
+    chosen = os.environ.get("FEDREC_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedrec"
 
 
 def cached_path(name: str, cache: str | Path | None = None) -> Path:

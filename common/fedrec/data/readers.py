@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrec.data.chunks import BadRow, Columns
 from fedrec.data.decoding import on_disk, reading_problems
 from fedrec.data.detection import detect_layout
-from fedrec.data.gathering import Gathered, gather
+from fedrec.data.gathering import BadRow, Columns, Gathered, gather
 from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
-from fedrec.data.layouts import READERS
-from fedrec.data.parquet_table import parts_of
+from fedrec.data.layouts import READERS, parts_of
 from fedrec.data.reading import SEPARATORS, Reading, flag_of, separator_word
 from fedrec.data.times import FIRST_TIME, formats_that_fit
 from fedrec.errors import DataError

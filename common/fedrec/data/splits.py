@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
-from fedrec.data.interactions import Interactions
-from fedrec.data.ordering import encode_ids, recency_keys
+from fedrec.data.interactions import Interactions, encode_ids, recency_keys
 from fedrec.errors import DataError
 from fedrec.ids import UserId
 
@@ -136,7 +135,7 @@ def leave_one_out(
     """Split each user's history by time; the result does not depend on the order of rows.
 
     A pair of user and item counts once, at its latest time. Equal or missing times are ordered
-    by `fedrec.data.ordering.recency_keys`. A user with fewer than 3 interactions keeps all of
+    by `fedrec.data.interactions.recency_keys`. A user with fewer than 3 interactions keeps all of
     them for training.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.errors import SettingsError
 from fedrec.listening import address_to_call, plain_host, split_address, written_address
 from fedrec.plan.schema import Plan

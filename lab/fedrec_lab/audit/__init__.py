@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping
 from fedrec.data.splits import UserSplit
 from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.schema import Plan
-from fedrec_lab.audit.pairs import audit_pairs
-from fedrec_lab.audit.report import AuditCount, AuditReport
-from fedrec_lab.audit.rows import audit_rows
 from fedrec_lab.audit.sketches import audit_sketches
+from fedrec_lab.audit.sums import AuditCount, AuditReport, audit_pairs, audit_rows
 
 __all__ = [
     "AUDITS",

@@ -27,8 +27,7 @@ from fedrec.algorithms.sketched_weights import drawn_directions, orthonormal
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import Plan
-from fedrec_lab.audit.pairs import pair_counts_of
-from fedrec_lab.audit.report import AuditCount, AuditReport
+from fedrec_lab.audit.sums import AuditCount, AuditReport, pair_counts_of
 
 _MOST_ROWS = 128
 _MOST_ENTRIES = 64

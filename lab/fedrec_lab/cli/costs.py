@@ -13,7 +13,7 @@ import typer
 from fedrec.cli.terminal import AsJson, print_json, print_table
 
 if TYPE_CHECKING:
-    from fedrec_lab.papers.colr_costs import CostRow, OwnCosts, OwnTimes, TimeRow
+    from fedrec_lab.papers.costs import CostRow, OwnCosts, OwnTimes, TimeRow
 
 
 _SPACE = "space"
@@ -59,7 +59,7 @@ def costs(
         _print_space(as_json)
         return
     from fedrec.errors import SettingsError
-    from fedrec_lab.papers.colr_costs import COSTS, TIMES, own_costs, own_times
+    from fedrec_lab.papers.costs import COSTS, TIMES, own_costs, own_times
 
     times = [row for row in TIMES if row.name.startswith(name)]
     rows = [row for row in COSTS if row.name.startswith(name)]
@@ -107,12 +107,8 @@ def _time_lines(row: TimeRow, ours: OwnTimes) -> list[tuple[str, ...]]:
 
 
 def _times_content(row: TimeRow, ours: OwnTimes) -> dict[str, object]:
-    published = {
-        "name": row.name,
-        "link_minutes": row.link_minutes,
-        "computation_minutes": row.computation_minutes,
-        "total_minutes": row.total_minutes,
-    }
+    published = asdict(row)
+    del published["update"]
     return {"published": published, "ours": asdict(ours)}
 
 
@@ -127,7 +123,7 @@ def _print_costs(found: list[tuple[CostRow, tuple[OwnCosts, ...]]]) -> None:
 
 
 def _print_space(as_json: bool) -> None:
-    from fedrec_lab.papers.pfedclr_costs import SPACE
+    from fedrec_lab.papers.costs import SPACE
 
     if as_json:
         found = [

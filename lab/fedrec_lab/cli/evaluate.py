@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import (
     CELLS,
     AcceptOtherArithmetic,
@@ -25,11 +25,11 @@ from fedrec.cli.flags import (
     tell_rows,
     values_of,
 )
-from fedrec.cli.terminal import AsJson, print_json
+from fedrec.cli.terminal import INTERRUPTED, AsJson, print_json
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
 from fedrec_lab.cli.round_progress import StopRequest, progress_bar
-from fedrec_lab.cli.seed_runs import seeds_of
+from fedrec_lab.cli.simulate import seeds_of
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Protocol
@@ -67,7 +67,7 @@ class Tables:
                 "seed": plan.federation.seed,
                 "protocols": list(result.protocols),
                 "round": int(best.round),
-                "tables": [each.to_record() for each in found],
+                "tables": [asdict(each) for each in found],
             }
         )
         write_whole(self._path, (json.dumps(self.records) + "\n").encode(), private=False)
@@ -159,7 +159,7 @@ def evaluate(
 
         found = diagnose_folder(settings_file)
         if as_json:
-            records = [each.to_record() for each in found]
+            records = [asdict(each) for each in found]
             print_json({"run": str(settings_file), "tables": records})
         else:
             typer.echo(as_text(found))

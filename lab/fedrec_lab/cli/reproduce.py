@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptOtherArithmetic, SetValues, check_is_resumed, values_of
-from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
+from fedrec.cli.terminal import INTERRUPTED, AsJson, count_of, print_json, print_table
 from fedrec_lab.cli.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
     from fedrec_lab.papers.comparison import MeasuredRow
-    from fedrec_lab.papers.request import Request
+    from fedrec_lab.papers.reproduction import Request
 
 
 EPILOG = (
@@ -71,7 +70,7 @@ def reproduce(
     """
     from fedrec.errors import SettingsError
     from fedrec.extras import require
-    from fedrec_lab.papers.request import Request
+    from fedrec_lab.papers.reproduction import Request
 
     if show_list:
         _list(name, as_json)
@@ -106,7 +105,7 @@ def reproduce(
 
 
 def _run(request: Request, folder: Path, accept_other_arithmetic: bool, as_json: bool) -> None:
-    from fedrec_lab.papers.request import reproduce_rows
+    from fedrec_lab.papers.reproduction import reproduce_rows
 
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     with stop.on_interrupt():

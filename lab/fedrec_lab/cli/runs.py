@@ -13,7 +13,7 @@ from fedrec.cli.terminal import AsJson, human_bytes, print_json, print_table, pr
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Rates
-    from fedrec_lab.reports.run_summary import RunSummary
+    from fedrec_lab.reports.run_folder import RunSummary
 
 
 app = typer.Typer(
@@ -44,7 +44,7 @@ def list_runs(
     with `fedrec simulate --resume`; of what ended early there is nothing to go on with here.
     """
     from fedrec.plan.cautions import marked
-    from fedrec_lab.reports.run_summary import all_runs
+    from fedrec_lab.reports.run_folder import all_runs
 
     found = list(all_runs(base))
     if as_json:
@@ -77,7 +77,7 @@ def show(
 ) -> None:
     """Show a run: what it was, what it reached and cost, and what its folder holds."""
     from fedrec.plan.cautions import explained
-    from fedrec_lab.reports.run_summary import summary_of
+    from fedrec_lab.reports.run_folder import summary_of
 
     found = summary_of(run)
     files = sorted(path.name + "/" * path.is_dir() for path in run.iterdir())

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import (
     AcceptExposure,
     CellsOf,
@@ -18,7 +17,7 @@ from fedrec.cli.flags import (
     tell_rows,
     values_of,
 )
-from fedrec.cli.terminal import AsJson, print_json, print_table
+from fedrec.cli.terminal import INTERRUPTED, AsJson, print_json, print_table
 from fedrec_lab.cli.round_progress import StopRequest
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import new_console
+from fedrec.cli.terminal import INTERRUPTED, new_console
 
 EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
 
@@ -39,7 +38,7 @@ def up(
     from fedrec.plan.layout import protection_modules
     from fedrec.settings.validation import load_settings
     from fedrec_lab.demo.parties import ANY_PAGE, PAGE_NEEDS, PARTIES_NEED, Parties, run_parties
-    from fedrec_lab.reports.run_view import RunView
+    from fedrec_lab.reports.federation_record import RunView
 
     parties = Parties.of_kits(kits)
     settings = load_settings(parties.coordinator)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
-from fedrec.cli.run_status import status_rows
+from fedrec.cli.operating import status_rows
 from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address
@@ -299,13 +299,12 @@ def _recorded(
         began: when the run began, in unix seconds; None where it has not.
         as_json: whether stdout is for the events alone, so that the path goes to stderr.
     """
-    from fedrec.cli.catalogue_size import catalogue_size
+    from fedrec.cli.data_options import catalogue_size
     from fedrec.extras import require
     from fedrec.settings.validation import load_settings
     from fedrec_lab.reports.drawing import why_no_figures
-    from fedrec_lab.reports.federation_record import record_federation
+    from fedrec_lab.reports.federation_record import RunView, record_federation
     from fedrec_lab.reports.run_folder import RunFolder
-    from fedrec_lab.reports.run_view import RunView
 
     require("torch", "pyarrow")
     if why_no_figures():

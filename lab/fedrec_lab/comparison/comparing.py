@@ -16,14 +16,17 @@ from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.cautions import protocol_cautions
 from fedrec.plan.travelling_rows import Cells, cells_in_use
 from fedrec.settings.schema import Settings
-from fedrec_lab.comparison.measurement import Measurement, MeasurementStopped, MethodTask, Parts
-from fedrec_lab.comparison.references import REFERENCES, Reference
-from fedrec_lab.comparison.training import (
+from fedrec_lab.comparison.measurement import (
+    Measurement,
+    MeasurementStopped,
+    MethodTask,
+    Parts,
     draws_negatives,
     measurements_of,
     protocol_groups,
     train,
 )
+from fedrec_lab.comparison.references import REFERENCES, Reference
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec_lab.reports.result_row import REFERENCE_LABELS
 from fedrec_lab.simulation.checkpoint import simulation_identity
@@ -201,7 +204,8 @@ def compare(
             if stop():
                 raise MeasurementStopped
             listener.begin(number, len(jobs), job)
-            measured = _method(job, trained).measure(task)
+            method = REFERENCES[job.reference]() if job.reference else _Own(trained)
+            measured = method.measure(task)
         except MeasurementStopped:
             finished = False
             break
@@ -223,10 +227,6 @@ def compare(
         cautions=protocol_cautions(settings.plan, users, len(catalogue), protocols),
     )
     return Comparison(table=table, finished=finished)
-
-
-def _method(job: ComparisonJob, trained: Callable[[SimulationResult], None] | None) -> Reference:
-    return REFERENCES[job.reference]() if job.reference else _Own(trained)
 
 
 _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed_formula")

@@ -1,9 +1,10 @@
-"""The demonstration from end to end: prepare, run, compare, report."""
+"""The demonstration from end to end: prepare, run, compare, look at the coordinator, report."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,34 +27,73 @@ from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import cells_in_use, cells_of_roster
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
+from fedrec.settings.validation import load_settings
 from fedrec.training.learner import Learner
-from fedrec_lab.audit.wire import WireReport
-from fedrec_lab.demo.comparison import (
-    UnencryptedRun,
-    Verdict,
-    exported_models,
-    recommend_to_first_user,
-    run_comparison,
-)
-from fedrec_lab.demo.exposure import finish_recording, look_at_coordinator, recording_of
-from fedrec_lab.demo.parties import PAGE_NEEDS, PARTIES_NEED, cast_table
-from fedrec_lab.demo.second_act import (
+from fedrec_lab.audit.wire import WireReport, audit_wire
+from fedrec_lab.demo.further_runs import (
     RoundCosts,
     SecondAct,
+    UnencryptedRun,
+    Verdict,
     announce,
+    exported_models,
     measured_costs,
+    recommend_to_first_user,
+    run_comparison,
     run_federation,
     run_second_act,
 )
+from fedrec_lab.demo.parties import PAGE_NEEDS, PARTIES_NEED, cast_table
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, load_data, provisioned
-from fedrec_lab.reports.federation_record import record_federation, result_rows
+from fedrec_lab.reports.drawing import SizeBar
+from fedrec_lab.reports.federation_record import RunView, record_federation, result_rows
+from fedrec_lab.reports.figures import message_sizes
 from fedrec_lab.reports.html import Fact
-from fedrec_lab.reports.plot_data import SizeBar
-from fedrec_lab.reports.result_row import ResultRow
-from fedrec_lab.reports.round_figures import message_sizes
+from fedrec_lab.reports.result_row import ResultRow, rich_table
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.reports.run_view import RunView
-from fedrec_lab.reports.tables import rich_table
+
+AUDIT_NAME = "wire-audit.json"
+
+
+def recording_of(workspace: Workspace) -> Path:
+    """Return the folder into which a demonstration's coordinator records its traffic."""
+    return workspace.folder / "recording"
+
+
+def look_at_coordinator(workspace: Workspace) -> WireReport:
+    """Audit what passed a coordinator and what lies in its folder, by all that the clients know.
+
+    Everything that was found is kept in the run's folder, field by field, as `AUDIT_NAME`.
+
+    Raises:
+        FedrecError: when the recording, the folder or the keys cannot be read.
+    """
+    report = audit_wire(
+        load_settings(workspace.parties.coordinator),
+        recording=recording_of(workspace),
+        truth=[state.parent for state in workspace.client_states],
+    )
+    text = json.dumps(report.to_json(), indent=2) + "\n"
+    (workspace.folder / AUDIT_NAME).write_text(text, encoding="utf-8")
+    return report
+
+
+def finish_recording(console: Console, workspace: Workspace, *, keep: bool) -> None:
+    """Say where the audit's fields are, and leave the recording only where it is wanted."""
+    folder = recording_of(workspace)
+    console.print(f"\nField by field: {AUDIT_NAME} in the run's folder.")
+    if not keep:
+        mebibytes = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
+        shutil.rmtree(folder)
+        console.print(
+            f"The recording, {mebibytes:.1f} MiB, was deleted; --keep-recording leaves it there."
+        )
+        return
+    recording = shlex.quote(str(folder))
+    own = shlex.quote(str(workspace.parties.coordinator))
+    console.print("The recording is there, too; to look again:")
+    console.print(f"  fedrec audit wire {own} --recording {recording}")
+
 
 FIRST, SECOND = "fedmf", "fedals"
 
@@ -230,7 +270,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
 
 
 def _compare(workspace: Workspace, data: DemoData, console: Console) -> UnencryptedRun:
-    plan, names = workspace.plan, [path.parent.name for path in workspace.client_settings]
+    plan, names = workspace.plan, [path.parent.name for path in workspace.parties.clients]
     # In the order in which `provision` dealt users out to them.
     names.sort(key=lambda name: int(name.rpartition("-")[2]))
     cells = cells_in_use(plan, cells_of_roster(workspace.roster, names), len(names))

@@ -27,8 +27,8 @@ from fedrec.plan.schema import Plan
 from fedrec.processes import child_command
 from fedrec.protection import PROTECTIONS
 from fedrec.wire.admin_link import AdminLink
+from fedrec_lab.reports.federation_record import RunView
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_view import RunView
 
 
 def cast_table(plan: Plan, users: Sequence[int]) -> Table:

@@ -46,19 +46,9 @@ class Workspace:
     plan: Plan
 
     @property
-    def coordinator_settings(self) -> Path:
-        """The coordinator's settings file."""
-        return self.parties.coordinator
-
-    @property
     def roster(self) -> Roster:
         """The members and their cells, as the key authority has them."""
         return KeyEpoch.load(self.parties.authority / EPOCH_FILE).roster
-
-    @property
-    def client_settings(self) -> tuple[Path, ...]:
-        """The clients' settings files."""
-        return self.parties.clients
 
 
 def load_data(*, synthetic: bool) -> DemoData:

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedrec.errors import SettingsError
-from fedrec_lab.papers import colr, fedmf, fedncf, fedrap, fedrecgel, pfedclr, pfedrec, plgc
+from fedrec_lab.papers.personalised import FEDRAP, FEDRECGEL, PFEDCLR, PFEDREC, PLGC
 from fedrec_lab.papers.row import PublishedRow, paper_plan
+from fedrec_lab.papers.shared_tables import COLR, FEDMF, FEDNCF
 
 __all__ = ["ROWS", "PublishedRow", "paper_plan", "rows_named"]
 
 ROWS: Mapping[str, PublishedRow] = MappingProxyType(
     {
         row.name: row
-        for paper in (pfedrec, fedmf, fedncf, fedrap, pfedclr, plgc, fedrecgel, colr)
-        for row in paper.ROWS
+        for rows in (PFEDREC, FEDMF, FEDNCF, FEDRAP, PFEDCLR, PLGC, FEDRECGEL, COLR)
+        for row in rows
     }
 )
 

@@ -2,13 +2,94 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from fedrec.evaluation.metrics import Protocol, Rates
-from fedrec_lab.papers.measured_run import REFERENCES, Measured
+from pydantic import TypeAdapter, ValidationError
+
+from fedrec.errors import StorageError
+from fedrec.evaluation.metrics import Protocol, Rates, Scorer
 from fedrec_lab.papers.row import PublishedRow
 from fedrec_lab.reports.result_row import ResultRow
+from fedrec_lab.simulation.result import SimulationResult
+
+REFERENCES: Mapping[Scorer, str] = {
+    "popularity": "popularity",
+    "know_nothing": "know-nothing counter",
+    "untrained": "untrained model",
+}
+"""Rows that learned nothing, and what they are called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A finished run of a row under one protocol with one seed.
+
+    Attributes:
+        best_round: the version with the best NDCG on validation.
+        validation, test: rates of that version.
+        references: rates on test of the scorers in `REFERENCES`.
+        no_learning: what the closed formula gives for this training; None where nothing leaks.
+        clipped_values: values of all rounds that had to be clipped.
+        seconds: time of all rounds together.
+    """
+
+    protocol: Protocol
+    seed: int
+    best_round: int
+    validation: Rates
+    test: Rates
+    references: Mapping[str, Rates]
+    clipped_values: int
+    seconds: float
+    no_learning: Rates | None = None
+
+    @classmethod
+    def of(cls, result: SimulationResult, protocol: Protocol) -> Measured:
+        """Read it from a finished simulation that measured the protocol at least once."""
+        chosen, evaluation = result.chosen(protocol), result.evaluations[protocol]
+        assert chosen is not None
+        version, test = chosen
+        own = result.settings.evaluation.protocol
+        validation = result.rounds[version].rates(protocol, "validation", of_plan=own)
+        assert validation is not None
+        found = {scorer: evaluation.rates(scorer, "test") for scorer in REFERENCES}
+        return cls(
+            protocol=protocol,
+            seed=result.settings.federation.seed,
+            best_round=version,
+            validation=validation,
+            test=test,
+            references={name: rates for name, rates in found.items() if rates is not None},
+            clipped_values=sum(report.clipped_values for report in result.rounds),
+            seconds=sum(report.seconds for report in result.rounds),
+            no_learning=result.no_learning() if protocol == "paper" else None,
+        )
+
+    @staticmethod
+    def to_json(measured: Sequence[Measured]) -> str:
+        """Return what one training was measured under, as JSON."""
+        return json.dumps([asdict(found) for found in measured], indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> tuple[Measured, ...]:
+        """Read what `to_json` wrote.
+
+        Raises:
+            StorageError: it is something else.
+        """
+        try:
+            return _MEASURED.validate_json(text)
+        except ValidationError as error:
+            raise StorageError(
+                f"This is no result of a row: {text[:60]!r}.",
+                remedy="Delete the file; the run that it belongs to is done again.",
+            ) from error
+
+
+_MEASURED = TypeAdapter(tuple[Measured, ...])
+
 
 WITHIN = 0.01
 """A figure counts as reproduced when HR@10 differs by no more than this."""
@@ -41,7 +122,7 @@ class MeasuredRow:
     @property
     def difference(self) -> float | None:
         """HR@10 under the paper's protocol minus the published one; None where it was not run."""
-        found = self._model("paper")
+        found = self._reached("paper", "model")
         return None if found is None else found.mean("hr") - self.row.hr
 
     @property
@@ -70,14 +151,16 @@ class MeasuredRow:
 
     def table(self) -> list[list[str]]:
         """Return the lines of the table: the row itself, then what learned nothing."""
-        model = [_shown(self._model(protocol)) for protocol in self.protocols]
-        lines = [[self.row.name, f"{self.row.hr:.4f} / {self.row.ndcg:.4f}", *model]]
-        lines.append(["  chosen round", _NOTHING, *map(self._rounds, self.protocols)])
-        for scorer, label in REFERENCES.items():
-            cells = [_shown(self._reference(protocol, scorer)) for protocol in self.protocols]
-            lines.append([label, _NOTHING, *cells])
-        formula = [_shown(self._formula(protocol)) for protocol in self.protocols]
-        lines.append(["no-learning formula", _NOTHING, *formula])
+        model, formula = ("model", self.row.name), ("formula", "no-learning formula")
+        lines = [
+            [label, _NOTHING, *(_shown(self._reached(name, scorer)) for name in self.protocols)]
+            for scorer, label in (model, *REFERENCES.items(), formula)
+        ]
+        lines[0][1] = f"{self.row.hr:.4f} / {self.row.ndcg:.4f}"
+        rounds = (
+            ", ".join(str(run.best_round) for run in self._of(name)) for name in self.protocols
+        )
+        lines.insert(1, ["  chosen round", _NOTHING, *rounds])
         return lines
 
     def markdown(self) -> str:
@@ -116,23 +199,14 @@ class MeasuredRow:
     def _of(self, protocol: Protocol) -> list[Measured]:
         return [found for found in self.measured if found.protocol == protocol]
 
-    def _model(self, protocol: Protocol) -> ResultRow | None:
-        return _samples([found.test for found in self._of(protocol)])
-
-    def _reference(self, protocol: Protocol, scorer: str) -> ResultRow | None:
-        runs = self._of(protocol)
-        return _samples([run.references[scorer] for run in runs if scorer in run.references])
-
-    def _formula(self, protocol: Protocol) -> ResultRow | None:
-        found = [run.no_learning for run in self._of(protocol)]
-        return _samples([rates for rates in found if rates is not None])
-
-    def _rounds(self, protocol: Protocol) -> str:
-        return ", ".join(str(found.best_round) for found in self._of(protocol))
-
-
-def _samples(rates: Sequence[Rates]) -> ResultRow | None:
-    return ResultRow(label="", samples=tuple(rates)) if rates else None
+    def _reached(self, protocol: Protocol, scorer: str) -> ResultRow | None:
+        """Return what the model, the formula or a reference reached; None where it was not run."""
+        runs = [
+            {"model": run.test, "formula": run.no_learning, **run.references}.get(scorer)
+            for run in self._of(protocol)
+        ]
+        samples = tuple(rates for rates in runs if rates is not None)
+        return ResultRow(label="", samples=samples) if samples else None
 
 
 def _shown(found: ResultRow | None) -> str:

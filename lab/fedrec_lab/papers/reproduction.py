@@ -1,26 +1,32 @@
-"""Running a published row under the paper's protocol and the honest ones."""
+"""Running published rows as somebody asked for, under the paper's protocol and the honest ones."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fedrec.data.catalogue import Catalogue
-from fedrec.data.public import find
+from fedrec.data.public import find, other_counts
 from fedrec.data.readers import read_interactions
 from fedrec.data.reading import Reading
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.durable import write_whole
 from fedrec.environment import provenance_of
-from fedrec.errors import StorageError
+from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec.evaluation.metrics import Protocol
+from fedrec.formats import check_run_folder
+from fedrec.plan.schema import Plan
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import load_settings
-from fedrec_lab.comparison.training import draws_negatives, protocol_groups
-from fedrec_lab.papers.measured_run import Measured
-from fedrec_lab.papers.row import PublishedRow
+from fedrec.training.device import choose_device
+from fedrec_lab.comparison.measurement import draws_negatives, protocol_groups
+from fedrec_lab.papers import ROWS, PublishedRow, rows_named
+from fedrec_lab.papers.comparison import Measured, MeasuredRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
@@ -151,11 +157,6 @@ def _run(
         run.write_environment(provenance_of(settings.plan, settings.client.device))
         run.write_settings(settings)
     with watch(part.name, settings.rounds.total + 2) as told:
-
-        def note(report: RoundReport) -> None:
-            run.append_round(report)
-            told(report)
-
         result = simulate(
             settings,
             users=users,
@@ -164,7 +165,7 @@ def _run(
             folder=part,
             resume=resume,
             accept_other_arithmetic=accept_other_arithmetic,
-            on_round=note,
+            on_round=run.appending(told),
             stop=stop,
         )
     run.write_environment(result.provenance)
@@ -176,3 +177,216 @@ def _run(
     # A published row is run for its figures: the models stay behind.
     CheckpointFolder(part).remove()
     return measured
+
+
+_REQUEST_NAME = "request.json"
+_PAGE_NAME = "reproduction.md"
+_RECORD_NAME = "reproduction.json"
+_OWN_FLAGS = {
+    "evaluation.protocol": "--protocols",
+    "federation.seed": "--seeds",
+    "rounds.total": "--rounds",
+    "client.device": "--device",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to run.
+
+    Attributes:
+        name: a row, or what rows begin with.
+        protocols: under which protocols, in order.
+        seeds: how many runs of each, with the seeds 1, 2, ...
+        rounds: 0 for the row's own number, else fewer.
+        device: where to train.
+        values: changed settings by dotted key.
+    """
+
+    name: str
+    protocols: tuple[Protocol, ...] = PROTOCOLS
+    seeds: int = 1
+    rounds: int = 0
+    device: str = "auto"
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        *,
+        protocols: str,
+        seeds: int,
+        rounds: int,
+        device: str,
+        values: Mapping[str, str],
+    ) -> Request:
+        """Check what was asked for.
+
+        Args:
+            protocols: names with commas between.
+
+        Raises:
+            SettingsError: a row or a protocol that does not exist, or a value with a flag of its
+                own.
+        """
+        rows_named(name, ROWS)
+        asked = [part.strip() for part in protocols.split(",") if part.strip()]
+        chosen = tuple(known for known in PROTOCOLS if known in asked)
+        unknown = [part for part in asked if part not in PROTOCOLS]
+        if unknown or not chosen:
+            raise SettingsError(
+                f"There is no protocol {unknown[0] if unknown else protocols!r}.",
+                remedy=f"Choose from {', '.join(PROTOCOLS)}.",
+            )
+        for key in values:
+            section = key.partition(".")[0]
+            if key in _OWN_FLAGS:
+                raise SettingsError(
+                    f"{key} has a flag of its own here.", remedy=f"Use {_OWN_FLAGS[key]}."
+                )
+            if section in Settings.model_fields and section not in (*Plan.model_fields, "client"):
+                raise SettingsError(
+                    f"{key} has no effect on a published row.",
+                    remedy="Leave it out; --out says where results go.",
+                )
+        return cls(
+            name=name, protocols=chosen, seeds=seeds, rounds=rounds, device=device, values=values
+        )
+
+    @property
+    def rows(self) -> tuple[PublishedRow, ...]:
+        """The rows that are asked for."""
+        return rows_named(self.name, ROWS)
+
+    def require_data(self) -> None:
+        """Look whether all data is on this machine.
+
+        Raises:
+            DataError: a data set is not; the error says how to get it.
+        """
+        for dataset in dict.fromkeys(row.dataset for row in self.rows):
+            find(dataset)
+
+    def check_settings(self) -> None:
+        """Look whether every row can be run with the changed settings, before anything is made.
+
+        Raises:
+            SettingsError: a change that cannot be; the error names the setting.
+        """
+        with TemporaryDirectory() as folder:
+            for row in self.rows:
+                settings = row_settings(row, Path(folder), self.overrides())
+                choose_device(settings.client.device)
+
+    def changes(self, row: PublishedRow) -> tuple[str, ...]:
+        """Return how the runs differ from the row's own settings and data, in words."""
+        # What a machine sets for itself changes no figure by design.
+        plan = {key: value for key, value in self.values.items() if not key.startswith("client.")}
+        found = [f"{key} = {value}" for key, value in plan.items()]
+        if self.rounds and self.rounds != row.plan.rounds.total:
+            found.insert(0, f"{self.rounds} rounds in place of {row.plan.rounds.total}")
+        if other := other_counts(row.dataset):
+            found.insert(0, f"other data ({other})")
+        return tuple(found)
+
+    def overrides(self) -> dict[str, object]:
+        """Return the settings that differ from the row's, by dotted key."""
+        changed: dict[str, object] = dict(self.values)
+        changed["client.device"] = self.device
+        if self.rounds:
+            changed["rounds.total"] = self.rounds
+        return changed
+
+    def make_folder(self, base: Path) -> Path:
+        """Make the run folder and keep the request in it.
+
+        Raises:
+            StorageError: it cannot be made.
+        """
+        folder = RunFolder.create(base, "reproduce").path
+        text = json.dumps(asdict(self), indent=2) + "\n"
+        write_whole(folder / _REQUEST_NAME, text.encode(), private=False)
+        return folder
+
+    @classmethod
+    def load(cls, folder: Path) -> Request:
+        """Read the request of an earlier run.
+
+        Raises:
+            DataError: the folder has none.
+            StorageError: it is damaged.
+            VersionMismatch: a training in it has another format.
+        """
+        path = folder / _REQUEST_NAME
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            found["protocols"] = tuple(found["protocols"])
+            request = cls(**found)
+        except FileNotFoundError:
+            raise DataError(
+                f"{folder} is no folder of `fedrec reproduce`: it has no {_REQUEST_NAME}.",
+                remedy="Give the folder whose path the command printed.",
+            ) from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise StorageError(f"{path} cannot be read: {error}.") from error
+        for settings in sorted(folder.glob("*/*/resolved.toml")):
+            check_run_folder(settings.parent)
+        return request
+
+
+def reproduce_rows(
+    request: Request,
+    folder: Path,
+    *,
+    watch: Watch,
+    stop: Callable[[], bool],
+    accept_other_arithmetic: bool = False,
+) -> tuple[MeasuredRow, ...]:
+    """Run what was asked for, and keep the comparison of every row as soon as it is known.
+
+    Args:
+        folder: what is complete in it is read, what was stopped goes on.
+        watch: given what is run and its number of rounds, returns who is told of each round.
+        stop: asked after every round.
+        accept_other_arithmetic: go on with a training even where it rounds otherwise than before.
+
+    Raises:
+        DataError: data is missing.
+        SettingsError: changed settings that cannot be.
+        TrainingError: training diverged.
+        StorageError: a file cannot be written.
+    """
+    comparisons: list[MeasuredRow] = []
+    for row in request.rows:
+        own = folder / row.name.replace("/", "-")
+        own.mkdir(exist_ok=True)
+        settings = row_settings(row, own, request.overrides())
+        users, catalogue = read_row_data(row)
+        measured = run_row(
+            settings,
+            users,
+            catalogue,
+            protocols=request.protocols,
+            seeds=range(1, request.seeds + 1),
+            folder=own,
+            watch=watch,
+            stop=stop,
+            accept_other_arithmetic=accept_other_arithmetic,
+        )
+        if measured:
+            changes = request.changes(row)
+            comparisons.append(MeasuredRow(row=row, measured=measured, changes=changes))
+            _write(comparisons, folder)
+        if len(measured) < len(request.protocols) * request.seeds:
+            break
+    return tuple(comparisons)
+
+
+def _write(comparisons: list[MeasuredRow], folder: Path) -> None:
+    page = "\n".join(
+        ["# Published, reproduced and honest", ""] + [c.markdown() for c in comparisons]
+    )
+    write_whole(folder / _PAGE_NAME, page.encode(), private=False)
+    record = json.dumps({"rows": [found.to_json() for found in comparisons]}, indent=2) + "\n"
+    write_whole(folder / _RECORD_NAME, record.encode(), private=False)

@@ -1,18 +1,156 @@
-"""Writing a run of separate processes into its run folder, from what the coordinator may say."""
+"""A run of separate processes: what its coordinator's journal says, and its run folder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+from rich.table import Table
+
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates, Scorer, Split
+from fedrec.ids import RoundId
 from fedrec.plan.cautions import measured_caution
 from fedrec.plan.schema import Plan
+from fedrec.wire.admin_link import RunEvent
+from fedrec_lab.reports.figures import round_figures
 from fedrec_lab.reports.html import Fact, ReportContent
 from fedrec_lab.reports.ledger import ledger_of
-from fedrec_lab.reports.result_row import ResultRow, reference_rows
-from fedrec_lab.reports.round_figures import round_figures
+from fedrec_lab.reports.result_row import ResultRow, reference_rows, shortfall
+from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.reports.run_view import RunView
-from fedrec_lab.reports.shortfall import shortfall
+
+NOTHING = [0] * len(METRIC_NAMES)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunView:
+    """What is known of a run so far.
+
+    Attributes:
+        planned: rounds that will be published: training, the count and the evaluation.
+        arrived, asked, phase: of the round in progress.
+        references: metric sums of the evaluation round, once it is published and known.
+        charged: noisy sums that the coordinator's privacy ledger counts.
+        unclear: why there are no metrics of the last round; empty where there are.
+    """
+
+    planned: int
+    at: int
+    rounds: list[RoundReport] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
+    references: MetricSums | None = None
+    round: int = 0
+    kind: str = ""
+    phase: str = "waiting for clients"
+    arrived: int = 0
+    asked: int = 0
+    bytes_received: int = 0
+    finished: str = ""
+    failed: bool = False
+    charged: int = 0
+    unclear: str = ""
+    _unmeasured: RunEvent | None = None
+
+    def take(self, event: RunEvent) -> RoundReport | None:
+        """Note an event; return the report of a round that was just published."""
+        fields = event.fields
+        match event.kind:
+            case "round opened":
+                self.round, self.kind, self.phase = event.round, fields["kind"], "collecting"
+                self.arrived, self.asked = 0, fields["asked"]
+            case "update counted":
+                self.arrived += 1
+                self.charged += int(fields.get("charged", False))
+                self.bytes_received += fields["bytes"]
+            case "collecting ended":
+                self.phase = "summing"
+            case "sum made" | "step ended":
+                self.charged += int(fields.get("charged", False))
+                self.phase = "revealing"
+            case "round abandoned":
+                self.abandoned.append(fields["reason"])
+            case "run finished":
+                self.finished, self.failed = fields["reason"], fields["failed"]
+            case "round published" if "metrics" in fields:
+                return self._published(event, fields["metrics"])
+            case "round published":
+                # Clients have yet to say what it measured.
+                self.phase, self._unmeasured = "published, clients report", event
+            case "round measured":
+                self.unclear = fields.get("reason", "")
+                published, self._unmeasured = self._unmeasured, None
+                if published is not None:
+                    return self._published(published, fields["metrics"] or NOTHING)
+        return None
+
+    def _published(self, event: RunEvent, metrics: list[int]) -> RoundReport:
+        fields = event.fields
+        self.phase = "published"
+        sums = MetricSums(np.array(metrics, dtype=np.int64))
+        report = RoundReport.of(
+            RoundId(event.round),
+            fields["kind"],
+            sums,
+            seconds=fields["seconds"],
+            vector_bytes=fields["bytes_received"] // max(1, fields["counted"]),
+            n_clients=fields["counted"],
+        )
+        self.rounds.append(report)
+        if fields["kind"] == "evaluate":
+            self.references = sums
+        return report
+
+    def line(self, report: RoundReport) -> str:
+        """Return one line on a published round."""
+        rates = report.validation
+        quality = f"{self.unclear}  " if self.unclear else ""
+        if rates is not None:
+            quality = f"HR@{self.at} {rates.hr:.4f}  NDCG@{self.at} {rates.ndcg:.4f}  "
+        loss = "" if report.loss is None else f"loss {report.loss:.4f}  "
+        return (
+            f"round {len(self.rounds):>3}/{self.planned}  {report.kind:<8}  {quality}{loss}"
+            f"{report.n_clients} clients, {report.vector_bytes / 1024:.0f} KiB each, "
+            f"{report.seconds:.2f} s"
+        )
+
+    def table(self) -> Table:
+        """Return the view for a terminal."""
+        table = Table.grid(padding=(0, 2))
+        measured = [report.validation for report in self.rounds if report.validation is not None]
+        best = max((rates.ndcg for rates in measured), default=0.0)
+        filled = round(30 * len(self.rounds) / max(1, self.planned))
+        table.add_row("progress", f"{'━' * filled}{'╌' * (30 - filled)} {len(self.rounds)}/"
+                      f"{self.planned} rounds published")  # fmt: skip
+        table.add_row(
+            "now", f"round {self.round} ({self.kind}), {self.phase}, "
+            f"{self.arrived} of {self.asked} clients arrived",
+        )  # fmt: skip
+        if measured:
+            table.add_row(
+                "validation",
+                f"HR@{self.at} {measured[-1].hr:.4f}  NDCG@{self.at} {measured[-1].ndcg:.4f}  "
+                f"(best NDCG {best:.4f})",
+            )
+        if self.unclear:
+            table.add_row("metrics", self.unclear)
+        table.add_row("received", f"{self.bytes_received / 2**20:.1f} MiB of updates")
+        if self.abandoned:
+            table.add_row("abandoned", f"{len(self.abandoned)}: {self.abandoned[-1]}")
+        return table
+
+    def reference(self, scorer: Scorer, split: Split) -> Rates | None:
+        """Return what a reference got; None where the run has not come to its last round."""
+        return None if self.references is None else self.references.rates(scorer, split)
+
+    @property
+    def best(self) -> RoundReport | None:
+        """The round that measured the best model on validation; of equals the earliest."""
+        best: tuple[float, RoundReport] | None = None
+        for report in self.rounds:
+            if report.validation is not None and (best is None or report.validation.ndcg > best[0]):
+                best = report.validation.ndcg, report
+        return None if best is None else best[1]
 
 
 def result_rows(

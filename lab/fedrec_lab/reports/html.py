@@ -10,11 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
 from fedrec.plan.cautions import explained, marked
-from fedrec_lab.reports.drawing import as_element, why_no_figures
-from fedrec_lab.reports.plot_data import Plot
-from fedrec_lab.reports.result_row import ResultRow
+from fedrec_lab.reports.drawing import Plot, as_element, why_no_figures
+from fedrec_lab.reports.result_row import ResultRow, cells, headings
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.tables import cells, headings
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #3b82f6; }
@@ -144,10 +142,11 @@ _CONTENT = TypeAdapter(ReportContent)
 
 def render_report(content: ReportContent) -> str:
     """Return the page; all text is escaped and nothing is loaded from anywhere."""
+    results = (part for table in content.tables for part in _under(table, content.at))
     parts = [
         f"<h1>{escape(content.title)}</h1>",
         f'<p class="subtitle">{escape(content.subtitle)}</p>',
-        *_section("Results", [*_results(content), *_paragraphs(content.findings)]),
+        *_section("Results", [*results, *_paragraphs(content.findings)]),
         *_section("Figures", _figures(content.figures)),
         *_section("Privacy", _paragraphs(content.statements, kind=' class="statement"')),
         *_section("Settings and machine", _facts(content.facts)),
@@ -173,10 +172,6 @@ def _paragraphs(sentences: Sequence[str], kind: str = "") -> list[str]:
     return [f"<p{kind}>{escape(sentence)}</p>" for sentence in sentences]
 
 
-def _results(content: ReportContent) -> list[str]:
-    return [part for table in content.tables for part in _under(table, content.at)]
-
-
 def _under(table: ProtocolTable, at: int) -> list[str]:
     """Return the table of a protocol, and below it what it was measured under."""
     if not table.rows:
@@ -192,13 +187,13 @@ def _under(table: ProtocolTable, at: int) -> list[str]:
 
 def _figures(figures: Sequence[Figure]) -> list[str]:
     why_none = why_no_figures()
-    return _paragraphs([why_none]) if figures and why_none else [_figure(each) for each in figures]
-
-
-def _figure(figure: Figure) -> str:
+    if figures and why_none:
+        return _paragraphs([why_none])
     # The only text that is not escaped here; text in figures is escaped where they are drawn.
-    drawn = as_element(figure.plot)
-    return f"<figure>{drawn}<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    return [
+        f"<figure>{as_element(each.plot)}<figcaption>{escape(each.caption)}</figcaption></figure>"
+        for each in figures
+    ]
 
 
 def _facts(facts: Sequence[Fact]) -> list[str]:

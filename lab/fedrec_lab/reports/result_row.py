@@ -1,12 +1,19 @@
-"""A row of a result table: one method, measured once or with several seeds."""
+"""Rows of result tables, as text, and the sentence on what is worth less than counting."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer, Split
+from fedrec.plan.algorithm import about_algorithm
+from fedrec.plan.schema import Plan
+from fedrec_lab.reports.round_report import RoundReport
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Metric = Literal["hr", "recall", "ndcg", "mrr"]
 
@@ -71,3 +78,105 @@ def reference_rows(sums: MetricSums, split: Split = "test") -> tuple[ResultRow, 
     return tuple(
         ResultRow(label=label, samples=(rates,)) for label, rates in measured if rates is not None
     )
+
+
+def headings(at: int, protocol: str = "") -> list[str]:
+    """Return the column headings of a result table.
+
+    Args:
+        protocol: what the figures were measured under, as `marked` writes it; empty where
+            something above the table names it.
+    """
+    rates = (f"{protocol} {name}@{at}".lstrip() for _, name in METRICS)
+    return ["method", *rates, "users", "seeds"]
+
+
+def cells(row: ResultRow) -> list[str]:
+    """Return a row as text: means with four places, deviations where there are seeds."""
+    rates = [row.text(metric) for metric, _ in METRICS]
+    return [row.label, *rates, str(row.samples[0].users), str(len(row.samples))]
+
+
+def plain_table(rows: Sequence[ResultRow], *, at: int) -> str:
+    """Return the table as aligned text, one line a row."""
+    return "\n".join([*aligned([headings(at), *map(cells, rows)], left=(0,)), *_notes(rows)])
+
+
+def aligned(table: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
+    """Return the lines of a table as aligned text, a rule below its headings.
+
+    Args:
+        left: columns of words; all others are flush right.
+    """
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if index in left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in table
+    ]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
+
+
+def rich_table(rows: Sequence[ResultRow], *, at: int, title: str | None = None) -> Table:
+    """Return the table for a rich console; the first row is the one that matters."""
+    from rich.table import Table
+    from rich.text import Text
+
+    notes = "\n".join(_notes(rows))
+    table = Table(title=title, caption=notes or None, caption_justify="left")
+    for index, heading in enumerate(headings(at)):
+        table.add_column(heading, justify="right" if index else "left")
+    for index, row in enumerate(rows):
+        # Text, so that brackets in a label are not taken for markup.
+        table.add_row(*map(Text, cells(row)), style=None if index else "bold")
+    return table
+
+
+def _notes(rows: Sequence[ResultRow]) -> list[str]:
+    return [f"{row.label}: {row.note}" for row in rows if row.note]
+
+
+_REFERENCES: tuple[tuple[Scorer, str], ...] = (
+    ("popularity", "popularity"),
+    ("untrained", "the untrained model"),
+)
+
+
+def shortfall(
+    plan: Plan,
+    validation: Rates | None,
+    references: MetricSums | None,
+    rounds: Sequence[RoundReport] = (),
+) -> str:
+    """Return what to say of a model that popularity equals on validation; else nothing.
+
+    The untrained model counts as popularity does: where it is the best version, none learned.
+
+    Args:
+        validation: of the version that was chosen; None where nothing was measured.
+        references: the closing evaluation; None where the run did not come to it.
+        rounds: of the run, for what was clipped.
+    """
+    if validation is None or references is None:
+        return ""
+    equals = [
+        f"{name} ({rates.ndcg:.4f})"
+        for scorer, name in _REFERENCES
+        if (rates := references.rates(scorer, "validation")) and validation.ndcg <= rates.ndcg
+    ]
+    if not equals:
+        return ""
+    said = (
+        f"with NDCG@{plan.evaluation.at} {validation.ndcg:.4f} on validation no better than "
+        f"{' and '.join(equals)}. These settings do not suit the data: change "
+        f"{about_algorithm(plan).shortfall}; fedrec tune tries values"
+    )
+    clipped = max((report.clipped_users for report in rounds), default=0)
+    if clipped:
+        said += (
+            f". In one round values of {clipped} users were clipped to {plan.update.clip:g}: "
+            "raise update.clip"
+        )
+    return f"{said}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +81,6 @@ class TableDiagnosis:
     dim: int
     n_users: int
     quality: TableQuality
-
-    def to_record(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
 
 
 def diagnose_model(

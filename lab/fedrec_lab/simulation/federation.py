@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from fedrec.plan.planned_noise import fewest_clients, mechanism_of
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import Cells, cells_in_use, held_in_cells
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
-from fedrec.protection.rehearsal import Rehearsal, check_summands, rehearse
+from fedrec.protection.rehearsal import check_summands, rehearse
 from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Segments
 from fedrec.training.learner import Contribution
@@ -42,49 +41,27 @@ from fedrec_lab.simulation.parties import (
 )
 from fedrec_lab.simulation.result import SimulationResult, Version
 
-
-class Adder(ABC):
-    """Adds the vectors of a round."""
-
-    @abstractmethod
-    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
-        """Return the exact sum, int64 (length,).
-
-        Args:
-            spec: what the round's vectors are.
-        """
+AddUp = Callable[[Sequence[NDArray[np.int64]], VectorSpec], NDArray[np.int64]]
+"""From a round's vectors and what they are to their exact sum, int64 (length,)."""
 
 
-class PlainAdder(Adder):
-    """Adds integers."""
-
-    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
-        """Return the sum."""
-        total = np.zeros_like(vectors[0])
-        for vector in vectors:
-            total += vector
-        return total
-
-
-class ProtectedAdder(Adder):
-    """Does what clients, coordinator and key holders do, in one process."""
-
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self._rehearsal = rehearsal
-
-    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
-        """Protect every vector, add the messages and reveal the sum."""
-        return self._rehearsal.add_up(vectors, spec)
+def add_integers(vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
+    """Return the sum of vectors that nothing protects."""
+    total = np.zeros_like(vectors[0])
+    for vector in vectors:
+        total += vector
+    return total
 
 
 def make_adder(
     plan: Plan, largest: VectorSpec, *, n_clients: int, protect: bool
-) -> tuple[Adder, Protection]:
-    """Return the adder of a run's rounds, and the protection of its largest vector.
+) -> tuple[AddUp, Protection]:
+    """Return what adds up a run's rounds, and the protection of its largest vector.
 
     Args:
         largest: a vector into which every round's fits.
-        protect: really protect, add and reveal, which takes time and changes no bit.
+        protect: do what clients, coordinator and key holders do: protect, add and reveal, which
+            takes time and changes no bit.
 
     Raises:
         SettingsError: the protection cannot protect this vector, or that many clients.
@@ -94,10 +71,9 @@ def make_adder(
     chosen = kind.plan(largest, preset=plan.protection.preset)
     protection = kind(largest, chosen)
     if not protect:
-        return PlainAdder(), protection
+        return add_integers, protection
     check_summands(protection, n_clients)
-    rehearsal = rehearse(protection, plan.protection, n_clients)
-    return ProtectedAdder(rehearsal), protection
+    return rehearse(protection, plan.protection, n_clients).add_up, protection
 
 
 def add_segments(segments: Sequence[Segments]) -> dict[Protocol, MetricSums]:
@@ -201,7 +177,7 @@ class SimulatedFederation:
             settings, len(catalogue), users, n_clients, also=also, scratch=scratch
         )
         self._learner = self._parties[0].learner
-        self._adder, self._protection = make_adder(
+        self._add_up, self._protection = make_adder(
             plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
         )
         self._identity = simulation_identity(
@@ -255,7 +231,7 @@ class SimulatedFederation:
                 f"Training diverged at all {len(diverged)} clients; at the first: {diverged[0]}"
             )
         spec = self._learner.travelling.layout(kind, self._shared).vector_spec
-        aggregate = self._adder.add_up(self._vectors(kind, round_id, parts), spec)
+        aggregate = self._add_up(self._vectors(kind, round_id, parts), spec)
         self._check(kind, aggregate)
         if kind == "count" and self._cells:
             aggregate = self._held_widely(aggregate, parts)

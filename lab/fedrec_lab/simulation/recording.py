@@ -7,16 +7,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError
 from fedrec.evaluation.metrics import ndcg_of_users
 from fedrec.plan.cautions import marked
 from fedrec_lab.reports.comparison_table import ComparisonTable
-from fedrec_lab.reports.figures import quality_by_activity, share_of_clients, spectra
+from fedrec_lab.reports.figures import quality_by_activity, round_figures, share_of_clients, spectra
 from fedrec_lab.reports.html import Fact, Figure, ProtocolTable, ReportContent
 from fedrec_lab.reports.ledger import Ledger, ledger_of
-from fedrec_lab.reports.round_figures import round_figures
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.table_diagnostics import diagnose_model
 from fedrec_lab.simulation.checkpoint import CheckpointFolder

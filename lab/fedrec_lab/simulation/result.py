@@ -22,11 +22,15 @@ from fedrec.plan.cautions import protocol_cautions
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
-from fedrec_lab.reports.bootstrap import PairedBootstrap, paired_bootstrap
-from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
-from fedrec_lab.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows
+from fedrec_lab.reports.comparison_table import (
+    ComparisonRow,
+    ComparisonTable,
+    PairedBootstrap,
+    Sample,
+    paired_bootstrap,
+)
+from fedrec_lab.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows, shortfall
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.shortfall import shortfall
 
 _SCORES_AT_ONCE = 1 << 26
 

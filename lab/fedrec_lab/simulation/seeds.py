@@ -323,18 +323,13 @@ def run_seed(
 ) -> SeedResult:
     """Hold one seed's run in this process, and record it in its folder."""
     run = RunFolder(job.folder)
-
-    def tell(report: RoundReport) -> None:
-        run.append_round(report)
-        on_round(report)
-
     result = simulate(
         job.settings,
         n_clients=job.n_clients,
         cells=job.cells,
         protect=job.protect,
         folder=job.folder,
-        on_round=tell,
+        on_round=run.appending(on_round),
         stop=stop,
         users=job.users,
         catalogue=job.catalogue,

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.flags import Address, open_admin_link
-from fedrec.cli.terminal import print_json, printable
+from fedrec.cli.terminal import INTERRUPTED, print_json, printable
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from fedrec.errors import (
     StorageError,
 )
 from fedrec.recommender import ModelFile, Recommender
-from fedrec_client.recommending.model_export import export_model
-from fedrec_client.recommending.recommendation import recommend
+from fedrec_client.recommending import export_model, recommend
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow

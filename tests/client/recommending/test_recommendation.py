@@ -8,7 +8,7 @@ from client.support.fake_federation import World
 from client.support.fake_parties import USERS
 
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
-from fedrec_client.recommending.recommendation import Wanted, recommend
+from fedrec_client.recommending import Wanted, recommend
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,7 @@ from fedrec.cli.main import main
 from fedrec.data import Catalogue
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec.settings.validation import load_settings
-from fedrec_client.recommending.own_recommender import own_recommender
-from fedrec_client.recommending.recommendation import Wanted, export_recommendations
+from fedrec_client.recommending import Wanted, export_recommendations, own_recommender
 
 
 @pytest.fixture(scope="module")

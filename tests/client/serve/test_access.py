@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrec_client.serve.access import Gate
-from fedrec_client.serve.request_reading import Refusal
+from fedrec_client.serve.request_reading import Gate, Refusal
 
 
 @pytest.mark.parametrize(

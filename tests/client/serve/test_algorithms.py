@@ -10,10 +10,10 @@ from client.serve.asking import ask
 from client.support.silo import Silo
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec_client.recommending.own_recommender import own_recommender
-from fedrec_client.serve.access import Gate
+from fedrec_client.recommending import own_recommender
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
+from fedrec_client.serve.request_reading import Gate
 
 pytestmark = pytest.mark.slow
 

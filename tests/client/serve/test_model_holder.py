@@ -14,10 +14,10 @@ from client.support.silo import Silo
 from fedrec.errors import StorageError, VersionMismatch
 from fedrec.follower.database import STATE_FILE
 from fedrec.recommender import UsersFile
-from fedrec_client.recommending.own_recommender import own_recommender
-from fedrec_client.serve.access import Gate
+from fedrec_client.recommending import own_recommender
 from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
 from fedrec_client.serve.recommendation_api import RecommendationApi
+from fedrec_client.serve.request_reading import Gate
 from fedrec_client.state.private_store import PrivateStore
 
 # They start the process that reads.

@@ -22,7 +22,7 @@ from client.support.silo import Silo
 from tls import credentials
 
 from fedrec.cli.main import main
-from fedrec_client.recommending.own_recommender import own_recommender
+from fedrec_client.recommending import own_recommender
 from fedrec_client.serve import server
 from fedrec_client.state.private_store import PrivateStore
 

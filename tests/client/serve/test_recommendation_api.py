@@ -13,10 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from fedrec.data import Catalogue
 from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender
-from fedrec_client.serve.access import Gate
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
-from fedrec_client.serve.request_reading import MOST_BODY_BYTES
+from fedrec_client.serve.request_reading import MOST_BODY_BYTES, Gate
 
 
 def bits(answer: Answer) -> bytes:

@@ -12,8 +12,7 @@ from client.support.fake_parties import USERS
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError
 from fedrec.ids import RoundId
-from fedrec_client.recommending.model_export import export_model
-from fedrec_client.recommending.recommendation import Wanted, recommend
+from fedrec_client.recommending import Wanted, export_model, recommend
 from fedrec_client.state.client_state import ClientState
 from fedrec_client.state.private_store import PrivateStore
 

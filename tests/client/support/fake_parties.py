@@ -16,7 +16,7 @@ from fake_clock import FakeClock
 from made_keys import encryption_key_of, keys_of
 
 from fedrec.data import Catalogue
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.follower.membership import Membership, tag_key_of
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.authority import Authority

@@ -9,7 +9,7 @@ import pytest
 
 from fedrec.cli.own_floor import HeldRows
 from fedrec.data import NO_ITEM, UserSplit
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.ids import UserId
 
 from .conftest import Fedrec

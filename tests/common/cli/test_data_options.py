@@ -12,7 +12,7 @@ import pytest
 
 from fedrec.cli.data_options import DATA_FLAGS
 from fedrec.data import READERS
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 
 from .conftest import Fedrec
 from .test_proposed_commands import proposed_by, readings_of

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fedrec import __version__
-from fedrec.cli.failures import EXIT_CODES, report_failure
 from fedrec.cli.main import VERBS, app
+from fedrec.cli.terminal import EXIT_CODES, report_failure
 from fedrec.errors import ERRORS, FedrecError
 
 from .conftest import Fedrec

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from tls import credentials, server_credentials
 
-from fedrec.cli.run_status import status_rows
+from fedrec.cli.operating import status_rows
 from fedrec.identity.document import write_secret
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.v1 import admin_pb2

@@ -11,7 +11,7 @@ import pytest
 
 from fedrec.data import PUBLIC, READERS, Reading, import_public, read_interactions
 from fedrec.data.public import Counts, KnownCopy, PublicDataset, cached_path, find
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
 from fedrec.errors import DataError
 from fedrec.settings.validation import load_settings
@@ -41,7 +41,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _register(monkeypatch: pytest.MonkeyPatch, dataset: PublicDataset) -> None:
     registry = {**PUBLIC, "tiny": dataset}
-    for module in ("fedrec.data.public", "fedrec.data.importing", "fedrec.settings.validation"):
+    for module in ("fedrec.data.public", "fedrec.data.fetching", "fedrec.settings.validation"):
         monkeypatch.setattr(f"{module}.PUBLIC", registry)
 
 

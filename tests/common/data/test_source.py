@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.data import Catalogue
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source, read_users
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError
 

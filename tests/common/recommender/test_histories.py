@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.data.settings import DataSettings
+from fedrec.data.reading import DataSettings
 from fedrec.errors import DataError
 from fedrec.recommender.histories import find_history
 

@@ -151,16 +151,16 @@ class Bench:
     @property
     def n_clients(self) -> int:
         """How many clients are in the roster."""
-        return len(self.workspace.client_settings)
+        return len(self.workspace.parties.clients)
 
     def coordinator_settings(self, **changes: Any) -> Settings:
         """Return the coordinator's settings, with some of its section changed."""
-        settings = load_settings(self.workspace.coordinator_settings)
+        settings = load_settings(self.workspace.parties.coordinator)
         return changed(settings, {f"coordinator__{name}": changes[name] for name in changes})
 
     def client_settings(self, number: int, address: str, **changes: Any) -> Settings:
         """Return the settings of a client, counted from 0; `section__field` changes one."""
-        settings = load_settings(self.workspace.client_settings[number])
+        settings = load_settings(self.workspace.parties.clients[number])
         local = {"client__coordinator": address, "client__device": "cpu"}
         return changed(settings, {**local, **changes})
 

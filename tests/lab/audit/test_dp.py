@@ -49,11 +49,11 @@ def test_sums_under_masks_keep_the_promise() -> None:
     )
 
     def unmasked(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
-        return adder.add_up([layout.add_noise(vector) for vector in vectors], layout.vector_spec)
+        return add_up([layout.add_noise(vector) for vector in vectors], layout.vector_spec)
 
     layout = Layout.of(noisy_plan, 2)
     assert layout.mechanism is not None and layout.mechanism.noisy == 3
-    adder, _ = make_adder(noisy_plan, layout.vector_spec, n_clients=3, protect=True)
+    add_up, _ = make_adder(noisy_plan, layout.vector_spec, n_clients=3, protect=True)
     report = audit_noise(noisy_plan, trials=200, release=unmasked)
     assert report.holds, report
     assert report.present - report.absent == pytest.approx(1.0, abs=5 * report.deviation / 10)

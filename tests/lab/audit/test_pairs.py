@@ -12,7 +12,7 @@ from fedrec.data import UserSplit
 from fedrec.ids import UserId
 from fedrec.plan.schema import Plan
 from fedrec_lab.audit import audit
-from fedrec_lab.audit.pairs import determined_users
+from fedrec_lab.audit.sums import determined_users
 
 
 def rows_of(histories):

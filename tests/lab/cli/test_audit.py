@@ -86,7 +86,7 @@ def coordinator(tmp_path: Path) -> Path:
     )
     workspace = prepare(tmp_path, plan, data, n_clients=3)
     workspace.coordinator_state.mkdir()
-    return workspace.coordinator_settings
+    return workspace.parties.coordinator
 
 
 def test_an_empty_folder_breaks_no_promise(fedrec: Fedrec, coordinator: Path) -> None:

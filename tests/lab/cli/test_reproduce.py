@@ -43,15 +43,9 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDREC_CACHE", str(tmp_path / "cache"))
     rows = {row.name: row for row in (_row("tiny/a", 0.5), _row("tiny/b", 0.001))}
     public = {**PUBLIC, "tiny": TINY}
-    for module in (
-        "data",
-        "data.public",
-        "data.importing",
-        "settings.loading",
-        "cli.public_import",
-    ):
+    for module in ("data", "data.public", "data.fetching", "settings.validation"):
         monkeypatch.setattr(f"fedrec.{module}.PUBLIC", public)
-    for module in ("papers", "papers.request"):
+    for module in ("papers", "papers.reproduction"):
         monkeypatch.setattr(f"fedrec_lab.{module}.ROWS", {**ROWS, **rows})
 
 

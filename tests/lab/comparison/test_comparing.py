@@ -12,7 +12,7 @@ from fedrec.settings.starter import TUNED
 from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.comparison import comparing
 from fedrec_lab.comparison.comparing import compare, jobs_of
-from fedrec_lab.comparison.training import further_protocols, protocol_groups
+from fedrec_lab.comparison.measurement import further_protocols, protocol_groups
 from fedrec_lab.simulation import simulate
 
 EVERYTHING = ("full", "sampled", "paper")

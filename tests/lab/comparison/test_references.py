@@ -15,17 +15,11 @@ from fedrec.evaluation.protocols import held_out_ranks
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
 from fedrec_lab.comparison.measurement import MeasurementStopped, MethodTask
-from fedrec_lab.comparison.references import (
-    REFERENCES,
-    Ease,
-    Fitted,
-    ScoredReference,
-    ease,
-)
+from fedrec_lab.comparison.references import REFERENCES, Ease, Fitted, ScoredReference
 from fedrec_lab.comparison.references import centralised as centralised_module
+from fedrec_lab.comparison.references import reference as reference_module
 from fedrec_lab.comparison.references.centralised import centralised
-from fedrec_lab.comparison.references.ease import item_weights
-from fedrec_lab.comparison.references.reference import training_only
+from fedrec_lab.comparison.references.reference import item_weights, training_only
 
 
 @pytest.fixture(params=sorted(REFERENCES))
@@ -83,14 +77,14 @@ def test_ease_on_ml_100k(ml_100k, ml_100k_users, monkeypatch):
         protocols=("full",),
         seeds=(1,),
     )
-    monkeypatch.setattr(ease, "GRID", (300.0,))
+    monkeypatch.setattr(reference_module, "EASE_GRID", (300.0,))
     (found,) = Ease().measure(task)
     assert found.rates.hr == pytest.approx(0.1442, abs=0.0011)
     assert found.rates.ndcg == pytest.approx(0.0742, abs=0.0005)
 
 
 def test_ease_refuses_a_catalogue_that_is_too_large(task_of, monkeypatch):
-    monkeypatch.setattr(ease, "MOST_ITEMS", 5)
+    monkeypatch.setattr(reference_module, "MOST_ITEMS", 5)
     with pytest.raises(SettingsError, match="more than the 5"):
         Ease().measure(task_of())
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedrec.cli.main import main
 from fedrec_lab.demo import demonstration
-from fedrec_lab.demo.comparison import UnencryptedRun
+from fedrec_lab.demo.further_runs import UnencryptedRun
 
 pytestmark = pytest.mark.long
 

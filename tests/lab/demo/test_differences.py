@@ -10,10 +10,10 @@ import pytest
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec_lab.demo.comparison import UnencryptedRun, differing_rounds, differing_tensors
-from fedrec_lab.reports.bootstrap import paired_bootstrap
+from fedrec_lab.demo.further_runs import UnencryptedRun, differing_rounds, differing_tensors
+from fedrec_lab.reports.comparison_table import paired_bootstrap
+from fedrec_lab.reports.federation_record import RunView
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_view import RunView
 
 RATES = Rates(users=3, hr=0.5, recall=0.5, ndcg=0.25, mrr=0.25)
 

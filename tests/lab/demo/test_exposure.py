@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan
-from fedrec_lab.demo.exposure import finish_recording, recording_of
+from fedrec_lab.demo.demonstration import finish_recording, recording_of
 
 
 @pytest.fixture

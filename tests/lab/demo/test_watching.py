@@ -13,7 +13,7 @@ from rich.console import Console
 from fedrec.errors import FedrecError, TrainingError, Unreachable
 from fedrec.wire.admin_link import RunEvent
 from fedrec_lab.demo.parties import Failure, follow_run
-from fedrec_lab.reports.run_view import RunView
+from fedrec_lab.reports.federation_record import RunView
 
 DEAD = Failure(name="client-1", exit_code=-9, log=Path("logs/client-1.log"), last_lines="  last")
 

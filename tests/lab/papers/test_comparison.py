@@ -9,8 +9,7 @@ import pytest
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Protocol, Rates
 from fedrec_lab.papers import ROWS
-from fedrec_lab.papers.comparison import MeasuredRow
-from fedrec_lab.papers.measured_run import Measured
+from fedrec_lab.papers.comparison import Measured, MeasuredRow
 
 ROW = ROWS["pfedrec/ml-100k"]  # published .7162 / .4344
 

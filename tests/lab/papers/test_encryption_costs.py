@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrec_lab.papers.colr_costs import COSTS, CostRow, own_costs
+from fedrec_lab.papers.costs import COSTS, CostRow, own_costs
 
 ROWS = {row.name: row for row in COSTS}
 

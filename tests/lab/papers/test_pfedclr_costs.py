@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrec_lab.papers.pfedclr_costs import SPACE, SpaceRow
+from fedrec_lab.papers.costs import SPACE, SpaceRow
 
 
 @pytest.mark.parametrize("row", SPACE, ids=lambda row: row.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrec_lab.papers.colr_costs import TIMES, TimeRow, computation_minutes, own_times
+from fedrec_lab.papers.costs import TIMES, TimeRow, computation_minutes, own_times
 
 ROWS = {row.name: row for row in TIMES}
 

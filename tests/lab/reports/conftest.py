@@ -6,7 +6,7 @@ import pytest
 
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
-from fedrec_lab.reports import RoundReport
+from fedrec_lab.reports.round_report import RoundReport
 
 
 def rates(ndcg: float, hr: float = 0.2) -> Rates:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedrec.errors import DataError
-from fedrec_lab.reports import paired_bootstrap
+from fedrec_lab.reports.comparison_table import paired_bootstrap
 
 
 def test_the_estimate_is_the_plain_difference():
@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_interval_in_any_chunks(monkeypatch):
     random = np.random.default_rng(1)
     model, other = random.integers(20, size=(2, 300)).astype(float)
     found = paired_bootstrap(model, other, n_resamples=500, seed=7)
-    monkeypatch.setattr("fedrec_lab.reports.bootstrap._WEIGHTS_AT_ONCE", 1000)
+    monkeypatch.setattr("fedrec_lab.reports.comparison_table._WEIGHTS_AT_ONCE", 1000)
     assert paired_bootstrap(model, other, n_resamples=500, seed=7) == found
     assert paired_bootstrap(model, other, n_resamples=500, seed=8) != found
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from quality_figure import QualityPoint, quality_against_bytes
 
-from fedrec_lab.reports.drawing import _laid_out, as_png, as_svg_file, drawn
+from fedrec_lab.reports.drawing import SizeBar, _laid_out, as_png, as_svg_file, drawn
 from fedrec_lab.reports.figures import (
     loss_by_round,
     quality_by_activity,
@@ -21,7 +21,6 @@ from fedrec_lab.reports.figures import (
     size_bars,
     spectra,
 )
-from fedrec_lab.reports.plot_data import SizeBar
 from fedrec_lab.reports.table_diagnostics import TableDiagnosis, TableQuality
 
 pytestmark = pytest.mark.slow

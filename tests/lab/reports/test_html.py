@@ -9,18 +9,10 @@ from xml.etree import ElementTree
 import pytest
 
 from fedrec.evaluation.metrics import Rates
-from fedrec_lab.reports import (
-    Fact,
-    Figure,
-    ReportContent,
-    ResultRow,
-    SizeBar,
-    quality_by_round,
-    render_report,
-    size_bars,
-)
-from fedrec_lab.reports.drawing import as_element
-from fedrec_lab.reports.html import ProtocolTable
+from fedrec_lab.reports.drawing import SizeBar, as_element
+from fedrec_lab.reports.figures import quality_by_round, size_bars
+from fedrec_lab.reports.html import Fact, Figure, ProtocolTable, ReportContent, render_report
+from fedrec_lab.reports.result_row import ResultRow
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,10 @@ from fedrec.plan.privacy import trust_statement
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import load_settings
-from fedrec_lab.reports import ReportContent, RoundReport, RunFolder, ledger_of
+from fedrec_lab.reports.html import ReportContent
+from fedrec_lab.reports.ledger import ledger_of
+from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.reports.run_folder import RunFolder
 
 
 @pytest.fixture

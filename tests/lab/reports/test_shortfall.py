@@ -8,7 +8,7 @@ from fedrec.data import Catalogue, Interactions, UserSplit, generate, leave_one_
 from fedrec.evaluation.metrics import Rates
 from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
-from fedrec_lab.reports.shortfall import shortfall
+from fedrec_lab.reports.result_row import shortfall
 from fedrec_lab.simulation.result import SimulationResult
 from fedrec_lab.simulation.runner import simulate
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates
-from fedrec_lab.reports import ResultRow, plain_table, reference_rows, rich_table
+from fedrec_lab.reports.result_row import ResultRow, plain_table, reference_rows, rich_table
 
 
 def rates(ndcg):

@@ -97,10 +97,10 @@ def test_two_rounds_under_every_protection(pair: tuple[str, str], users: UserSpl
     for protection in row.protections:
         plan = plan_under(pair, protection)
         assert find_conflicts(plan) == []
-        adder, _ = make_adder(plan, vector_spec(plan, N_ITEMS), n_clients=N_CLIENTS, protect=True)
+        add_up, _ = make_adder(plan, vector_spec(plan, N_ITEMS), n_clients=N_CLIENTS, protect=True)
         for summed in rounds:
             layout = Travelling(plan, N_ITEMS).layout(summed.kind, summed.shared)
-            total = adder.add_up(summed.vectors, layout.vector_spec)
+            total = add_up(summed.vectors, layout.vector_spec)
             assert np.array_equal(total, np.sum(summed.vectors, axis=0)), protection
 
 

@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError, SettingsError, VersionMismatch
 from fedrec.recommender import Recommender
-from fedrec_lab.reports import RunFolder
+from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation import record_simulation, simulate
 
 pytestmark = pytest.mark.slow
@@ -124,7 +124,7 @@ def test_acceptance_is_written_down_before_the_first_round(stopped, tmp_path, mo
     def die(federation):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedrec_lab.simulation.federation.Federation.advance", die)
+    monkeypatch.setattr("fedrec_lab.simulation.federation.SimulatedFederation.advance", die)
     with pytest.raises(KeyboardInterrupt):
         stopped(resume=True, accept_other_arithmetic=True)
     record = json.loads((tmp_path / "checkpoint" / "checkpoint.json").read_text())

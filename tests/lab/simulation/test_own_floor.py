@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from fedrec.data import UserSplit, generate, leave_one_out
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import own_rows_of
 from fedrec.training.learner import Learner
-from fedrec_lab.audit.pairs import determined_users
+from fedrec_lab.audit.sums import determined_users
 
 N_ITEMS, N_CLIENTS, LEAST = 60, 3, 6
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedrec.data import generate, leave_one_out, partition_users
-from fedrec.data.partition import user_groups
+from fedrec.data.interactions import user_groups
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.settings.schema import Settings

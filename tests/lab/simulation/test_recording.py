@@ -11,8 +11,8 @@ from fedrec import Recommender
 from fedrec.algorithms import ease
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import load_settings
-from fedrec_lab.reports import RunFolder
-from fedrec_lab.reports.round_figures import message_sizes
+from fedrec_lab.reports.figures import message_sizes
+from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation import record_simulation, simulate
 
 

@@ -35,7 +35,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def settings(workspace: Workspace) -> Settings:
-    found = load_settings(workspace.coordinator_settings)
+    found = load_settings(workspace.parties.coordinator)
     local = found.coordinator.model_copy(update={"reserve_bytes": 0, "port": 0})
     return found.model_copy(update={"coordinator": local})
 

@@ -11,7 +11,7 @@ from server.support.driving import gather, play, running, upload
 from server.support.federations import Bench
 from structlog.testing import capture_logs
 
-from fedrec.cli.run_status import status_rows
+from fedrec.cli.operating import status_rows
 from fedrec.durable import DiskFull
 from fedrec.errors import StorageError
 from fedrec.wire.admin_link import RunStatus

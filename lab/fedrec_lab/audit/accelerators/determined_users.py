@@ -1,4 +1,4 @@
-"""The compiled half of `fedrec_lab.audit.pairs`: whom pair counts determine.
+"""The compiled half of `fedrec_lab.audit.sums`: whom pair counts determine.
 
 Compiled functions carry no annotations: numba derives the types from the call.
 """

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from fedrec_lab.audit.wire.declared import BLOBS, COLUMNS, FIELDS, KINDS
-from fedrec_lab.audit.wire.epochs import RosterSource
-from fedrec_lab.audit.wire.known import Known
-from fedrec_lab.audit.wire.reading import ENTROPY_BITS, BlobTally
+from fedrec_lab.audit.wire.known import Known, RosterSource
+from fedrec_lab.audit.wire.reading import ENTROPY_BITS, BlobTally, FieldTally
 from fedrec_lab.audit.wire.storage import Storage
-from fedrec_lab.audit.wire.traffic import FieldTally, Traffic
+from fedrec_lab.audit.wire.traffic import Traffic
 
 UNDECLARED = "undeclared"
 _FEWEST_EQUAL = 0.01

@@ -1,15 +1,27 @@
-"""What a coordinator knows before anybody calls: its settings, its keys' public half, its files."""
+"""What a coordinator knows before anybody calls: settings, files, and signed rosters of key epochs.
+
+An audit opens nothing, so that it needs no epoch's secrets; those of an epoch that rotated away are
+destroyed anyway. What it needs is who belonged to each epoch and which context it had: the signed
+roster says so. A coordinator keeps the newest bundle only, a recording has those that passed, and
+the authority's folder has the roster of every epoch that it made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from fedrec.data.catalogue import Catalogue
-from fedrec.errors import FedrecError, SettingsError
-from fedrec.identity.epoch import KeyEpoch
+from fedrec.errors import DataError, FedrecError, KeysError, SettingsError
+from fedrec.identity.authority import AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
+from fedrec.identity.document import read_public
+from fedrec.identity.epoch import MAX_BYTES, KeyEpoch
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.layout import protection_of
 from fedrec.plan.schema import Plan
@@ -17,8 +29,174 @@ from fedrec.plan.travelling_rows import ROW_STEP, padded_rows
 from fedrec.protection import NoProtection, Protection, VectorSpec
 from fedrec.settings.schema import CoordinatorSettings, Settings
 from fedrec.training.round_vectors import RoundVectors
-from fedrec_lab.audit.wire.epochs import KnownEpochs
+from fedrec_lab.audit.wire.declared import file_kind
 from fedrec_lab.audit.wire.reading import PlainReader
+
+RosterSource = Literal["coordinator", "given", "recorded", "not given"]
+"""Where an epoch's roster is from; a recorded one counts because the authority signed it."""
+
+_REMEDY = "Give what the authority of this federation made: its folder keys/authority/rosters."
+
+
+@dataclass(slots=True)
+class EpochTally:
+    """What traffic there was that names one key epoch.
+
+    Attributes:
+        messages: how many messages name it.
+        outsiders: how many of them are signed by somebody whom its roster does not list.
+        updates, readable_updates, readable_values: uploads for its rounds.
+    """
+
+    messages: int = 0
+    outsiders: int = 0
+    updates: int = 0
+    readable_updates: int = 0
+    readable_values: int = 0
+
+
+class KnownEpochs:
+    """Rosters of one authority, by epoch; a recording may add to them while it is read.
+
+    Args:
+        keys: the epoch of the coordinator's settings, which says whose authority is believed.
+    """
+
+    def __init__(self, keys: KeyEpoch) -> None:
+        self._federation = keys.roster.federation
+        self._authority_key = keys.roster.authority_key
+        self._rosters: dict[int, Roster] = {}
+        self._sources: dict[int, RosterSource] = {}
+        self.add(keys.roster, "coordinator")
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the epochs whose rosters are here, ascending."""
+        return iter(sorted(self._rosters))
+
+    def add(self, roster: Roster, source: RosterSource) -> None:
+        """Take a roster in; one that is here already changes nothing.
+
+        Raises:
+            BadSignature: when another authority signed it, or none.
+            KeysError: when it is of another federation, or not the one that is here.
+        """
+        roster.verify(self._authority_key)
+        if roster.federation != self._federation:
+            raise KeysError(
+                f"The roster is of the federation {roster.federation!r}, expected "
+                f"{self._federation!r}.",
+                remedy=_REMEDY,
+            )
+        if self._rosters.setdefault(roster.epoch, roster) != roster:
+            raise KeysError(
+                f"There are two different rosters of key epoch {roster.epoch}.",
+                remedy="Ask the data owners which one they made; an authority that was restored "
+                "from a backup may have used a number again.",
+            )
+        self._sources.setdefault(roster.epoch, source)
+
+    def add_folder(self, state: Path) -> None:
+        """Take in the bundles that lie in a coordinator's folder.
+
+        Raises:
+            KeysError, BadSignature: when one of them cannot be used.
+        """
+        for path in sorted(state.glob("epochs/*")):
+            if file_kind(path.relative_to(state).as_posix()) != "epoch bundle":
+                continue
+            # A coordinator that runs deletes the bundle before the newest.
+            with suppress(FileNotFoundError):
+                self.add(KeyEpoch.from_json(path.read_bytes()).roster, "coordinator")
+
+    def add_given(self, places: Sequence[Path]) -> None:
+        """Take in rosters and bundles from files, or from folders such as the authority's.
+
+        Raises:
+            DataError: when a folder holds neither.
+            KeysError, BadSignature: when one of them cannot be used here.
+        """
+        for place in places:
+            for path in _files(place):
+                raw = read_public(path, max_bytes=MAX_BYTES, remedy=_REMEDY)
+                try:
+                    self.add(_roster(raw), "given")
+                except FedrecError as error:
+                    raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from None
+
+    def learn(self, bundle: bytes) -> str:
+        """Take in a bundle that passed; return why it is none of this federation's, or nothing."""
+        try:
+            self.add(KeyEpoch.from_json(bundle).roster, "recorded")
+        except FedrecError as error:
+            return error.message
+        return ""
+
+    def roster_problem(self, epoch: int, raw: bytes) -> str:
+        """Return why a roster that passed is not that of the epoch beside it; else nothing.
+
+        The roster of an epoch that is not here yet counts if the authority signed it.
+        """
+        known = self._rosters.get(epoch)
+        if known is not None:
+            same = known.to_json() == raw
+            return "" if same else f"is not that of key epoch {epoch}, byte for byte"
+        try:
+            roster = Roster.from_json(raw)
+            if roster.epoch != epoch:
+                return f"is of key epoch {roster.epoch}, the message says {epoch}"
+            self.add(roster, "recorded")
+        except FedrecError as error:
+            return f"is none that the authority signed: {error.message}"
+        return ""
+
+    def context_problem(self, epoch: int, context: bytes) -> str:
+        """Return why a context is not that of an epoch; nothing where it is, or nobody knows."""
+        known = self._rosters.get(epoch)
+        if known is None or hashlib.sha256(context).digest() == known.context_sha256:
+            return ""
+        return f"is not the one that the roster of key epoch {epoch} names"
+
+    def lists(self, epoch: int, client_id: str) -> bool:
+        """Tell whether a client was a member or revealer; true of all where no roster is here."""
+        known = self._rosters.get(epoch)
+        if known is None or known.contains(ClientId(client_id)):
+            return True
+        return known.revealer is not None and known.revealer.client_id == client_id
+
+    def n_members(self, epoch: int) -> int:
+        """Return how many members an epoch has; 0 where its roster is not here."""
+        known = self._rosters.get(epoch)
+        return 0 if known is None else len(known.members)
+
+    def source(self, epoch: int) -> RosterSource:
+        """Return where an epoch's roster is from."""
+        return self._sources.get(epoch, "not given")
+
+
+def _files(place: Path) -> Iterable[Path]:
+    """Return the files of rosters and bundles at a place that somebody named."""
+    if not place.is_dir():
+        return (place,)
+    found = [
+        *place.glob(EPOCH_FILE),
+        *place.glob(f"{AUTHORITY_FOLDER}/{ROSTERS_FOLDER}/*.json"),
+        *place.glob(f"{ROSTERS_FOLDER}/*.json"),
+        *place.glob("[0-9]*.json"),
+    ]
+    if not found:
+        raise DataError(
+            f"{place} holds no roster of a key epoch.",
+            remedy=f"Name the authority's folder, its {ROSTERS_FOLDER} or a file of an epoch.",
+        )
+    return sorted(found)
+
+
+def _roster(raw: bytes) -> Roster:
+    """Return the roster of a file, which may be a whole bundle."""
+    try:
+        return Roster.from_json(raw)
+    except KeysError:
+        return KeyEpoch.from_json(raw).roster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

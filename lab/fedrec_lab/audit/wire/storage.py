@@ -13,8 +13,7 @@ from blake3 import blake3
 from fedrec.errors import StorageError
 from fedrec_lab.audit.wire.declared import file_kind, undeclared_event_keys
 from fedrec_lab.audit.wire.known import Known
-from fedrec_lab.audit.wire.reading import BlobTally
-from fedrec_lab.audit.wire.traffic import FieldTally
+from fedrec_lab.audit.wire.reading import BlobTally, FieldTally
 from fedrec_lab.audit.wire.truth import Search
 
 UPDATES = ("update", "unfinished update")

@@ -1,115 +1,103 @@
-"""What passes on the wire, message by message, counted."""
+"""What passes on the wire, message by message, taken apart and counted."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cache
+from typing import Any
 
 from blake3 import blake3
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
+import fedrec.wire.v1
 from fedrec.errors import MalformedUpdate
 from fedrec.identity.epoch_secrets import secrets_parts
 from fedrec.wire.recording import Frame, FrameReader
 from fedrec_lab.audit.wire.declared import BLOBS, FIELDS, KINDS, undeclared_event_keys
-from fedrec_lab.audit.wire.epochs import EpochTally
-from fedrec_lab.audit.wire.known import Known
-from fedrec_lab.audit.wire.messages import Leaf, Value, leaves, parse
-from fedrec_lab.audit.wire.reading import BlobReading, BlobTally
+from fedrec_lab.audit.wire.known import EpochTally, Known
+from fedrec_lab.audit.wire.reading import BlobReading, BlobTally, FieldTally
 from fedrec_lab.audit.wire.truth import Search
 
-Lengths = Literal["number", "one", "several", "by client"]
-"""What the lengths of a field's values are like; those of numbers are not looked at."""
+__all__ = [
+    "Leaf",
+    "Value",
+    "leaves",
+    "parse",
+]
 
-_MOST_DISTINCT = 10_000
-_MARK_BYTES = 8
+Value = bytes | str | int | float
+"""What a single field holds."""
 
 
-@dataclass(slots=True)
-class FieldTally:
-    """Counts of one field in one direction of one method, or of one column.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One value of a message.
 
     Attributes:
-        messages: values that were seen.
-        n_bytes: their lengths together; a number counts as 8.
+        name: `Message.field`; `Message.<field 99>` where the descriptor does not know it.
+        top: the field of the outermost message that it came under, empty for its own.
     """
 
-    messages: int = 0
-    n_bytes: int = 0
-    _marks: set[bytes] = field(default_factory=set)
-    _lengths: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    _is_number: bool = True
+    name: str
+    value: Value
+    top: str = ""
 
-    def add(self, value: Value, client: str) -> None:
-        """Count one value that came from or went to a client."""
-        self.messages += 1
-        if isinstance(value, (int, float)):
-            self.n_bytes += 8
-            self._mark(str(value).encode())
-            return
-        raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-        self.n_bytes += len(raw)
-        self._is_number = False
-        self._mark(raw)
-        if len(self._lengths) < _MOST_DISTINCT:
-            self._lengths[client].add(len(raw))
 
-    def add_blob(self, n_bytes: int, mark: bytes, client: str) -> None:
-        """Count a stream of chunks as one value."""
-        self.messages += 1
-        self.n_bytes += n_bytes
-        self._is_number = False
-        self._mark(mark)
-        self._lengths[client].add(n_bytes)
+def parse(method: str, *, is_request: bool, raw: bytes) -> Any | None:
+    """Return the message of a call; None where the method is not ours or the bytes are damaged.
 
-    @property
-    def distinct(self) -> int:
-        """How many different values were seen, at most 10,000 are told apart."""
-        return len(self._marks)
+    Args:
+        method: as gRPC names it, such as `/package.Service/Method`.
+    """
+    kinds = _methods().get(method)
+    if kinds is None:
+        return None
+    try:
+        return kinds[0 if is_request else 1].FromString(raw)
+    except DecodeError:
+        return None
 
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """Whom the values came from or went to; empty names are left out."""
-        return tuple(sorted(client for client in self._lengths if client))
 
-    @property
-    def all_lengths(self) -> tuple[int, ...]:
-        """Return the lengths that occurred, ascending."""
-        return tuple(sorted(set().union(*self._lengths.values())))
+def leaves(message: Any, top: str = "") -> Iterator[Leaf]:
+    """Yield every value that a message holds, however deep, and every field it should not have."""
+    name = message.DESCRIPTOR.name
+    for own, value in message.ListFields():
+        for one in value if own.is_repeated else (value,):
+            if own.message_type is None:
+                yield Leaf(name=f"{name}.{own.name}", value=one, top=top)
+            else:
+                yield from leaves(one, top or own.name)
+    for unknown in UnknownFieldSet(message):
+        data = unknown.data
+        known: Value = data if isinstance(data, (bytes, int)) else str(data)
+        yield Leaf(name=f"{name}.<field {unknown.field_number}>", value=known, top=top)
 
-    @property
-    def lengths(self) -> Lengths:
-        """Return what the lengths are like."""
-        if self._is_number:
-            return "number"
-        if len(self.all_lengths) == 1:
-            return "one"
-        own = [sizes for client, sizes in self._lengths.items() if client]
-        alike = all(sizes == own[0] for sizes in own)
-        return "several" if alike else "by client"
 
-    def unusual_clients(self, apart: frozenset[int] = frozenset()) -> dict[str, tuple[int, ...]]:
-        """Return who has lengths that are not the commonest one, and which.
+@cache
+def _methods() -> dict[str, tuple[Any, Any]]:
+    """Return by method the classes of its requests and responses."""
+    return {
+        f"/{service.full_name}/{method.name}": (
+            GetMessageClass(method.input_type),
+            GetMessageClass(method.output_type),
+        )
+        for file in _files()
+        for service in file.services_by_name.values()
+        for method in service.methods
+    }
 
-        Args:
-            apart: lengths that are not looked at.
-        """
-        counts: dict[int, int] = defaultdict(int)
-        for sizes in self._lengths.values():
-            for size in sizes - apart:
-                counts[size] += 1
-        if len(counts) < 2:
-            return {}
-        usual = max(counts, key=lambda size: (counts[size], size))
-        return {
-            client: tuple(sorted(sizes - {usual} - apart))
-            for client, sizes in sorted(self._lengths.items())
-            if sizes - {usual} - apart
-        }
 
-    def _mark(self, raw: bytes) -> None:
-        if len(self._marks) < _MOST_DISTINCT:
-            self._marks.add(blake3(raw).digest()[:_MARK_BYTES])
+def _files() -> list[Any]:
+    """Return the descriptors of all files of the protocol."""
+    path = fedrec.wire.v1.__path__
+    names = [entry.name for entry in pkgutil.iter_modules(path) if entry.name.endswith("_pb2")]
+    return [importlib.import_module(f"fedrec.wire.v1.{name}").DESCRIPTOR for name in names]
 
 
 _CALLERS = frozenset(

@@ -1,9 +1,13 @@
-"""References: one file each, one line each in `REFERENCES`."""
+"""References: one class each, one line each in `REFERENCES`."""
 
 from fedrec_lab.comparison.references.centralised import CentralisedMF, CentralisedNCF, CentRAP
-from fedrec_lab.comparison.references.ease import Ease
-from fedrec_lab.comparison.references.ials import IALS
-from fedrec_lab.comparison.references.reference import Fitted, Reference, ScoredReference
+from fedrec_lab.comparison.references.reference import (
+    IALS,
+    Ease,
+    Fitted,
+    Reference,
+    ScoredReference,
+)
 
 __all__ = [
     "IALS",

@@ -30,9 +30,14 @@ from fedrec.tensor_products import one_thread
 from fedrec.training.blocks import draw_samples
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
-from fedrec_lab.comparison.measurement import Measurement, MeasurementStopped, MethodTask
+from fedrec_lab.comparison.measurement import (
+    Measurement,
+    MeasurementStopped,
+    MethodTask,
+    measurements_of,
+    train,
+)
 from fedrec_lab.comparison.references.reference import Reference
-from fedrec_lab.comparison.training import measurements_of, train
 
 ROUNDS_BESIDE = TUNED["fedmf"].rounds.total
 """Rounds beside a run with another algorithm."""

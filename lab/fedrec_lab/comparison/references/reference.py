@@ -1,4 +1,7 @@
-"""The seam of references: methods that an algorithm is held against, on the same users."""
+"""The seam of references, methods that an algorithm is compared with on the same users.
+
+Those that are fitted to interactions and score are here, too: EASE and iALS.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.data.splits import NO_ITEM, UserSplit
+from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
+from fedrec.extras import how_to_install
 from fedrec_lab.comparison.measurement import Measurement, MeasurementStopped, MethodTask
 
 Scores = Callable[[NDArray[np.int64]], NDArray[np.floating]]
@@ -150,3 +155,126 @@ def training_only(users: UserSplit, active: NDArray[np.int64]) -> UserSplit:
     position[active] = np.arange(len(active))
     nothing = np.full(len(users), NO_ITEM, dtype=np.int64)
     return replace(users.renumbered(position), validation_items=nothing, test_items=nothing)
+
+
+EASE_GRID = (100.0, 300.0, 1000.0)
+MOST_ITEMS = 20_000
+_CELLS_AT_ONCE = 1 << 23
+
+
+class Ease(ScoredReference):
+    """EASE: "Embarrassingly Shallow Autoencoders for Sparse Data" (Steck 2019), equation 8.
+
+    X (n_users x n_items) is 1 where a user has an item. Of all item-to-item weights B with a zero
+    diagonal, those that minimise |X - X B|^2 + lambda |B|^2 are, with P = (X^T X + lambda I)^-1,
+
+        B_ij = -P_ij / P_jj  for i /= j,    and the scores are X B.
+
+    All interactions are in one place; there is an exact solution for each lambda of `EASE_GRID`.
+    """
+
+    name: ClassVar[str] = "ease"
+    label: ClassVar[str] = "EASE, centralised"
+    seeded: ClassVar[bool] = False
+
+    def fit(self, users: UserSplit, n_items: int, seed: int) -> Iterator[Fitted]:
+        """Yield the closed form for each lambda; see `ScoredReference.fit`."""
+        if n_items > MOST_ITEMS:
+            raise SettingsError(
+                f"EASE inverts an item-by-item matrix, and {n_items} items are more than the "
+                f"{MOST_ITEMS} that it is tried with.",
+                remedy="Raise federation.minimum_item_users to have fewer items.",
+            )
+        gram = np.zeros((n_items, n_items))
+        at_once = max(1, _CELLS_AT_ONCE // max(1, n_items))
+        for begin in range(0, len(users), at_once):
+            rows = np.arange(begin, min(len(users), begin + at_once))
+            held = _dense(users, rows, n_items)
+            gram += held.T @ held
+        for regularisation in EASE_GRID:
+            weights = item_weights(gram, regularisation)
+
+            def scores(
+                rows: NDArray[np.int64], weights: NDArray[np.float64] = weights
+            ) -> NDArray[np.float64]:
+                return np.asarray(_dense(users, rows, n_items) @ weights)
+
+            yield Fitted(setting=f"lambda {regularisation:g}", scores=scores)
+
+
+def item_weights(gram: NDArray[np.float64], regularisation: float) -> NDArray[np.float64]:
+    """Return B, float64 (n_items, n_items), from X^T X of the same shape."""
+    inverse = np.linalg.inv(gram + regularisation * np.eye(len(gram)))
+    weights = inverse / -np.diag(inverse)
+    np.fill_diagonal(weights, 0.0)
+    return np.asarray(weights)
+
+
+def _dense(users: UserSplit, rows: NDArray[np.int64], n_items: int) -> NDArray[np.float64]:
+    """Return the users' rows of X, float64 (n_rows, n_items)."""
+    held = np.zeros((len(rows), n_items))
+    for place, user in enumerate(rows.tolist()):
+        held[place, users.train_of(user)] = 1.0
+    return held
+
+
+IALS_GRID = ((1.0, 10.0), (5.0, 20.0), (10.0, 50.0))
+"""alpha and lambda."""
+DIM = 64
+ITERATIONS = 15
+
+
+class IALS(ScoredReference):
+    """iALS (Hu, Koren, Volinsky 2008) as the package `implicit` trains it, on all data together.
+
+    The package weighs an interaction with alpha and everything else with 1; each (alpha, lambda) of
+    `IALS_GRID` is tried. Its random numbers follow from the seed, its sums from the number of
+    threads: two machines agree to some digits only.
+    """
+
+    name: ClassVar[str] = "ials"
+    label: ClassVar[str] = "iALS, centralised (implicit)"
+    seeded: ClassVar[bool] = True
+
+    def fit(self, users: UserSplit, n_items: int, seed: int) -> Iterator[Fitted]:
+        """Yield a model for each setting; see `ScoredReference.fit`.
+
+        Raises:
+            SettingsError: the package is not installed.
+        """
+        try:
+            from implicit.cpu.als import AlternatingLeastSquares
+            from scipy.sparse import csr_matrix
+            from threadpoolctl import threadpool_limits
+        except ImportError as error:
+            raise SettingsError(
+                "The package implicit is not installed.",
+                remedy=f"Install it with: {how_to_install('implicit')}",
+            ) from error
+        values = np.ones(users.n_train, dtype=np.float32)
+        held = csr_matrix(
+            (values, users.train_items.astype(np.int32), users.train_indptr.astype(np.int32)),
+            shape=(len(users), n_items),
+        )
+        for alpha, regularisation in IALS_GRID:
+            # Threads of BLAS below threads of the package only wait for each other.
+            with threadpool_limits(1, "blas"):
+                model = AlternatingLeastSquares(
+                    factors=DIM,
+                    regularization=regularisation,
+                    alpha=alpha,
+                    iterations=ITERATIONS,
+                    random_state=seed % (1 << 32),
+                )
+                model.fit(held, show_progress=False)
+            users_table = np.asarray(model.user_factors, dtype=np.float64)
+            items_table = np.asarray(model.item_factors, dtype=np.float64)
+
+            def scores(
+                rows: NDArray[np.int64],
+                of_users: NDArray[np.float64] = users_table,
+                of_items: NDArray[np.float64] = items_table,
+            ) -> NDArray[np.float64]:
+                return np.asarray(of_users[rows] @ of_items.T)
+
+            yield Fitted(setting=f"alpha {alpha:g}, lambda {regularisation:g}", scores=scores)

@@ -44,7 +44,7 @@ class Rotated:
         return self.workspace.folder / "keys" / "authority" / "rosters"
 
     def known(self, *given: Path) -> Known:
-        return Known.of(load_settings(self.workspace.coordinator_settings), given)
+        return Known.of(load_settings(self.workspace.parties.coordinator), given)
 
     def foreign(self, number: int) -> KeyEpoch:
         """Return an epoch of somebody who is not this federation's authority."""
@@ -174,7 +174,7 @@ def test_an_epoch_without_a_roster_is_told_as_such(record: Start, rotated: Rotat
     recording.upload(1, rotated.left, blob, slice(0, len(blob)), epoch=1)
     recording.traffic()
     rotated.workspace.coordinator_state.mkdir(exist_ok=True)
-    settings = load_settings(rotated.workspace.coordinator_settings)
+    settings = load_settings(rotated.workspace.parties.coordinator)
     report = audit_wire(settings, recording=recording.path)
     assert report.problems == ()
     (row,) = report.epochs
@@ -230,7 +230,7 @@ def test_strangers_cannot_make_it_remember_any_number_of_epochs(
 
 
 def test_bundles_in_the_coordinators_folder_are_known(rotated: Rotated, tmp_path: Path) -> None:
-    settings = load_settings(rotated.workspace.coordinator_settings)
+    settings = load_settings(rotated.workspace.parties.coordinator)
     changed = settings.coordinator.model_copy(update={"state": str(tmp_path)})
     (tmp_path / "epochs").mkdir()
     (tmp_path / "epochs" / f"00000001-{'a' * 64}").write_bytes(rotated.first.to_json())

@@ -21,7 +21,7 @@ UPLOAD, ANSWER = BlobKey("SubmitUpdate", "request"), BlobKey("FetchPublished", "
 
 @pytest.fixture(scope="module")
 def known(workspace: Workspace) -> Known:
-    return Known.of(load_settings(workspace.coordinator_settings))
+    return Known.of(load_settings(workspace.parties.coordinator))
 
 
 @pytest.fixture

@@ -1,4 +1,11 @@
-"""Recommendations made on the client itself: for one user, and for all as one table."""
+"""Using the model in the state folder: recommendations and exports, without the coordinator.
+
+What needs torch is done only where the algorithm asks for it: parameters of users that follow from
+the version (`Algorithm.refresh`), or the initial ones.
+
+Under encryption the coordinator never had the model; everybody who gets an exported file can read
+it. So exporting is a client's decision, and the file is readable by its owner only.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +14,121 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.cli.flags import items_of_flag
-from fedrec.data import Catalogue
-from fedrec.data.writing import no_formula
+from fedrec.data import Catalogue, UserSplit
+from fedrec.data.reading import DataSettings
+from fedrec.data.source import check_one_party, read_users
+from fedrec.data.splits import leave_one_out, undivided
+from fedrec.data.writing import no_formula, prepare_folder
 from fedrec.durable import replacing, unwritten
-from fedrec.errors import DataError, SettingsError
+from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
 from fedrec.extras import require
+from fedrec.follower.stored_state import users_digest
+from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import ItemId, RoundId
-from fedrec.recommender import Recommender
+from fedrec.model.state import PrivateState, SharedState
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.layout import protection_of
+from fedrec.recommender import (
+    CATALOGUE_NAME,
+    MODEL_NAME,
+    USERS_NAME,
+    ModelFile,
+    Recommender,
+    UsersFile,
+)
 from fedrec.recommender.ranking import Ids, Scores
-from fedrec.settings.schema import Settings
-from fedrec_client.recommending.own_recommender import model_file_of, own_recommender
-from fedrec_client.state.held_model import Which, read_held_model
+from fedrec.settings.schema import ClientSettings, Settings
+from fedrec_client.state.held_model import HeldModel, Which, read_held_model
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+def own_recommender(settings: Settings, which: Which = "best") -> Recommender:
+    """Return the model of a client's state folder with all of its users.
+
+    Works beside a running client and without the coordinator.
+
+    Raises:
+        SettingsError: the data's settings are not for one party alone.
+        StorageError: the state folder holds no model, or other users' vectors.
+        CatalogueMismatch: the local catalogue is not the one that it was trained with.
+        DataError: the data cannot be used.
+    """
+    check_one_party(settings.data)
+    held = read_held_model(settings, which)
+    users = users_of(settings.data, held)
+    known = UsersFile.of(users, private_of(settings.client, held, users))
+    return Recommender(model_file_of(held), held.catalogue, known)
+
+
+def users_of(data: DataSettings, held: HeldModel) -> UserSplit:
+    """Return the client's users, if they are those whose vectors are stored.
+
+    What is held out of training is told apart where something is to be trained, and nowhere else.
+
+    Raises:
+        StorageError: they are others.
+        DataError: the data cannot be used.
+    """
+    check_one_party(data)
+    divide = leave_one_out if needs_training_code(held) else undivided
+    users, _ = read_users(data, held.catalogue, reader="a client", divide=divide)
+    if users_digest(users) != held.pin.users:
+        raise StorageError(
+            "The data file has other users than those whose vectors are stored.",
+            remedy="Use the data file that the client runs with.",
+        )
+    return users
+
+
+def needs_training_code(held: HeldModel) -> bool:
+    """Return whether users' parameters have to be made, which takes torch."""
+    algorithm = algorithm_of(held.plan, len(held.catalogue))
+    return algorithm.refreshes or held.private is None
+
+
+def private_of(client: ClientSettings, held: HeldModel, users: UserSplit) -> PrivateState:
+    """Return the users' own parameters as they belong to the version."""
+    if held.private is not None and not needs_training_code(held):
+        return held.private
+    from fedrec.training.learner import Learner
+
+    learner = Learner(
+        held.plan,
+        len(held.catalogue),
+        device=client.device,
+        memory_mib=client.memory_mib,
+        device_memory_mib=client.device_memory_mib,
+        threads=client.threads,
+    )
+    private = learner.initial_private(users) if held.private is None else held.private
+    return learner.refreshed(held.shared, users, private)
+
+
+def model_file_of(held: HeldModel) -> ModelFile:
+    """Return the shared model without what recommending does not need.
+
+    Counts of items that fewer than `federation.minimum_item_users` hold become 0.
+    """
+    holders, least = held.shared.holders, held.plan.federation.minimum_item_users
+    if holders is not None:
+        holders = np.where(holders >= least, holders, 0).astype(np.int64)
+    algorithm = algorithm_of(held.plan, len(held.catalogue))
+    needed = {name: held.shared.tensors[name] for name in algorithm.recommending}
+    return ModelFile(
+        plan=held.plan,
+        catalogue_fingerprint=held.pin.catalogue_fingerprint,
+        round=held.version,
+        shared=SharedState(MappingProxyType(needed), holders),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,21 +349,21 @@ def _write_parquet(file: Any, parts: _Parts) -> None:
     )
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for part in parts:
-            item_rows = _numbers(part["item_row"])
+            item_rows = _arrow_numbers(part["item_row"])
             columns = [
-                users.take(_numbers(part["user_index"])),
-                _numbers(part["rank"]),
+                users.take(_arrow_numbers(part["user_index"])),
+                _arrow_numbers(part["rank"]),
                 items.take(item_rows),
                 titles.take(item_rows),
-                _numbers(part["score"]),
-                _numbers(np.full(len(part["rank"]), own.round, dtype=np.int64)),
+                _arrow_numbers(part["score"]),
+                _arrow_numbers(np.full(len(part["rank"]), own.round, dtype=np.int64)),
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
 
 # `pyarrow.array` looks whether it was given something of pandas, and imports that where it is
 # installed: a tenth of the whole command.
-def _numbers(values: NDArray[Any]) -> pyarrow.Array:
+def _arrow_numbers(values: NDArray[Any]) -> pyarrow.Array:
     import pyarrow as pa
 
     buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
@@ -291,3 +393,72 @@ def _write_csv(file: Any, parts: _Parts) -> None:
         )
     # The caller closes the file.
     text.detach()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedModel:
+    """What was exported, and where.
+
+    Attributes:
+        version: the round whose result the model is.
+        was_hidden: whether the coordinator could never read it.
+    """
+
+    model: Path
+    catalogue: Path
+    version: RoundId
+    was_hidden: bool
+
+
+def export_model(
+    settings: Settings,
+    folder: Path,
+    *,
+    which: Which = "best",
+    force: bool = False,
+) -> ExportedModel:
+    """Write the shared model and the catalogue for `Recommender.load`.
+
+    Works beside a running client and without the coordinator. Counts of items that fewer than
+    `federation.minimum_item_users` hold become 0: the model does not need them.
+
+    Args:
+        settings: the client's settings.
+        folder: where to; the folder of the run's own record, or a new one.
+        which: the model that measured best on validation, or the latest one.
+        force: replace a model that is there.
+
+    Raises:
+        StorageError: the state folder holds no model, or the files cannot be written.
+        DataError: there is a model already, or the folder is another run's.
+        VersionMismatch: the state folder, or the run's folder, has another format.
+        SettingsError: the model was made under a parameter set that is gone.
+    """
+    held = read_held_model(settings, which)
+    protection = protection_of(held.plan, len(held.catalogue))
+    if (folder / USERS_NAME).exists():
+        raise DataError(
+            f"{folder} has {USERS_NAME}: it is the folder of a simulation; nothing was changed.",
+            remedy="Choose another folder.",
+        )
+    if (folder / ENVIRONMENT_NAME).exists():
+        check_run_folder(folder)
+    prepare_folder(folder, MODEL_NAME, force=force)
+    _put_catalogue(held.catalogue, folder / CATALOGUE_NAME)
+    model_file_of(held).save(folder / MODEL_NAME, private=protection.needs_reveal)
+    return ExportedModel(
+        model=folder / MODEL_NAME,
+        catalogue=folder / CATALOGUE_NAME,
+        version=held.version,
+        was_hidden=protection.needs_reveal,
+    )
+
+
+def _put_catalogue(catalogue: Catalogue, path: Path) -> None:
+    if not path.exists():
+        catalogue.save(path)
+    elif Catalogue.load(path).fingerprint() != catalogue.fingerprint():
+        raise CatalogueMismatch(
+            f"{path} is another catalogue than the model's; nothing was changed.",
+            remedy="Choose the folder of this federation's run, or a new one.",
+        )

@@ -1,10 +1,23 @@
-"""Table 2 and 3 of CoLR: sizes, encryption and times of a round."""
+"""Printed costs beside those here: sizes, encryption and times of CoLR, space of PFedCLR.
+
+CoLR's are its tables 2 and 3. Of PFedCLR's table 6, what a model takes at a client and at the
+server, all sizes are float32 numbers over 2^20 bytes, d = 16. With n users and m items:
+
+- client: FedMF holds the item table and a user vector, (m + 1) d numbers; FedRAP a second table,
+  (2 m + 1) d; PFedCLR A and B besides, (m + 1) d + r (m + d) with r = 2;
+- server: the item table and one uploaded copy of each user, (n + 1) m d, the same for all three.
+
+Every printed value follows from that to its last digit, if LastFM-2K has 1,269 users and 12,322
+items: those left when users with fewer than ten interactions are dropped. (The paper's table of
+data says 1,600 and 12,454.) A coordinator of fedrec adds uploads up as they come and holds no n
+copies.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
@@ -135,35 +148,27 @@ def computation_minutes(client_seconds: float, server_seconds: float) -> float:
     return N_ROUNDS * (_SLOWER * client_seconds + _CLIENT_SECONDS + server_seconds) / 60
 
 
-def _time_row(
-    name: str, link: float, computation: float, total: float, **update: object
-) -> TimeRow:
-    return TimeRow(
-        name=name,
-        update=UpdateSettings.model_validate(update),
-        link_minutes=link,
-        computation_minutes=computation,
-        total_minutes=total,
-    )
-
-
-def _ranks(structure: str, *printed: tuple[int, float, float, float]) -> list[TimeRow]:
-    return [
-        _time_row(f"{structure}/rank-{rank}", *minutes, structure=structure, rank=rank)
-        for rank, *minutes in printed
-    ]
-
-
-def _ratios(*printed: tuple[int, float, float, float]) -> list[TimeRow]:
-    return [
-        _time_row(f"topk/{kept}-of-{DIM}", *minutes, structure="topk", ratio=kept / DIM)
-        for kept, *minutes in printed
-    ]
+def _times(structure: str, *printed: tuple[int, float, float, float]) -> Iterator[TimeRow]:
+    """Yield a row for each rank, or under topk for each number of values kept of `DIM`."""
+    for number, link, computation, total in printed:
+        name = f"{structure}/rank-{number}"
+        chosen: dict[str, object] = {"rank": number}
+        if structure == "topk":
+            name, chosen = f"topk/{number}-of-{DIM}", {"ratio": number / DIM}
+        elif structure == "dense":
+            name, chosen = "fedmf", {}
+        yield TimeRow(
+            name=name,
+            update=UpdateSettings.model_validate({"structure": structure, **chosen}),
+            link_minutes=link,
+            computation_minutes=computation,
+            total_minutes=total,
+        )
 
 
 TIMES = (
-    _time_row("fedmf", 80.43, 169.07, 249.50, structure="dense"),
-    *_ranks(
+    *_times("dense", (DIM, 80.43, 169.07, 249.50)),
+    *_times(
         "colr",
         (1, 1.26, 169.18, 170.43),
         (2, 2.51, 169.21, 171.72),
@@ -172,7 +177,7 @@ TIMES = (
         (16, 20.11, 169.30, 189.41),
         (32, 40.21, 169.38, 209.60),
     ),
-    *_ranks(
+    *_times(
         "svd",
         (1, 1.26, 169.49, 170.75),
         (2, 2.51, 169.50, 172.02),
@@ -181,7 +186,8 @@ TIMES = (
         (16, 20.11, 169.64, 189.74),
         (32, 40.21, 169.60, 209.82),
     ),
-    *_ratios(
+    *_times(
+        "topk",
         (1, 2.51, 169.76, 172.28),
         (2, 5.03, 169.79, 174.81),
         (4, 10.05, 169.82, 179.87),
@@ -384,3 +390,79 @@ def _plan(row: TimeRow) -> Plan:
             "rounds": {"total": N_ROUNDS},
         }
     )
+
+
+SPACE_DIM, RANK = 16, 2
+_NUMBER_BYTES, _MB = 4, 1 << 20
+
+Method = Literal["fedmf", "fedrap", "pfedclr"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceRow:
+    """One method on one data set.
+
+    Attributes:
+        client_mb, server_mb: as printed.
+    """
+
+    method: Method
+    dataset: str
+    n_users: int
+    n_items: int
+    client_mb: float
+    server_mb: float
+
+    @property
+    def client_bytes(self) -> int:
+        """What a client holds, by the rules above."""
+        numbers = (self.n_items + 1) * SPACE_DIM
+        if self.method == "fedrap":
+            numbers += self.n_items * SPACE_DIM
+        elif self.method == "pfedclr":
+            numbers += RANK * (self.n_items + SPACE_DIM)
+        return numbers * _NUMBER_BYTES
+
+    @property
+    def server_bytes(self) -> int:
+        """What a server holds that keeps every upload, by the rules above."""
+        return (self.n_users + 1) * self.n_items * SPACE_DIM * _NUMBER_BYTES
+
+    @property
+    def name(self) -> str:
+        """Method and data set."""
+        return f"{self.method}/{self.dataset}"
+
+    @property
+    def by_rule(self) -> tuple[float, float]:
+        """The sizes by the rules, in the paper's unit."""
+        return self.client_bytes / _MB, self.server_bytes / _MB
+
+
+_DATA = {
+    "filmtrust": (1002, 2042, 125.0077),
+    "ml-100k": (943, 1682, 96.9121),
+    "ml-1m": (6040, 3706, 1366.4518),
+    "hetrec2011": (2113, 10109, 1304.3473),
+    "lastfm-2k": (1269, 12322, 955.1355),
+}
+_CLIENT: dict[Method, tuple[float, ...]] = {
+    "fedmf": (0.1247, 0.1027, 0.2263, 0.6171, 0.7521),
+    "fedrap": (0.2493, 0.2054, 0.4525, 1.2341, 1.5042),
+    "pfedclr": (0.1404, 0.1157, 0.2547, 0.6943, 0.8463),
+}
+
+SPACE = tuple(
+    SpaceRow(
+        method=method,
+        dataset=dataset,
+        n_users=n_users,
+        n_items=n_items,
+        client_mb=client_mb,
+        server_mb=server_mb,
+    )
+    for method, printed in _CLIENT.items()
+    for (dataset, (n_users, n_items, server_mb)), client_mb in zip(
+        _DATA.items(), printed, strict=True
+    )
+)

@@ -1,18 +1,23 @@
-"""What a federation's model is held against, and what is asked of its clients."""
+"""The runs beside a demonstration's own: the comparison in one process, and the second act."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
 from fedrec.data import leave_one_out
+from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.model.state import SharedState
@@ -21,10 +26,14 @@ from fedrec.plan.travelling_rows import Cells
 from fedrec.processes import child_command
 from fedrec.recommender import MODEL_NAME, ModelFile
 from fedrec.settings.schema import Settings
-from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace
-from fedrec_lab.reports.bootstrap import PairedBootstrap
+from fedrec.training.learner import Learner
+from fedrec_lab.demo.parties import ANY_PAGE, run_parties
+from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, provisioned
+from fedrec_lab.reports.comparison_table import PairedBootstrap
+from fedrec_lab.reports.federation_record import RunView, record_federation, result_rows
+from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_view import RunView
+from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.result import against_popularity, user_ranks
 from fedrec_lab.simulation.runner import simulate
 
@@ -188,7 +197,7 @@ def run_comparison(
 
 def exported_models(workspace: Workspace) -> Mapping[Which, SharedState]:
     """Let the first client export its models; the best one stays in the run's folder."""
-    settings = workspace.client_settings[0]
+    settings = workspace.parties.clients[0]
     ask_client(settings, "export-model", "--to", str(workspace.folder))
     with tempfile.TemporaryDirectory() as folder:
         ask_client(settings, "export-model", "--latest", "--to", folder)
@@ -199,7 +208,7 @@ def exported_models(workspace: Workspace) -> Mapping[Which, SharedState]:
 
 def recommend_to_first_user(workspace: Workspace) -> tuple[str, dict[str, Any]]:
     """Let the first client recommend to its first user, in its own process."""
-    settings = workspace.client_settings[0]
+    settings = workspace.parties.clients[0]
     lines = (settings.parent / "interactions.csv").read_text(encoding="utf-8").splitlines()
     user = lines[1].split(",")[0]
     return user, ask_client(settings, "recommend", "--user", user, "-n", "10")
@@ -218,3 +227,168 @@ def ask_client(settings: Path, verb: str, *arguments: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCosts:
+    """Bytes that one client moved in a round, measured at its own network interface.
+
+    Attributes:
+        up: median over clients and rounds of all bytes sent.
+        down: median over clients and rounds of all bytes received.
+    """
+
+    up: int
+    down: int
+
+
+def measured_costs(workspace: Workspace) -> RoundCosts:
+    """Read the clients' own journals."""
+    lines = list(journal_lines(workspace))
+    return RoundCosts(
+        up=int(median(line["bytes_up"] for line in lines)),
+        down=int(median(line["bytes_down"] for line in lines)),
+    )
+
+
+def journal_lines(workspace: Workspace) -> Iterator[dict[str, int]]:
+    """Yield what every client wrote down of every round in which it counted."""
+    for state in workspace.client_states:
+        for line in (state / "client-log.jsonl").read_text(encoding="utf-8").splitlines():
+            found = json.loads(line)
+            if found["outcome"] == "counted":
+                yield found
+
+
+def announce(console: Console, what: str, more: str) -> None:
+    """Print what begins now."""
+    console.print(Text.assemble((what, "bold"), more))
+
+
+def run_federation(
+    workspace: Workspace,
+    folder: RunFolder,
+    console: Console,
+    *,
+    accept_exposure: bool = False,
+    record_wire: Path | None = None,
+) -> RunView:
+    """Start all parties, show the rounds, and return what they measured.
+
+    Args:
+        record_wire: a folder for a recording of the coordinator's traffic; None records nothing.
+
+    Raises:
+        FedrecError: when a process fails or the run cannot be followed.
+    """
+    plan = workspace.plan
+    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+    n_clients = len(workspace.parties.clients)
+
+    def started(address: str, page: str) -> None:
+        what = f": coordinator on {address}, the key authority, {n_clients} clients"
+        announce(console, "Running", what)
+        announce(console, "Watch", f" it in a browser: {page}")
+
+    run_parties(
+        workspace.parties,
+        folder.path / "logs",
+        view,
+        console,
+        on_start=started,
+        on_round=folder.append_round,
+        accept_exposure=accept_exposure,
+        record_wire=record_wire,
+        page=ANY_PAGE,
+    )
+    return view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondAct:
+    """What the second federation reached.
+
+    Attributes:
+        test: of its version that was best on validation.
+        seconds: from the start of its first process to its last round.
+        folder: its run folder, inside the first one's.
+    """
+
+    plan: Plan
+    view: RunView
+    test: Rates
+    costs: RoundCosts
+    seconds: float
+    folder: Path
+
+    @property
+    def row(self) -> ResultRow:
+        """Its line in the table of the first federation."""
+        return result_rows(self.plan, self.view)[0]
+
+    def sentence(self, first: Plan, first_test: Rates) -> str:
+        """Return how it compares with the first federation."""
+        ratio = self.test.ndcg / first_test.ndcg if first_test.ndcg > 0 else float("inf")
+        return (
+            f"{self.plan.algorithm.name} reaches {ratio:.2f} times {first.algorithm.name}'s "
+            f"NDCG@{self.plan.evaluation.at} after {self.plan.rounds.total} rounds in place of "
+            f"{first.rounds.total}, in {self.seconds:.0f} s, {self.costs.up:,} bytes an upload."
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a program may want to read."""
+        return {
+            "plan": self.plan.model_dump(),
+            "test": asdict(self.test),
+            "costs": asdict(self.costs),
+            "seconds": self.seconds,
+            "folder": str(self.folder),
+        }
+
+
+def run_second_act(
+    plan: Plan, data: DemoData, path: Path, *, n_clients: int, console: Console
+) -> SecondAct:
+    """Run a federation of processes on data that the first one used, with new keys.
+
+    Args:
+        path: where its run folder shall be; made here.
+
+    Raises:
+        FedrecError: when it cannot be started or fails.
+    """
+    path.mkdir()
+    folder = RunFolder(path)
+    catalogue = {"catalogue": str(path / "catalogue.csv")}
+    folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
+    folder.write_environment(provenance_of(plan, DEVICE))
+    announce(
+        console,
+        "Second act",
+        f": {plan.algorithm.name} on the same data, protection {plan.protection.name}, "
+        f"{plan.rounds.total} rounds",
+    )
+    Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
+    workspace = provisioned(path, plan, data, n_clients=n_clients)
+    began = time.monotonic()
+    view = run_federation(workspace, folder, console)
+    seconds = time.monotonic() - began
+    best = view.best
+    if best is None or best.test is None:
+        raise TrainingError("The second run measured nothing: no user has a held-out item.")
+    record_federation(
+        folder,
+        plan,
+        view,
+        n_items=len(data.catalogue),
+        title="fedrec demo, second act",
+        subtitle=f"{data.name}, {plan.protection.name}, {plan.rounds.total} rounds",
+    )
+    return SecondAct(
+        plan=plan,
+        view=view,
+        test=best.test,
+        costs=measured_costs(workspace),
+        seconds=seconds,
+        folder=path,
+    )

@@ -1,18 +1,21 @@
-"""A run's status as rows for people, in 80 columns."""
+"""`fedrec status`, `clients` and `stop`: how far a coordinator is, who is there, and its end."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from fedrec.cli.terminal import human_bytes, printable
+import typer
+
+from fedrec.cli.flags import Address, OperatorFile, open_admin_link
+from fedrec.cli.terminal import AsJson, count_of, human_bytes, print_json, print_table, printable
 from fedrec.clock import ago
 from fedrec.plan.cautions import explained
 
 if TYPE_CHECKING:
     from fedrec.wire.admin_link import CurrentRound, RunStatus
-
 
 MEMBER_HEADERS = ("client", "state", "last heard", "fedrec", "model", "counted", "sent", "why")
 
@@ -139,3 +142,77 @@ def _is_old(at: datetime) -> bool:
 
 def _text(value: str) -> str:
     return str(printable(value))
+
+
+STATUS_EPILOG = (
+    "Examples:\n"
+    "  fedrec status 127.0.0.1:7447\n"
+    "  fedrec status recommender.example:7447 --operator operator.pem --json"
+)
+
+
+def status(
+    address: Address,
+    operator: OperatorFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the round in progress, how many are published, and how many clients are here."""
+    with open_admin_link(address, operator) as link:
+        found = link.status()
+    if as_json:
+        print_json(asdict(found))
+        return
+    print_table(status_rows(found))
+
+
+CLIENTS_EPILOG = (
+    "Examples:\n"
+    "  fedrec clients 127.0.0.1:7447\n"
+    "  fedrec clients recommender.example:7447 --operator operator.pem --json"
+)
+
+
+def clients(
+    address: Address,
+    operator: OperatorFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each client does, when it was last heard, and what was counted of it.
+
+    Clients that are not here come first: away (it fell silent), stopped (it said goodbye), starting
+    (it has joined and asked for nothing yet) and can't start. The others wait, train for the round
+    in progress, or are paused with their cell.
+    """
+    with open_admin_link(address, operator) as link:
+        found = link.status()
+    if as_json:
+        print_json({"now": found.now, "members": [asdict(one) for one in found.members]})
+        return
+    print_table(member_rows(found), headers=MEMBER_HEADERS)
+    more = found.clients_in_roster - len(found.members)
+    if more > 0:
+        typer.echo(f"and {count_of(more, 'more client')}")
+
+
+STOP_EPILOG = (
+    "Examples:\n"
+    "  fedrec stop 127.0.0.1:7447\n"
+    "  fedrec stop recommender.example:7447 --operator operator.pem --now"
+)
+
+
+def stop(
+    address: Address,
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not wait for the round in progress.")
+    ] = False,
+    operator: OperatorFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """End the run after the round in progress; what was published stays."""
+    with open_admin_link(address, operator) as link:
+        message = str(printable(link.stop_run(now=now)))
+    if as_json:
+        print_json({"message": message})
+        return
+    typer.echo(message)
