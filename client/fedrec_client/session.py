@@ -7,7 +7,7 @@ from fedrec.errors import RoundError
 from fedrec.follower.patient_link import Backoff
 from fedrec.follower.pull_loop import PullLoop, Work
 from fedrec.follower.stopping import StopSwitch
-from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Task, Train, Wait
+from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Train, Wait
 from fedrec_client.round.local_model import ClientContext
 from fedrec_client.round.own_updates import UpdatesCounted, UpdatesRemembered
 from fedrec_client.round.participation import Participation
@@ -66,7 +66,6 @@ class Session(PullLoop):
     def _begin(self) -> None:
         """Send what a crash kept from being sent, the same bytes."""
         super()._begin()
-        self._tell_pause()
         staged = self._store.state.staged
         if staged is None or staged.acknowledged or staged.closed:
             return
@@ -75,12 +74,7 @@ class Session(PullLoop):
         except RoundError as error:
             self._journal.tell("stale", detail=error.message)
 
-    def _do(self, task: Task) -> bool:
-        worked = super()._do(task)
-        self._tell_pause()
-        return worked
-
-    def _tell_pause(self) -> None:
+    def _before_asking(self) -> None:
         """Say once for what this client waits where its cell is paused."""
         if self._pause_is_told or not self._paused:
             return

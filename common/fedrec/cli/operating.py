@@ -12,7 +12,6 @@ import typer
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import AsJson, count_of, human_bytes, print_json, print_table, printable
 from fedrec.clock import ago
-from fedrec.plan.cautions import explained
 
 if TYPE_CHECKING:
     from fedrec.wire.admin_link import CurrentRound, RunStatus
@@ -115,6 +114,8 @@ def _measured(found: RunStatus) -> list[tuple[str, str]]:
             said = f"HR@{quality.at} {hr:.4f}  NDCG@{quality.at} {ndcg:.4f}"
             rows.append((split, f"{said}  (round {quality.round})"))
     if rows and found.protocol:
+        from fedrec.plan.cautions import explained
+
         rows.append(("protocol", _text(explained(found.protocol, found.caution))))
     if quality.loss is not None:
         rows.append(("loss", f"{quality.loss:.4f}"))

@@ -119,6 +119,7 @@ class PullLoop(ABC):
         idle = 0
         while True:
             self._stop.check()
+            self._before_asking()
             asked = self._clock.now()
             task = self._link.next_task(
                 self._membership.client_id,
@@ -145,6 +146,9 @@ class PullLoop(ABC):
             elif brisk:
                 self._backoff.pause(idle)
                 idle += 1
+
+    def _before_asking(self) -> None:  # noqa: B027 (not every follower has something to say)
+        """Say what stands in the way, before the coordinator is asked what to do."""
 
     def _do(self, task: Task) -> bool:
         """Catch up and do one task; tell whether there was something to do."""

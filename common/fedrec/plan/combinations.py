@@ -201,17 +201,20 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
     about, protection = about_algorithm(plan), plan.protection.name
     unused = {}
     if not about.clips:
-        why = f"it has no say in what {plan.algorithm.name} sums: {about.range_instead}. Leave it"
-        unused = dict.fromkeys(("update.clip", "update.fraction_bits"), ("algorithm.name", why))
+        why = f"it has no say in what {plan.algorithm.name} sums: {about.range_instead}."
+        unused = dict.fromkeys(
+            ("update.clip", "update.fraction_bits"), ("algorithm.name", f"{why} Leave it out.")
+        )
     for key in {key: None for kind in PROTECTIONS.values() for key in kind.own_settings}:
         having = [name for name, kind in PROTECTIONS.items() if key in kind.own_settings]
         if protection not in having:
-            why = f"{protection} has no use for it, only {' and '.join(having)}. Set "
-            unused[key] = "protection.name", f'{why}protection.name = "{having[0]}", or leave it'
+            why = f"{protection} has no use for it, only {' and '.join(having)}."
+            remedy = f'Leave it out, or set protection.name = "{having[0]}".'
+            unused[key] = "protection.name", f"{why} {remedy}"
     for key, (other, why) in unused.items():
         section, name = key.split(".")
         if not getattr(plan, section).is_default(name):
-            yield Conflict(keys=(key, other), sentence=f"{key} is set, but {why} out.")
+            yield Conflict(keys=(key, other), sentence=f"{key} is set, but {why}")
 
 
 def _preset(plan: Plan) -> Iterator[Conflict]:

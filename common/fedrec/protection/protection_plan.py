@@ -234,7 +234,7 @@ class ProtectionPlan:
         ]
         if self.entries:
             parts += ["entries", self.entries, self.n_places]
-        return digest("fedrec.protection.protection_plan.v1", *parts).hex()
+        return digest("fedrec.protection.plan.v1", *parts).hex()
 
     def describe(self) -> tuple[tuple[str, str], ...]:
         """Return the rows of a price table: what, and how much with its unit."""

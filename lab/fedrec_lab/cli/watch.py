@@ -20,7 +20,6 @@ from fedrec.cli.operating import status_rows
 from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address
-from fedrec.plan.cautions import explained
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -258,6 +257,8 @@ def _print_protocol(found: RunStatus, told: str = "") -> str:
 
     An older coordinator does not know, and under noise no round has rates.
     """
+    from fedrec.plan.cautions import explained
+
     said = explained(found.protocol, found.caution) if found.epsilon is None else ""
     if said not in ("", told):
         typer.echo(f"HR and NDCG are measured under {said}")

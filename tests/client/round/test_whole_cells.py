@@ -2,7 +2,7 @@
 
 The coordinator lies here; its own selection is tested in
 `tests/server/rounds/test_cell_histories.py`, clients under masks in
-`tests/client/test_masked_cells.py`.
+`tests/client/round/test_masked_cells.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from conformance.keyed_suite import EncryptedSuite, KeyedSuite
 from conformance.protection_suite import SHORT, SHORTEST, SPEC, PlanSuite, ProtectionSuite
 from conformance.round_suite import RoundSuite
 
-from fedrec.protection import PROTECTIONS, Protection
+from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 
 MOST_BLOCKS = 30
 """Of a vector: where values are encrypted one by one, a short vector is as good as a long one."""
@@ -44,3 +44,22 @@ def test_a_protection_goes_by_its_name_and_says_what_it_is(name: str) -> None:
     for key in kind.own_settings:
         section, field = key.split(".")
         assert section in ("protection", "rounds") and field
+
+
+MEANS = {
+    "none": "1c9a6fdad1af7a7192839db96c73af369987410c74075be2c162234f5d5e264d",
+    "bfv": "6050e4e032d9b23f3e81be549f511189c625b427d475e58d77464acb171c18f6",
+    "ckks": "76654bf513f3e76f67cecb6cb896d985e63af97dfac64d3af71acbff44fdc146",
+    "paillier": "5217635a4b967110283ba5ef0b4a63c0b6256dcd64acd81db76b39170fc5e64a",
+    "masks": "f1fee8e7906dd3dda86a17cd316f5013f019eebaeaf3d7407f4d0079ef5daa4b",
+}
+"""Fingerprints as the first release computed them."""
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_keys_of_an_earlier_release_belong_to_the_same_plan(name: str) -> None:
+    """Another fingerprint refuses every epoch that is installed: it needs a version of its own."""
+    rows = SegmentSpec(name="rows", length=1000, max_abs_sum=1 << 20)
+    spec = VectorSpec(segments=(rows,), max_summands=16)
+    assert spec.fingerprint() == "fc45a55e98c291f225d8fe373ffe375ccf7a632b2052d8ee6b13d6527fc7a067"
+    assert PROTECTIONS[name].plan(spec, preset="default").fingerprint() == MEANS[name]

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.slow
 # No main guard, as in a notebook: whoever imported this again would start processes for ever.
 SCRIPT = """
 import json, sys
-from fedrec.plan.schema import Settings
+from fedrec.settings.schema import Settings
 from fedrec.data import generate, leave_one_out
-from fedrec_lab.simulation.federation import Federation
+from fedrec_lab.simulation.federation import SimulatedFederation
 from fedrec_lab.simulation.runner import simulate
 from fedrec.clock import SystemClock
 
@@ -34,7 +34,7 @@ settings = Settings.model_validate({
     "client": {"device": "cpu", "workers": 2},
 })
 from pathlib import Path
-federation = Federation(
+federation = SimulatedFederation(
     settings, data.catalogue, users, n_clients=1, protect=False, clock=SystemClock(),
     scratch=Path(folder),
 )
