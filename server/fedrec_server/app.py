@@ -221,16 +221,17 @@ class Coordinator:
             ) from error
         except DurabilityLost as error:
             raise _failed(str(error)) from error
+        signals = _Signals()
+        loop = asyncio.get_running_loop()
+        stopping = heeded_signals()
+        # First, since whoever is told that it listens may stop it at once.
+        for number in stopping:
+            loop.add_signal_handler(number, signals.take, number)
         try:
             on_start(address, self.engine.run.name)
         except BaseException:
             await self.stop(grace_seconds=0.0)
             raise
-        signals = _Signals()
-        loop = asyncio.get_running_loop()
-        stopping = heeded_signals()
-        for number in stopping:
-            loop.add_signal_handler(number, signals.take, number)
         waits: list[Coroutine[Any, Any, object]] = [
             signals.came.wait(),
             self.engine.run.work.lost.wait(),
