@@ -43,7 +43,7 @@ def kept_roster(store: PrivateStore) -> Roster | None:
 class RosterChain:
     """Keeps one federation's newest roster in the state folder.
 
-    It stays when the client goes on with another run: sums over the same data were opened before.
+    It is kept when the client joins another run: sums over the same data were opened before.
     """
 
     def __init__(self, store: PrivateStore, audit: AuditLog) -> None:
@@ -113,7 +113,7 @@ def join(
         backoff: how long to pause between questions; a request to stop ends it.
 
     Raises:
-        InvitationUsed: somebody else applied with the invitation.
+        InvitationUsed: the invitation was used by another applicant.
         KeysError: the invitation is of another authority, or the coordinator sent a certificate
             that is not this client's.
         Stopped: somebody asked to stop.
@@ -171,7 +171,7 @@ def leave(settings: Settings, *, link: Link | None = None) -> Leave:
     if roster is None or cell is None or identity.client_id not in cell.core:
         why = "it is a guest already" if cell is not None else "it was in no sum yet"
         if roster is not None and not partition.cell_size:
-            why = "with this federation's settings they wait for nobody in particular"
+            why = "this federation's settings name no client that they must wait for"
         raise SettingsError(
             f"Rounds do not wait for the client {identity.client_id[:16]}: {why}.",
             remedy="Stop it, and it contributes nothing more; the data owners remove it with "

@@ -75,7 +75,7 @@ class ServedModel:
             raise Refusal(
                 "unknown_user",
                 "This client has no such user in the model's data.",
-                "Give an id as the data file writes it, or history for somebody new.",
+                "Give an id as the data file writes it, or a history for a new user.",
             )
         if question.user and not question.recent:
             found = own.recommend(

@@ -151,7 +151,7 @@ def recommend_question(given: _Given) -> Recommend:
         raise Refusal(
             "malformed",
             "Either a user or a history is needed, and not both.",
-            "Give user, with recent for what they have had since; or history for somebody new.",
+            "Give user, with recent for what they have had since; or history for a new user.",
         )
     if not found.user and not found.history:
         raise Refusal(
