@@ -105,7 +105,7 @@ def test_only_who_is_waited_for_leaves(tmp_path: Path) -> None:
         leave(member(world, 3, is_guest=True), link=world.link)
     none = world.make_epoch(partition=Partition())
     keep_roster(world.folder / "state", none.roster)
-    with pytest.raises(SettingsError, match="nobody in particular"):
+    with pytest.raises(SettingsError, match="name no client that they must wait for"):
         leave(settings_of(world, state="state"), link=world.link)
     assert world.link.calls == []
 
