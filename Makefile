@@ -71,6 +71,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/count_lines.py --within tools/size.txt
 
 protos: setup
 	$(BIN)/python protos/generate.py
