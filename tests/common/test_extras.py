@@ -59,7 +59,8 @@ def test_every_optional_import_of_the_tree_has_an_extra() -> None:
         (("matplotlib",), "lab"),
         (("torch", "grpc_health"), "lab"),
         (("phe",), "papers"),
-        (("scipy",), "references"),
+        (("scipy",), "lab"),
+        (("implicit",), "references"),
     ],
 )
 def test_the_smallest_extra_brings_all_that_is_needed(modules: tuple[str, ...], extra: str) -> None:

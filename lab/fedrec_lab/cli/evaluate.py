@@ -100,8 +100,20 @@ def evaluate(
         ),
     ] = "3",
     references: Annotated[
-        bool, typer.Option(help="Also local training, centralised MF and NCF, iALS and EASE.")
+        bool,
+        typer.Option(
+            help="Also local training, and methods that have all data in one place: EASE, EDLAE, "
+            "ItemKNN, RP3beta, iALS, LightGCN, MF and NCF."
+        ),
     ] = True,
+    budget: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Settings that each tuned reference may try on validation, for a protocol on one "
+            "set of rows.",
+        ),
+    ] = 16,
     skip: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Leave a reference out, as in ease; repeat it."),
@@ -135,14 +147,15 @@ def evaluate(
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a federation with several seeds and hold it against references, in one table.
+    """Train a federation with several seeds and compare it with references, in one table.
 
     Every protocol chooses its round on its own validation items; the table shows test. full and
     sampled share a training, paper has its own where the algorithm draws negatives. References
-    train on all users' data in one place, which a deployed federation never does. Ctrl-C stops
-    after the round and saves; a second one stops at once. --resume is refused where training
-    rounds otherwise than in the folder, unless --accept-other-arithmetic is given. The last line
-    on stdout is the folder.
+    train on all users' data in one place, which a deployed federation never does, and are shown on
+    the rows that may travel and on all rows. A difference has its paired bootstrap interval.
+    Ctrl-C stops after the round and saves; a second one stops at once. --resume is refused where
+    training rounds otherwise than in the folder, unless --accept-other-arithmetic is given. The
+    last line on stdout is the folder.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
@@ -172,8 +185,7 @@ def evaluate(
     settings = load_settings(settings_file, values_of(values))
     numbers = seeds_of(seeds, settings.federation.seed)
     names = _references(references, skip or [])
-    counting = ("numba",) if "ease" in names else ()
-    require(*training_modules(settings.plan), "pyarrow", *counting)
+    require(*training_modules(settings.plan), "pyarrow", *(["scipy"] if names else []))
     users, catalogue = read_users(settings.data, reader="an evaluation", tell=echo_note)
     asked, by_cells, unused = read_cells(settings, cells, clients)
     if unused:
@@ -202,6 +214,7 @@ def evaluate(
             references=names,
             n_clients=n_clients,
             cells=by_cells,
+            budget=budget,
             folder=run.path,
             accept_other_arithmetic=accept_other_arithmetic,
             listener=listener,
@@ -213,6 +226,7 @@ def evaluate(
     if not result.finished:
         again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
         again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
+        again += ["--budget", str(budget)]
         again += [CELLS, cells] if cells else []
         again += [] if references else ["--no-references"]
         again += ["--diagnostics"] if diagnostics else []
@@ -277,7 +291,7 @@ class _Lines:
         typer.echo(f"{number}/{n_jobs}  {job.text}", err=True)
 
     def tell(self, text: str) -> None:
-        if time.monotonic() - self._said >= 10.0 or not text.startswith("round"):
+        if time.monotonic() - self._said >= 10.0 or not text.startswith(("round", "setting")):
             self._said = time.monotonic()
             typer.echo(f"  {text}", err=True)
 

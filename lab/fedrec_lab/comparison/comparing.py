@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Shape
@@ -17,16 +17,18 @@ from fedrec.plan.cautions import protocol_cautions
 from fedrec.plan.travelling_rows import Cells, cells_in_use
 from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.measurement import (
+    BUDGET,
     Measurement,
     MeasurementStopped,
     MethodTask,
     Parts,
+    differences_of,
     draws_negatives,
     measurements_of,
     protocol_groups,
     train,
 )
-from fedrec_lab.comparison.references import REFERENCES, Reference
+from fedrec_lab.comparison.references import ALL_ROWS, REFERENCES, Reference
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec_lab.reports.result_row import REFERENCE_LABELS
 from fedrec_lab.simulation.checkpoint import simulation_identity
@@ -113,7 +115,7 @@ def jobs_of(
         if reference.beside not in ("", settings.algorithm.name):
             continue
         for group in protocol_groups(protocols, negatives=reference.draws_negatives):
-            for chosen in ((seed,) for seed in seeds) if reference.seeded else (seeds,):
+            for chosen in ((seed,) for seed in seeds) if reference.job_for_each_seed else (seeds,):
                 jobs.append(_job(name, name, group, chosen))
     return jobs
 
@@ -142,6 +144,7 @@ def compare(
     references: tuple[str, ...] = tuple(REFERENCES),
     n_clients: int = 1,
     cells: Cells = (),
+    budget: int = BUDGET,
     folder: Path | None = None,
     accept_other_arithmetic: bool = False,
     listener: Listener | None = None,
@@ -160,6 +163,7 @@ def compare(
         n_clients: parties of the run's own federation; with 2 or more there is a row for local
             training.
         cells: the partition of its parties; see `simulate`.
+        budget: settings that each tuned reference may try for a protocol on one set of rows.
         folder: finished parts are kept there, and used if they are there already.
         accept_other_arithmetic: go on with a training that rounded otherwise.
         stop: asked between rounds and between settings.
@@ -176,7 +180,7 @@ def compare(
     plan_identity = simulation_identity(
         settings, catalogue.fingerprint(), users, n_clients=n_clients, cells=cells
     )
-    identity = digest("fedrec comparison v1", plan_identity, n_clients).hex()
+    identity = digest("fedrec comparison v2", plan_identity, n_clients, budget).hex()
     parts = None if folder is None else Parts(folder, identity)
     listener = listener or _Silent()
     found: list[Measurement] = []
@@ -195,6 +199,7 @@ def compare(
             seeds=job.seeds,
             n_clients=n_clients,
             cells=cells,
+            budget=budget,
             folder=None if parts is None else parts.training_folder(job.name),
             accept_other_arithmetic=accept_other_arithmetic,
             tell=listener.tell,
@@ -218,8 +223,9 @@ def compare(
         found += measured
         if parts is not None:
             parts.save(job.name, measured)
-    order = (settings.algorithm.name, *_MEASURED_BY_FEDERATIONS, *REFERENCES)
-    rows = tuple(_rows(found, failures, order))
+    order = [settings.algorithm.name, *_MEASURED_BY_FEDERATIONS]
+    order += [name + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
+    rows = tuple(_rows(found, failures, order, settings.evaluation.at))
     table = ComparisonTable(
         rows=rows,
         protocols=protocols,
@@ -250,9 +256,10 @@ class _Own(Reference):
 
 
 def _rows(
-    found: list[Measurement], failures: Mapping[str, str], order: tuple[str, ...]
+    found: list[Measurement], failures: Mapping[str, str], order: Sequence[str], at: int
 ) -> Iterator[ComparisonRow]:
     """Yield a row for each method that was measured or failed, in a fixed order."""
+    own = [measurement for measurement in found if measurement.method == order[0]]
     for method in order:
         samples: dict[Protocol, list[Sample]] = {}
         mine = [measurement for measurement in found if measurement.method == method]
@@ -267,4 +274,5 @@ def _rows(
                 label=mine[0].label if mine else REFERENCES[method].label,
                 samples=samples,
                 note=failure,
+                differences={} if method == order[0] else differences_of(own, mine, at),
             )

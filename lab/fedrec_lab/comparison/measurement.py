@@ -23,9 +23,13 @@ from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import Cells, trained_items
 from fedrec.settings.schema import Settings
+from fedrec_lab.reports.comparison_table import PairedBootstrap, paired_bootstrap
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.simulation.result import SimulationResult
+from fedrec_lab.simulation.result import SimulationResult, user_ranks
 from fedrec_lab.simulation.runner import simulate
+
+BUDGET = 16
+"""Settings that each reference may try for one protocol on one set of rows."""
 
 
 class MeasurementStopped(Exception):
@@ -41,6 +45,7 @@ class Measurement:
         label: the method, for people.
         chosen: what validation chose, e.g. "round 9"; empty where there was no choice.
         note: what a reader has to know about it.
+        ranks: of every user's test item, as `kept_ranks` has them; empty where they are not known.
     """
 
     method: str
@@ -50,6 +55,30 @@ class Measurement:
     rates: Rates
     chosen: str = ""
     note: str = ""
+    ranks: tuple[float, ...] = ()
+
+
+def kept_ranks(ranks: NDArray[np.float64], at: int) -> tuple[float, ...]:
+    """Return expected 0-based ranks, -1 without a test item; all misses have rank K."""
+    return tuple(np.minimum(ranks, at).tolist())
+
+
+_RESAMPLES = 2_000
+
+
+def differences_of(
+    own: Sequence[Measurement], others: Sequence[Measurement], at: int
+) -> dict[Protocol, PairedBootstrap]:
+    """Return one method's NDCG minus another's by protocol, where users' ranks are known."""
+    found = {}
+    for protocol in dict.fromkeys(each.protocol for each in own):
+        ranks = [
+            np.array([each.ranks for each in side if each.protocol == protocol and each.ranks])
+            for side in (own, others)
+        ]
+        if all(map(len, ranks)):
+            found[protocol] = paired_bootstrap(*ranks, at=at, n_resamples=_RESAMPLES)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +92,7 @@ class MethodTask:
             drawn candidates depend on them.
         n_clients: parties among which a federation's users are divided.
         cells: the partition of these; see `simulate`.
+        budget: settings that a reference may try for a protocol on one set of rows.
         folder: a training that is interrupted leaves its checkpoint here; None keeps nothing.
         accept_other_arithmetic: whether a training that was interrupted goes on where training
             rounds otherwise.
@@ -77,6 +107,7 @@ class MethodTask:
     seeds: tuple[int, ...]
     n_clients: int = 1
     cells: Cells = ()
+    budget: int = BUDGET
     folder: Path | None = None
     accept_other_arithmetic: bool = False
     tell: Callable[[str], None] = lambda _: None
@@ -91,7 +122,7 @@ class MethodTask:
 
 
 _FORMAT = "fedrec comparison part"
-_VERSION = 2
+_VERSION = 3
 _MEASUREMENTS = TypeAdapter(tuple[Measurement, ...])
 
 
@@ -263,11 +294,16 @@ def measurements_of(
 ) -> list[Measurement]:
     """Return what a federation reached and what its closing round compared it with.
 
+    Under the plan's protocol, which chose the version that is kept, the model and popularity have
+    their ranks, too.
+
     Args:
         method, label: take the model's own row alone, under these names.
     """
     table = result.comparison()
     rows = table.rows[:1] if method else table.rows
+    plan, ranks = result.settings.plan, user_ranks(result)
+    known = {plan.algorithm.name: ranks.model, "popularity": ranks.popularity}
     return [
         Measurement(
             method=method or row.method,
@@ -277,6 +313,9 @@ def measurements_of(
             rates=sample.rates,
             chosen=sample.chosen,
             note="" if method else row.note,
+            ranks=kept_ranks(known[row.method], table.at)
+            if protocol == plan.evaluation.protocol and row.method in known
+            else (),
         )
         for row in rows
         for protocol, samples in row.samples.items()

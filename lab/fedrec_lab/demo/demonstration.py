@@ -96,6 +96,8 @@ def finish_recording(console: Console, workspace: Workspace, *, keep: bool) -> N
 
 
 FIRST, SECOND = "fedmf", "fedals"
+REFERENCES_SHOWN = ("ceiling", "ease", "edlae")
+"""Those that are tuned in seconds; `fedrec evaluate` has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,7 @@ class _Outcome:
     comparison: UnencryptedRun | None
     verdict: Verdict | None
     second: SecondAct | None
+    second_alone: UnencryptedRun | None
     recommendations: dict[str, Any]
     user: str
     seconds: float
@@ -188,7 +191,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     check_exposure(plan, accepted=options.accept_exposure)
     plans = filter(None, (plan, options.second_plan()))
     encrypting = (module for each in plans for module in protection_modules(each))
-    require("torch", "pyarrow", "matplotlib", *PARTIES_NEED, *PAGE_NEEDS, *encrypting)
+    require("torch", "pyarrow", "matplotlib", "scipy", *PARTIES_NEED, *PAGE_NEEDS, *encrypting)
     announce(console, "Preparing", ": data, keys, and a private folder for each client")
     data = load_data(synthetic=options.synthetic)
     folder = RunFolder.create(options.runs, "demo")
@@ -229,14 +232,20 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     models = exported_models(workspace)
     comparison = verdict = None
     if options.compare:
-        announce(console, "Comparing", ": the same federation without encryption, in one process")
+        announce(
+            console,
+            "Comparing",
+            ": the same federation without encryption, in one process; then EASE and EDLAE",
+        )
         comparison = _compare(workspace, data, console)
         verdict = comparison.judge(view, models)
-    second_plan, second = options.second_plan(), None
+    second_plan, second, second_alone = options.second_plan(), None, None
     if second_plan is not None:
         second = run_second_act(
             second_plan, data, folder.path / SECOND, n_clients=options.n_clients, console=console
         )
+        if options.compare:
+            second_alone = run_comparison(second_plan, data, lambda _: None)
     user, found = recommend_to_first_user(workspace)
     outcome = _Outcome(
         view=view,
@@ -248,6 +257,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         comparison=comparison,
         verdict=verdict,
         second=second,
+        second_alone=second_alone,
         recommendations=found,
         user=user,
         seconds=time.monotonic() - began,
@@ -282,6 +292,7 @@ def _compare(workspace: Workspace, data: DemoData, console: Console) -> Unencryp
             lambda _: progress.advance(bar),
             n_clients=len(names) if cells else 1,
             cells=cells,
+            references=REFERENCES_SHOWN,
         )
 
 
@@ -296,21 +307,17 @@ def _compared(outcome: _Outcome) -> list[ResultRow]:
         rows.append(ResultRow(label="the same without encryption", samples=samples))
     if outcome.second is not None:
         rows.append(outcome.second.row)
-    return rows
+    return rows + (outcome.comparison.rows if outcome.comparison is not None else [])
 
 
 def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
     findings = []
-    popularity = (
-        outcome.view.references.rates("popularity", "test") if outcome.view.references else None
-    )
-    if popularity is not None and popularity.ndcg > 0:
-        ratio = outcome.test.ndcg / popularity.ndcg
-        findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")
     if outcome.comparison is not None and outcome.verdict is not None:
         findings += outcome.comparison.sentences(outcome.verdict)
     if outcome.second is not None:
-        findings.append(outcome.second.sentence(plan, outcome.test))
+        findings.append(outcome.second.sentence(plan))
+    if outcome.comparison is not None and outcome.second_alone is not None:
+        findings += outcome.second_alone.differences(outcome.comparison.measured)
     return findings
 
 

@@ -27,19 +27,26 @@ from fedrec.processes import child_command
 from fedrec.recommender import MODEL_NAME, ModelFile
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
+from fedrec_lab.comparison.measurement import (
+    Measurement,
+    MethodTask,
+    differences_of,
+    measurements_of,
+)
+from fedrec_lab.comparison.references import REFERENCES
 from fedrec_lab.demo.parties import ANY_PAGE, run_parties
 from fedrec_lab.demo.workspace import DEVICE, DemoData, Workspace, provisioned
-from fedrec_lab.reports.comparison_table import PairedBootstrap
 from fedrec_lab.reports.federation_record import RunView, record_federation, result_rows
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.simulation.result import against_popularity, user_ranks
 from fedrec_lab.simulation.runner import simulate
 
 _SEGMENT = ("participants", "loss", "clipped_values", "clipped_users", "validation", "test")
 """Of a round's report: what its sums decided."""
 _MOST_NAMED = 5
+_BUDGET = 7
+"""Settings that a reference may try: all of EASE's, in a few seconds."""
 
 
 def differing_rounds(own: Sequence[RoundReport], others: Sequence[RoundReport]) -> list[str]:
@@ -119,14 +126,16 @@ class UnencryptedRun:
         rounds: all its rounds.
         best: the model that was best on validation.
         latest: the model after the last round.
-        bootstrap: its NDCG against popularity's, resampled over users.
+        measured: its own rates and ranks, popularity's, and those of references.
+        at: the K of NDCG@K.
     """
 
     test: Rates
     rounds: tuple[RoundReport, ...]
     best: SharedState
     latest: SharedState
-    bootstrap: PairedBootstrap
+    measured: tuple[Measurement, ...] = ()
+    at: int = 10
 
     def judge(self, protected: RunView, models: Mapping[Which, SharedState] | None) -> Verdict:
         """Say whether the sums of a federation of processes are these, and what differs.
@@ -147,12 +156,30 @@ class UnencryptedRun:
 
     def sentences(self, verdict: Verdict) -> list[str]:
         """Return what the comparison shows."""
-        interval = self.bootstrap.difference
+        same = f"Without encryption, in one process, every round's sums are {verdict.told}"
+        return [same, *self.differences(self.measured[1:])]
+
+    def differences(self, others: Sequence[Measurement]) -> list[str]:
+        """Return its NDCG minus that of others, each with its interval over users."""
         return [
-            f"Without encryption, in one process, every round's sums are {verdict.told}",
-            f"NDCG minus popularity's: {interval.estimate:.4f}, "
-            f"{self.bootstrap.confidence:.0%} interval over {self.bootstrap.users} users "
-            f"[{interval.low:.4f}, {interval.high:.4f}].",
+            f"{own.label}: NDCG@{self.at} minus that of {other.label}: {found.difference.text()}, "
+            f"{found.confidence:.0%} interval over {found.users} users"
+            f"{'.' if found.difference.excludes(0.0) else ': no difference is shown.'}"
+            for own in self.measured[:1]
+            for other in others
+            for found in differences_of((own,), (other,), self.at).values()
+        ]
+
+    @property
+    def rows(self) -> list[ResultRow]:
+        """Return the references' lines, without what a federation measures itself."""
+        return [
+            ResultRow(
+                label=each.label,
+                samples=(each.rates,),
+                note="; ".join(filter(None, (each.chosen, each.note))),
+            )
+            for each in self.measured[2:]
         ]
 
 
@@ -163,11 +190,13 @@ def run_comparison(
     *,
     n_clients: int = 1,
     cells: Cells = (),
+    references: Sequence[str] = (),
 ) -> UnencryptedRun:
     """Run a plan's federation in this process, without encryption.
 
     Args:
         n_clients, cells: the parties and their cells, where rows depend on them.
+        references: names in `REFERENCES`, measured on the same users with a small budget.
 
     Raises:
         TrainingError: when training diverges or nothing was measured.
@@ -186,12 +215,26 @@ def run_comparison(
     report = result.best_report
     if report is None or report.test is None:
         raise TrainingError("The comparison measured nothing: no user has a held-out item.")
+    task = MethodTask(
+        settings=settings,
+        catalogue=data.catalogue,
+        users=users,
+        protocols=(settings.evaluation.protocol,),
+        seeds=(settings.federation.seed,),
+        n_clients=n_clients,
+        cells=cells,
+        budget=_BUDGET,
+    )
+    measured = [found for found in measurements_of(result) if found.ranks]
+    for name in references:
+        measured += REFERENCES[name]().measure(task)
     return UnencryptedRun(
         test=report.test,
         rounds=result.rounds,
         best=result.best.shared,
         latest=result.last.shared,
-        bootstrap=against_popularity(user_ranks(result), at=result.settings.evaluation.at),
+        measured=tuple(measured),
+        at=settings.evaluation.at,
     )
 
 
@@ -326,13 +369,11 @@ class SecondAct:
         """Its line in the table of the first federation."""
         return result_rows(self.plan, self.view)[0]
 
-    def sentence(self, first: Plan, first_test: Rates) -> str:
-        """Return how it compares with the first federation."""
-        ratio = self.test.ndcg / first_test.ndcg if first_test.ndcg > 0 else float("inf")
+    def sentence(self, first: Plan) -> str:
+        """Return what it took, compared with the first federation."""
         return (
-            f"{self.plan.algorithm.name} reaches {ratio:.2f} times {first.algorithm.name}'s "
-            f"NDCG@{self.plan.evaluation.at} after {self.plan.rounds.total} rounds in place of "
-            f"{first.rounds.total}, in {self.seconds:.0f} s, {self.costs.up:,} bytes an upload."
+            f"{self.plan.algorithm.name} takes {self.plan.rounds.total} rounds in place of "
+            f"{first.rounds.total}, {self.seconds:.0f} s, {self.costs.up:,} bytes an upload."
         )
 
     def summary(self) -> dict[str, Any]:

@@ -42,6 +42,11 @@ class Interval:
         """Tell whether a value lies outside the interval."""
         return not self.low <= value <= self.high
 
+    def text(self) -> str:
+        """Return the estimate of a difference and its interval; = where the interval holds 0."""
+        mark = "" if self.excludes(0.0) else "= "
+        return f"{mark}{self.estimate:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedBootstrap:
@@ -73,23 +78,24 @@ def paired_bootstrap(
 
     Args:
         model_ranks: 0-based ranks of the held-out items, float64 (n_users,), negative where a
-            user has none (`held_out_ranks`).
-        reference_ranks: the same users' ranks under the reference.
+            user has none (`held_out_ranks`). With several seeds, (n_seeds, n_users): a user's
+            NDCG is its mean over them.
+        reference_ranks: the same users' ranks under the reference, of any number of seeds.
         at: the K of NDCG@K.
 
     Raises:
         DataError: the users are not the same, or none has a held-out item.
     """
-    if model_ranks.shape != reference_ranks.shape or bool(
-        ((model_ranks < 0) != (reference_ranks < 0)).any()
-    ):
+    ranks = (np.atleast_2d(model_ranks), np.atleast_2d(reference_ranks))
+    present = ranks[0][0] >= 0
+    if any(each.shape[1] != len(present) or bool(((each >= 0) != present).any()) for each in ranks):
         raise DataError("The two lists of ranks are not about the same users.")
-    present = model_ranks >= 0
     n_users = int(present.sum())
     if n_users == 0:
         raise DataError("No user has a held-out item, so there is nothing to compare.")
     both = np.stack(
-        [ndcg_of_users(ranks[present], at) for ranks in (model_ranks, reference_ranks)], axis=1
+        [np.mean([ndcg_of_users(one[present], at) for one in each], axis=0) for each in ranks],
+        axis=1,
     )
     means = _resampled_means(both, n_resamples, seed)
     whole = both.mean(axis=0)
@@ -228,12 +234,15 @@ class ComparisonRow:
         label: the method, for people.
         samples: by protocol, one for each seed.
         note: what a reader has to know about it.
+        differences: by protocol, the first row's NDCG minus this one's; none where the ranks of
+            single users are not known.
     """
 
     method: str
     label: str
     samples: Mapping[Protocol, Sequence[Sample]]
     note: str = ""
+    differences: Mapping[Protocol, PairedBootstrap] = field(default_factory=dict)
 
     def result(self, protocol: Protocol) -> ResultRow | None:
         """Return means and deviations under a protocol, or None where it was not measured."""
@@ -270,12 +279,17 @@ class ComparisonTable:
     @property
     def headings(self) -> list[str]:
         """Return the column headings; a column with a caution is marked."""
-        metrics = [
-            f"{self._marked(protocol)} {name}@{self.at}"
-            for protocol in self.protocols
-            for _, name in _SHOWN
-        ]
+        metrics = []
+        for protocol in self.protocols:
+            metrics += [f"{self._marked(protocol)} {name}@{self.at}" for _, name in _SHOWN]
+            if protocol in self._compared:
+                metrics.append(f"{protocol} difference")
         return ["method", *metrics, "seeds", "chosen on validation"]
+
+    @property
+    def _compared(self) -> set[Protocol]:
+        """Return the protocols under which there are differences."""
+        return {protocol for row in self.rows for protocol in row.differences}
 
     def cells(self, row: ComparisonRow) -> list[str]:
         """Return a row as text; what was not measured has a dash."""
@@ -283,6 +297,9 @@ class ComparisonTable:
         for protocol in self.protocols:
             result = row.result(protocol)
             texts += [_MISSING if result is None else result.text(key) for key, _ in _SHOWN]
+            if protocol in self._compared:
+                known = row.differences.get(protocol)
+                texts.append(_MISSING if known is None else known.difference.text())
         seeds = max((len(samples) for samples in row.samples.values()), default=0)
         return [row.label, *texts, str(seeds or _MISSING), self._choices(row)]
 
@@ -301,7 +318,13 @@ class ComparisonTable:
             for protocol in self.protocols
             if self.cautions.get(protocol)
         ]
-        return [*cautions, *(f"{row.label}: {row.note}" for row in self.rows if row.note)]
+        compared = [
+            f"difference: NDCG@{self.at} of {self.rows[0].label} minus the row's, with the 95 % "
+            "interval of a paired bootstrap over users; = where it holds 0, so that this split "
+            "shows no difference."
+        ]
+        rows = [f"{row.label}: {row.note}" for row in self.rows if row.note]
+        return [*cautions, *(compared if self._compared else []), *rows]
 
     def to_text(self) -> str:
         """Return aligned text, a line a row."""
@@ -390,6 +413,8 @@ def _record(row: ComparisonRow, protocol: Protocol) -> dict[str, object]:
         metric: {"mean": result.mean(metric), "deviation": result.deviation(metric)}
         for metric, _ in METRICS
     }
+    known = row.differences.get(protocol)
+    summary["difference"] = None if known is None else asdict(known)
     return summary | {"samples": [asdict(sample) for sample in row.samples[protocol]]}
 
 

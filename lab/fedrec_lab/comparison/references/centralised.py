@@ -34,6 +34,7 @@ from fedrec_lab.comparison.measurement import (
     Measurement,
     MeasurementStopped,
     MethodTask,
+    kept_ranks,
     measurements_of,
     train,
 )
@@ -66,7 +67,7 @@ def centralised(settings: Settings, algorithm: AlgorithmSettings, *, rounds: int
 class _Centralised(Reference):
     """Trains like a federation of one party."""
 
-    seeded: ClassVar[bool] = True
+    job_for_each_seed: ClassVar[bool] = True
     draws_negatives: ClassVar[bool] = True
     settings_type: ClassVar[type[AlgorithmSettings]]
 
@@ -244,7 +245,7 @@ class CentRAP(Reference):
 
     name: ClassVar[str] = "centrap"
     label: ClassVar[str] = "CentRAP, centralised"
-    seeded: ClassVar[bool] = True
+    job_for_each_seed: ClassVar[bool] = True
     draws_negatives: ClassVar[bool] = True
     beside: ClassVar[str] = "fedrap"
 
@@ -293,8 +294,9 @@ class CentRAP(Reference):
                 seed=seed,
                 rates=rates,
                 chosen=f"round {number}",
+                ranks=ranks,
             )
-            for protocol, (_, number, rates) in run.best.items()
+            for protocol, (_, number, rates, ranks) in run.best.items()
         ]
 
 
@@ -302,7 +304,7 @@ class _Run:
     """One training, and what it reached so far.
 
     Attributes:
-        best: by protocol, NDCG on validation, the round and the rates on test.
+        best: by protocol, NDCG on validation, the round, the rates and the ranks on test.
     """
 
     def __init__(self, learner: Learner, task: MethodTask, seed: int) -> None:
@@ -321,7 +323,7 @@ class _Run:
         table = torch.from_numpy(shared.rows("item_embedding", self._active))
         self.model = PooledModel(self._algorithm, table.to(torch.float32), own)
         self._ranking = Ranking(users, len(task.catalogue), seed=seed, device=torch.device("cpu"))
-        self.best: dict[Protocol, tuple[float, int, Rates]] = {}
+        self.best: dict[Protocol, tuple[float, int, Rates, tuple[float, ...]]] = {}
 
     def train(self, published: int) -> float:
         """Take the training round after so many; return its mean loss."""
@@ -361,4 +363,5 @@ class _Run:
             if known is None or rates is None:
                 continue
             if protocol not in self.best or known.ndcg > self.best[protocol][0]:
-                self.best[protocol] = (known.ndcg, number, rates)
+                kept = kept_ranks(ranks[protocol, "test"], at)
+                self.best[protocol] = (known.ndcg, number, rates, kept)

@@ -1,14 +1,16 @@
 """The seam of references, methods that an algorithm is compared with on the same users.
 
-Those that are fitted to interactions and score are here, too: EASE and iALS.
+`ScoredReference` is for those that are fitted to interactions and score: it tunes them on
+validation and measures them on all rows and on the rows that may travel. `Ceiling` is what no
+method can exceed.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,12 +20,25 @@ from fedrec.data.splits import NO_ITEM, UserSplit
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
-from fedrec.extras import how_to_install
-from fedrec_lab.comparison.measurement import Measurement, MeasurementStopped, MethodTask
+from fedrec_lab.comparison.measurement import (
+    Measurement,
+    MeasurementStopped,
+    MethodTask,
+    kept_ranks,
+)
+from fedrec_lab.comparison.references.search import Axis, Setting, search
+from fedrec_lab.reports.comparison_table import paired_bootstrap
 
-Scores = Callable[[NDArray[np.int64]], NDArray[np.floating]]
-"""From positions of users to their scores of all items given to `fit`, (n_rows, n_items)."""
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
+Scores = Callable[[NDArray[np.int64]], NDArray[np.floating[Any]]]
+"""From positions of users to their scores of all items given to `prepare`, (n_rows, n_items)."""
+Fit = Callable[[Setting, int], Scores]
+"""From a setting and a seed to a fitted model's scores."""
+
+ALL_ROWS = "-all-rows"
+"""What the name of a method's row has where it may use rows that do not travel."""
 _SCORES_AT_ONCE = 1 << 23
 
 
@@ -33,14 +48,14 @@ class Reference(ABC):
     Attributes:
         name: its name in `REFERENCES` and in files.
         label: what people read.
-        seeded: whether another seed gives another result.
-        draws_negatives: whether it trains on sampled negatives, and thus once more for `paper`.
+        job_for_each_seed: whether each seed is trained for itself, and resumed so.
+        draws_negatives: whether `paper` takes a training of its own.
         beside: the algorithm beside whose runs alone it is measured; empty for all.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
-    seeded: ClassVar[bool]
+    job_for_each_seed: ClassVar[bool] = False
     draws_negatives: ClassVar[bool] = False
     beside: ClassVar[str] = ""
 
@@ -56,27 +71,46 @@ class Reference(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """A fitted model.
+class Rows:
+    """The items that a method may use.
 
     Attributes:
-        setting: what distinguishes it from the others of its grid: "lambda 300".
-        scores: see `Scores`.
+        suffix: of the method's name.
+        label: what is added to the method's label.
+        active: their positions in the catalogue, ascending.
     """
 
-    setting: str
-    scores: Scores
+    suffix: str
+    label: str
+    active: NDArray[np.int64]
+
+
+def rows_of(task: MethodTask) -> tuple[Rows, ...]:
+    """Return the rows that may travel, and all rows with a user where these are more."""
+    travelling = Rows(suffix="", label="", active=task.active)
+    held = np.unique(task.users.train_items).astype(np.int64)
+    if np.array_equal(held, travelling.active):
+        return (travelling,)
+    return travelling, Rows(suffix=ALL_ROWS, label=", all rows", active=held)
 
 
 class ScoredReference(Reference):
-    """A reference that is fitted to interactions once for each setting of a small grid.
+    """A reference that is fitted to interactions, with a setting that validation chooses.
 
-    The best setting is chosen for every protocol and seed by NDCG on validation.
+    For every protocol and each set of rows the first seed chooses the setting by NDCG within the
+    task's budget; other seeds are fitted with it.
+
+    Attributes:
+        seeded: whether another seed gives another model.
+        axes: what is tried.
     """
 
+    seeded: ClassVar[bool] = False
+    axes: ClassVar[tuple[Axis, ...]]
+
     @abstractmethod
-    def fit(self, users: UserSplit, n_items: int, seed: int) -> Iterator[Fitted]:
-        """Yield a fitted model for each setting of the grid.
+    def prepare(self, users: UserSplit, n_items: int) -> Fit:
+        """Return what fits a setting.
 
         Args:
             users: with `training_only` interactions: held-out items are absent.
@@ -84,64 +118,108 @@ class ScoredReference(Reference):
         """
 
     def measure(self, task: MethodTask) -> list[Measurement]:
-        """Fit every setting and keep the best; see `Reference.measure`."""
-        seeds = task.seeds
-        if not self.seeded:
-            return self._measure_fit(task, seeds)
-        return [found for seed in seeds for found in self._measure_fit(task, (seed,))]
+        """Tune on each set of rows; see `Reference.measure`."""
+        return [found for rows in rows_of(task) for found in self._measure_rows(task, rows)]
 
-    def _measure_fit(self, task: MethodTask, seeds: tuple[int, ...]) -> list[Measurement]:
-        active, device = task.active, torch.device("cpu")
-        rankings = {
-            seed: Ranking(task.users, len(task.catalogue), seed=seed, device=device)
-            for seed in seeds
-        }
-        best: dict[tuple[Protocol, int], tuple[float, Measurement]] = {}
-        for fitted in self.fit(training_only(task.users, active), len(active), seeds[0]):
-            if task.stop():
-                raise MeasurementStopped
-            ranks = _all_ranks(task, fitted.scores, active, rankings)
-            for (protocol, seed), (validation, test) in ranks.items():
-                at = task.settings.evaluation.at
-                known, rates = rates_of_ranks(validation, at), rates_of_ranks(test, at)
-                key = (protocol, seed)
-                if known is None or rates is None:
+    def _measure_rows(self, task: MethodTask, rows: Rows) -> list[Measurement]:
+        if not len(rows.active):
+            raise SettingsError("No row has enough users.", remedy="Use more data.")
+        device, at = torch.device("cpu"), task.settings.evaluation.at
+        fit = self.prepare(training_only(task.users, rows.active), len(rows.active))
+        axes = tuple(axis.within(len(rows.active)) for axis in self.axes)
+        ranked: dict[tuple[Setting, int, Protocol], dict[Split, NDArray[np.float64]]] = {}
+        known: dict[int, Ranking] = {}
+
+        def ranks(setting: Setting, seed: int, protocol: Protocol) -> dict[Split, Any]:
+            if (setting, seed, protocol) not in ranked:
+                if task.stop():
+                    raise MeasurementStopped
+                seeds = (seed,) if self.seeded else task.seeds
+                for each in seeds:
+                    if each not in known:
+                        known[each] = Ranking(
+                            task.users, len(task.catalogue), seed=each, device=device
+                        )
+                found = _all_ranks(
+                    task, fit(setting, seed), rows.active, {each: known[each] for each in seeds}
+                )
+                for (of_protocol, of_seed), values in found.items():
+                    ranked[setting, of_seed, of_protocol] = values
+                n_fitted = len({(one, seed) for one, seed, _ in ranked})
+                task.tell(f"setting {n_fitted}{rows.label}: {self._text(setting)}")
+            return ranked[setting, seed, protocol]
+
+        measured = []
+        for protocol in task.protocols:
+
+            def worth(setting: Setting, protocol: Protocol = protocol) -> float:
+                rates = rates_of_ranks(ranks(setting, task.seeds[0], protocol)["validation"], at)
+                return 0.0 if rates is None else rates.ndcg
+
+            chosen = search(axes, task.budget, worth)
+            pair = [
+                ranks(setting, task.seeds[0], protocol)["validation"]
+                for setting in (chosen.best, chosen.worst)
+            ]
+            notes = [*chosen.notes, *_undecided(pair, chosen.tried, at)]
+            for seed in task.seeds:
+                test = ranks(chosen.best, seed, protocol)["test"]
+                rates = rates_of_ranks(test, at)
+                if rates is None:
                     continue
-                if key not in best or known.ndcg > best[key][0]:
-                    found = Measurement(
-                        method=self.name,
-                        label=self.label,
+                measured.append(
+                    Measurement(
+                        method=self.name + rows.suffix,
+                        label=self.label + rows.label,
                         protocol=protocol,
                         seed=seed,
                         rates=rates,
-                        chosen=fitted.setting,
+                        chosen=self._text(chosen.best),
+                        note="" if seed != task.seeds[0] else "; ".join(notes),
+                        ranks=kept_ranks(test, at),
                     )
-                    best[key] = (known.ndcg, found)
-            task.tell(fitted.setting)
-        return [measurement for _, measurement in best.values()]
+                )
+        return measured
+
+    def _text(self, setting: Setting) -> str:
+        return ", ".join(
+            f"{axis.name} {value:g}" for axis, value in zip(self.axes, setting, strict=True)
+        )
+
+
+def _undecided(pair: Sequence[NDArray[np.float64]], n_tried: int, at: int) -> list[str]:
+    """Return a warning where validation cannot tell even the best setting from the worst."""
+    if n_tried < 2 or not bool((pair[0] >= 0).any()):
+        return []
+    bootstrap = paired_bootstrap(pair[0], pair[1], at=at, n_resamples=1000)
+    found = bootstrap.difference
+    if found.excludes(0.0):
+        return []
+    return [
+        f"warning: {bootstrap.users} validation users are too few to choose among {n_tried} "
+        f"settings: the best has {found.estimate:.4f} [{found.low:.4f}, {found.high:.4f}] more "
+        "NDCG than the worst"
+    ]
 
 
 def _all_ranks(
     task: MethodTask, scores: Scores, active: NDArray[np.int64], rankings: dict[int, Ranking]
-) -> dict[tuple[Protocol, int], tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return validation and test ranks by protocol and seed; inactive items rank last."""
-    n_users, n_items = len(task.users), len(task.catalogue)
+) -> dict[tuple[Protocol, int], dict[Split, NDArray[np.float64]]]:
+    """Return ranks on validation and test by protocol and seed; inactive items rank last."""
+    n_users = len(task.users)
     splits: tuple[Split, Split] = ("validation", "test")
     found = {
-        (protocol, seed): (np.full(n_users, -1.0), np.full(n_users, -1.0))
+        (protocol, seed): {split: np.full(n_users, -1.0) for split in splits}
         for protocol in task.protocols
         for seed in rankings
     }
-    at_once = max(1, _SCORES_AT_ONCE // max(1, n_items))
+    at_once = max(1, _SCORES_AT_ONCE // len(active))
     for begin in range(0, n_users, at_once):
         rows = np.arange(begin, min(n_users, begin + at_once))
-        whole = torch.full((len(rows), n_items), -torch.inf, dtype=torch.float64)
-        whole[:, torch.from_numpy(active)] = torch.from_numpy(
-            np.asarray(scores(rows), dtype=np.float64)
-        )
+        block = torch.from_numpy(np.asarray(scores(rows), dtype=np.float64))
         for (protocol, seed), ranks in found.items():
-            for split, values in zip(splits, ranks, strict=True):
-                values[rows] = rankings[seed].ranks(whole, rows, split, protocol)
+            for split, values in ranks.items():
+                values[rows] = rankings[seed].ranks(block, rows, split, protocol, columns=active)
     return found
 
 
@@ -157,124 +235,45 @@ def training_only(users: UserSplit, active: NDArray[np.int64]) -> UserSplit:
     return replace(users.renumbered(position), validation_items=nothing, test_items=nothing)
 
 
-EASE_GRID = (100.0, 300.0, 1000.0)
-MOST_ITEMS = 20_000
-_CELLS_AT_ONCE = 1 << 23
+def interactions_of(
+    users: UserSplit, n_items: int, dtype: type[np.floating[Any]] = np.float64
+) -> csr_matrix:
+    """Return X, sparse (n_users, n_items): 1 where a user has an item."""
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix(
+        (np.ones(users.n_train, dtype=dtype), users.train_items, users.train_indptr),
+        shape=(len(users), n_items),
+    )
 
 
-class Ease(ScoredReference):
-    """EASE: "Embarrassingly Shallow Autoencoders for Sparse Data" (Steck 2019), equation 8.
+class Ceiling(Reference):
+    """What a model reaches that always puts the held-out item first, if it may recommend it.
 
-    X (n_users x n_items) is 1 where a user has an item. Of all item-to-item weights B with a zero
-    diagonal, those that minimise |X - X B|^2 + lambda |B|^2 are, with P = (X^T X + lambda I)^-1,
-
-        B_ij = -P_ij / P_jj  for i /= j,    and the scores are X B.
-
-    All interactions are in one place; there is an exact solution for each lambda of `EASE_GRID`.
+    HR, NDCG and MRR are all the share of held-out items that can be recommended at all.
     """
 
-    name: ClassVar[str] = "ease"
-    label: ClassVar[str] = "EASE, centralised"
-    seeded: ClassVar[bool] = False
+    name: ClassVar[str] = "ceiling"
+    label: ClassVar[str] = "ceiling: held-out items with a row"
 
-    def fit(self, users: UserSplit, n_items: int, seed: int) -> Iterator[Fitted]:
-        """Yield the closed form for each lambda; see `ScoredReference.fit`."""
-        if n_items > MOST_ITEMS:
-            raise SettingsError(
-                f"EASE inverts an item-by-item matrix, and {n_items} items are more than the "
-                f"{MOST_ITEMS} that it is tried with.",
-                remedy="Raise federation.minimum_item_users to have fewer items.",
-            )
-        gram = np.zeros((n_items, n_items))
-        at_once = max(1, _CELLS_AT_ONCE // max(1, n_items))
-        for begin in range(0, len(users), at_once):
-            rows = np.arange(begin, min(len(users), begin + at_once))
-            held = _dense(users, rows, n_items)
-            gram += held.T @ held
-        for regularisation in EASE_GRID:
-            weights = item_weights(gram, regularisation)
-
-            def scores(
-                rows: NDArray[np.int64], weights: NDArray[np.float64] = weights
-            ) -> NDArray[np.float64]:
-                return np.asarray(_dense(users, rows, n_items) @ weights)
-
-            yield Fitted(setting=f"lambda {regularisation:g}", scores=scores)
-
-
-def item_weights(gram: NDArray[np.float64], regularisation: float) -> NDArray[np.float64]:
-    """Return B, float64 (n_items, n_items), from X^T X of the same shape."""
-    inverse = np.linalg.inv(gram + regularisation * np.eye(len(gram)))
-    weights = inverse / -np.diag(inverse)
-    np.fill_diagonal(weights, 0.0)
-    return np.asarray(weights)
-
-
-def _dense(users: UserSplit, rows: NDArray[np.int64], n_items: int) -> NDArray[np.float64]:
-    """Return the users' rows of X, float64 (n_rows, n_items)."""
-    held = np.zeros((len(rows), n_items))
-    for place, user in enumerate(rows.tolist()):
-        held[place, users.train_of(user)] = 1.0
-    return held
-
-
-IALS_GRID = ((1.0, 10.0), (5.0, 20.0), (10.0, 50.0))
-"""alpha and lambda."""
-DIM = 64
-ITERATIONS = 15
-
-
-class IALS(ScoredReference):
-    """iALS (Hu, Koren, Volinsky 2008) as the package `implicit` trains it, on all data together.
-
-    The package weighs an interaction with alpha and everything else with 1; each (alpha, lambda) of
-    `IALS_GRID` is tried. Its random numbers follow from the seed, its sums from the number of
-    threads: two machines agree to some digits only.
-    """
-
-    name: ClassVar[str] = "ials"
-    label: ClassVar[str] = "iALS, centralised (implicit)"
-    seeded: ClassVar[bool] = True
-
-    def fit(self, users: UserSplit, n_items: int, seed: int) -> Iterator[Fitted]:
-        """Yield a model for each setting; see `ScoredReference.fit`.
-
-        Raises:
-            SettingsError: the package is not installed.
-        """
-        try:
-            from implicit.cpu.als import AlternatingLeastSquares
-            from scipy.sparse import csr_matrix
-            from threadpoolctl import threadpool_limits
-        except ImportError as error:
-            raise SettingsError(
-                "The package implicit is not installed.",
-                remedy=f"Install it with: {how_to_install('implicit')}",
-            ) from error
-        values = np.ones(users.n_train, dtype=np.float32)
-        held = csr_matrix(
-            (values, users.train_items.astype(np.int32), users.train_indptr.astype(np.int32)),
-            shape=(len(users), n_items),
-        )
-        for alpha, regularisation in IALS_GRID:
-            # Threads of BLAS below threads of the package only wait for each other.
-            with threadpool_limits(1, "blas"):
-                model = AlternatingLeastSquares(
-                    factors=DIM,
-                    regularization=regularisation,
-                    alpha=alpha,
-                    iterations=ITERATIONS,
-                    random_state=seed % (1 << 32),
+    def measure(self, task: MethodTask) -> list[Measurement]:
+        """Count; see `Reference.measure`."""
+        at, held, found = task.settings.evaluation.at, task.users.test_items, []
+        for rows in rows_of(task):
+            within = np.isin(held, rows.active)
+            ranks = np.where(held < 0, -1.0, np.where(within, 0.0, float(at)))
+            rates = rates_of_ranks(ranks, at)
+            if rates is None:
+                continue
+            found += [
+                Measurement(
+                    method=self.name + rows.suffix,
+                    label=self.label + rows.label,
+                    protocol=protocol,
+                    seed=seed,
+                    rates=rates,
                 )
-                model.fit(held, show_progress=False)
-            users_table = np.asarray(model.user_factors, dtype=np.float64)
-            items_table = np.asarray(model.item_factors, dtype=np.float64)
-
-            def scores(
-                rows: NDArray[np.int64],
-                of_users: NDArray[np.float64] = users_table,
-                of_items: NDArray[np.float64] = items_table,
-            ) -> NDArray[np.float64]:
-                return np.asarray(of_users[rows] @ of_items.T)
-
-            yield Fitted(setting=f"alpha {alpha:g}, lambda {regularisation:g}", scores=scores)
+                for protocol in task.protocols
+                for seed in task.seeds
+            ]
+        return found
