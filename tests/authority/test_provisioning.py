@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from authority.members.test_guests import World, people
-from changed_keys import rotate
-from fake_clock import FakeClock
+from world.clock import FakeClock
+from world.federation import rotate
 
 from fedrec.cli.main import main
 from fedrec.data import Catalogue, generate, read_interactions

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from e2e.commands import DEADLINE_SECONDS, WITHOUT, Command, commands
-from made_federation import DemoData, Workspace, prepare
+from world.federation import DemoData, Workspace, prepare
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan

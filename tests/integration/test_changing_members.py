@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from changed_keys import keep, rotate
 from integration.conftest import Found
 from integration.support.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
 from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
 from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Client, Federation, operators_link
+from world.federation import keep, rotate
 
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.identity.authority import Authority

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from changed_keys import keep, rotate
 from integration.conftest import Found, Revealers
 from integration.support.alone import Alone, clear_plan
 from integration.support.authority import AuthorityProcess
@@ -18,6 +17,7 @@ from integration.support.children import ClientProcess, CoordinatorProcess, clos
 from integration.support.hostile import TRICKS, Falsifier
 from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Federation, operators_link
+from world.federation import keep, rotate
 
 from fedrec.cli.operating import status_rows
 from fedrec.errors import KeysError, RefusedError

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from changed_keys import keep, rotate
 from integration.conftest import Found, Revealers
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import Bench, data, invite, never_met, plan_of
@@ -27,6 +26,7 @@ from integration.support.parties import Federation
 from integration.test_changing_members import Authorities
 from integration.test_spoilers import cells, together
 from numpy.typing import NDArray
+from world.federation import keep, rotate
 
 from fedrec.data import Interactions
 from fedrec.data.writing import write_interactions

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from changed_keys import rotate
 from integration.conftest import Found, Revealers
 from integration.support.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
 from integration.support.links import Gate, poll
 from integration.support.parties import Client, Federation, operators_link
+from world.federation import rotate
 
 from fedrec.errors import (
     AuthorityIsOld,

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import structlog
-from changed_keys import rotate
 from integration.conftest import Found, Revealers
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import Bench, plan_of
@@ -20,6 +19,7 @@ from integration.support.checks import check_against_one_process
 from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
 from integration.support.parties import Federation, operators_link
 from integration.test_recovering import recovered, state_of
+from world.federation import rotate
 
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from changed_keys import rotate
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import DEADLINE_SECONDS, Passing
 from integration.support.parties import Federation, operators_link
+from world.federation import rotate
 
 import fedrec.wire.grpc_link as grpc_link
 from fedrec.follower.events import ClientEvent

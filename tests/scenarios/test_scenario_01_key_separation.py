@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 from integration.support.bench import N_ITEMS, Bench, data, plan_of
-from made_federation import Workspace, prepare
 from scenarios.support.searching import found_in, without_empty_pages
+from world.federation import Workspace, prepare
 
 from fedrec.errors import FedrecError
 from fedrec.identity.certificates import Credentials

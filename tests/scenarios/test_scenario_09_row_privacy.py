@@ -17,8 +17,8 @@ import pytest
 from conformance.protection_suite import Party, make_party
 from integration.support.bench import N_ITEMS, Bench, plan_of
 from integration.support.parties import Federation, Loop
-from made_federation import DemoData, prepare
 from numpy.typing import NDArray
+from world.federation import DemoData, prepare
 
 from fedrec.data import Catalogue, Interactions
 from fedrec.identity.identity import Identity

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conformance.protection_suite import extreme, make_party
 from integration.support.bench import N_ITEMS
-from plan_check import check_plan
 from pydantic import ValidationError
+from world.plans import check_plan
 
 from fedrec.errors import MalformedUpdate, RoundError, SettingsError
 from fedrec.plan.layout import Layout, protection_of

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from server.support.federations import Bench, authority, credentials, identity
 from server.support.serving import Serving, serving
-from tls import credentials as strangers
+from world.keys import credentials as strangers
 
 from fedrec.errors import (
     BadSignature,

@@ -18,9 +18,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from made_federation import DemoData, prepare
 from server.support.federations import Bench, authority, identity
 from server.support.serving import serving, settings_of
+from world.federation import DemoData, prepare
 
 from fedrec.cli.main import main
 from fedrec.data import generate

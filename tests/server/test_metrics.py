@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
 from prometheus_client.exposition import generate_latest
 from server.support.driving import gather, play, running, speak, upload
 from server.support.federations import Bench, identity
+from world.clock import FakeClock
 
 from fedrec.errors import NotInRoster, StorageError
 from fedrec.evaluation.metrics import Rates

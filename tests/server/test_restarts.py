@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fake_clock import FakeClock
 from server.support.driving import (
     current,
     files,
@@ -18,6 +17,7 @@ from server.support.driving import (
     upload,
 )
 from server.support.federations import Bench, identity
+from world.clock import FakeClock
 
 from fedrec.errors import StorageError
 from fedrec.ids import RoundId

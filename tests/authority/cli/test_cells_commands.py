@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.members.test_guests import World, people
-from changed_keys import rotate
+from world.federation import rotate
 
 from fedrec.cli.main import main
 from fedrec.errors import KeysError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, credentials_of, ids, invited
-from changed_keys import change, keep, rotate
+from world.federation import change, keep, rotate
 
 from fedrec.errors import FedrecError, InvitationUsed, KeysError
 from fedrec.identity.application import SignedApplication

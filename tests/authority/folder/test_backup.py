@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, FakeCoordinator, ids, invited
-from changed_keys import change, keep, rotate
+from world.federation import change, keep, rotate
 
 from fedrec.errors import InvitationUsed, KeysError
 from fedrec.identity.application import SignedApplication

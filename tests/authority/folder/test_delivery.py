@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from authority.folder.fake_coordinator import FakeCoordinator
-from changed_keys import keep, rotate
+from world.federation import keep, rotate
 
 from fedrec.durable import DiskFull
 from fedrec.errors import ProtocolError, RefusedError, Unreachable

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, ids, invited
-from changed_keys import change, keep, rotate
-from fake_clock import FakeClock
+from world.clock import FakeClock
+from world.federation import change, keep, rotate
 
 from fedrec import state_folder
 from fedrec.errors import FolderInUse, KeysError

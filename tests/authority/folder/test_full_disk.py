@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from authority.folder.test_folder_changes import is_one_chain
-from changed_keys import change
 from filling_disk import FAR, Disk
+from world.federation import change
 
 from fedrec.durable import DiskFull
 from fedrec.identity.identity import Identity

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator, invited
 from authority.members.test_guests import World, people
-from changed_keys import change, keep, rotate
-from fake_clock import FakeClock
+from world.clock import FakeClock
+from world.federation import change, keep, rotate
 
 from fedrec.errors import KeysError
 from fedrec.identity.application import SignedApplication

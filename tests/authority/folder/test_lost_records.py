@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from authority.folder.fake_coordinator import PASSPHRASE, PLAN
-from changed_keys import change, keep, rotate
+from world.federation import change, keep, rotate
 
 from fedrec.errors import KeysError
 from fedrec.identity.identity import Identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from changed_keys import keep, rotate
+from world.federation import keep, rotate
 
 from fedrec.errors import KeysError
 from fedrec.identity.identity import Identity

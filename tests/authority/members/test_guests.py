@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator
-from changed_keys import change, keep, rotate
-from fake_clock import FakeClock
 from isolation import smallest_isolated
+from world.clock import FakeClock
+from world.federation import change, keep, rotate
 
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication

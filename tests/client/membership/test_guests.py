@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cells import guest, partition_of
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import World
+from world.cells import guest, partition_of
 
 from fedrec.errors import SettingsError
 from fedrec.follower.events import ClientEvent

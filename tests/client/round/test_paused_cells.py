@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cells import partition_of
 from client.round.test_bounds import PLAN
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
+from world.cells import partition_of
 
 from fedrec.errors import BadSignature, RefusedError
 from fedrec.identity.cells import Standing

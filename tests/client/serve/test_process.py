@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from client.support.silo import Silo
-from tls import credentials
+from world.keys import credentials
 
 from fedrec.cli.main import main
 from fedrec_client.recommending import own_recommender

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec_server.page.serving import (
     LINK_SECONDS,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from debian import install
-from fake_clock import FakeClock
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from server.page.test_history import metrics
 from server.support.browsing import give_up_rounds, publish_round, with_page
 from server.support.federations import Bench, identity, operator
 from server.support.serving import Serving, serving
+from world.clock import FakeClock
 
 from fedrec.ids import RoundId
 from fedrec.wire.admin_link import AdminLink

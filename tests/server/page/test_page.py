@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_clock import FakeClock
 from server.support.browsing import Told, ask, give_up_rounds, publish_round, told, with_page
 from server.support.federations import Bench, authority, operator
 from server.support.serving import Serving, serving, settings_of
+from world.clock import FakeClock
 
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import PrivacySettings

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cells import partition_after
-from fake_clock import FakeClock
 from server.support.driving import act, gather, poll, running, upload, wait
 from server.support.federations import Bench, authority, identity
+from world.cells import partition_after
+from world.clock import FakeClock
 
 from fedrec.errors import (
     KeysError,

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
 from server.support.driving import gather, poll, running, upload, wait
 from server.support.federations import Bench, authority, credentials, identity, operator
 from server.support.serving import serving
+from world.clock import FakeClock
 
 from fedrec.errors import FedrecError, NotInRoster, VersionMismatch, WrongIdentity
 from fedrec.wire.admin_link import AdminLink, MemberState, RunStatus

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cells import partition_of
-from fake_clock import FakeClock
 from server.support.driving import gather, poll, running
 from server.support.federations import Bench, authority, identity, operator
 from server.support.serving import serving
 from structlog.testing import capture_logs
+from world.cells import partition_of
+from world.clock import FakeClock
 
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import key_of

@@ -6,8 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from changed_keys import keep, rotate
-from made_federation import DemoData, Workspace, prepare
+from world.federation import DemoData, Workspace, keep, prepare, rotate
 
 from fedrec.data import generate
 from fedrec.errors import DamagedFile, KeysError

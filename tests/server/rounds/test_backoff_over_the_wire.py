@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from fake_clock import FakeClock
 from server.support.driving import told_of
 from server.support.federations import (
     REVEALER,
@@ -25,6 +24,7 @@ from server.support.federations import (
     operator,
 )
 from server.support.serving import serving
+from world.clock import FakeClock
 
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.grpc_link import GrpcLink

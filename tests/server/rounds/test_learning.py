@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cells import partition_of
 from server.support.made_messages import AUTHORITY, client, rules, statement
 from server.support.world import World
+from world.cells import partition_of
 
 from fedrec.errors import RoundError
 from fedrec.ids import RoundId

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cells import partition_of
 from conformance.store_suite import IDENTITY, durable, entry
 from server.support.made_messages import AUTHORITY, blob, client, rules, statement
 from server.support.world import World
+from world.cells import partition_of
 
 from fedrec.errors import ProtocolError
 from fedrec.wire.messages import RevealStatement

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
 from server.support.driving import gather, play, running, upload
 from server.support.federations import Bench
 from structlog.testing import capture_logs
+from world.clock import FakeClock
 
 from fedrec.cli.operating import status_rows
 from fedrec.durable import DiskFull

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.ids import ClientId
 from fedrec_server.run.presence import BACK_SECONDS, LIVE_SECONDS, Presence

@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
 from server.support.driving import current, gather, poll, running, upload, wait
 from server.support.federations import Bench, identity
+from world.clock import FakeClock
 
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.ids import ClientId, RoundId

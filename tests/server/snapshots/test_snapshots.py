@@ -7,9 +7,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
 from server.support.driving import act, files, gather, poll, running, send_snapshot, wait
 from server.support.federations import Bench, identity
+from world.clock import FakeClock
 
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import RoundId

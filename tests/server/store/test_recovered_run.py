@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cells import partition_of
 from conformance.store_suite import IDENTITY
 from server.support.federations import REVEALER, identity
 from server.support.made_messages import AUTHORITY, client, header, rules, statement
 from server.support.world import World
+from world.cells import partition_of
 
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
