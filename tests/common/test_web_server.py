@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tls import credentials
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from world.keys import credentials
 
 from fedrec import web_server as servers
 from fedrec.web_server import listening_socket, web_server

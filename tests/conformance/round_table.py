@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from cells import partition_of
+from world.cells import partition_of
 
 from fedrec.identity.cells import Partition
 from fedrec.identity.identity import Identity

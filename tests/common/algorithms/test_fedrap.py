@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from plan_check import check_plan
+from world.plans import check_plan
 
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
 from fedrec.algorithms.about import accounted_epsilon

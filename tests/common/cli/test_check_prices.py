@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plan_check import check_plan
+from world.plans import check_plan
 
 from fedrec.cli.pricing import tables_price, tables_rows, tables_warnings
 from fedrec.evaluation.metrics import METRIC_NAMES

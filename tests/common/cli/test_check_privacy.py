@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plan_check import check_plan
+from world.plans import check_plan
 
 from fedrec.plan.privacy import privacy_price, privacy_warnings
 from fedrec.plan.schema import Plan

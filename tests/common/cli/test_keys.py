@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import structlog
-from changed_keys import change, keep, rotate
 from cryptography.x509 import IPAddress, SubjectAlternativeName, load_pem_x509_certificate
+from world.federation import change, keep, rotate
 
 from fedrec.identity.authority import Authority
 from fedrec.identity.certificates import Credentials, certificate_sha256, key_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tls import credentials, server_credentials
+from world.keys import credentials, server_credentials
 
 from fedrec.cli.operating import status_rows
 from fedrec.identity.document import write_secret

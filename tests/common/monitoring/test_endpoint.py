@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tls import credentials
+from world.keys import credentials
 
 from fedrec import monitoring
 from fedrec.errors import SettingsError

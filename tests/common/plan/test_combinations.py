@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan_check import check_plan
+from world.plans import check_plan
 
 from fedrec.algorithms import ALGORITHMS, FedMFSettings
 from fedrec.plan.combinations import COMBINATIONS, Combination, find_conflicts

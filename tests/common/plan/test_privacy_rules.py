@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from plan_check import check_plan
 from pydantic import ValidationError
 from reference.dp_epsilon import by_loss_distributions
+from world.plans import check_plan
 
 from fedrec.plan.agreement import plan_differences
 from fedrec.plan.combinations import find_conflicts

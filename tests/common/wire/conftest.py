@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from reference.plain_parts import part_of, split
-from tls import server_credentials
+from world.keys import server_credentials
 
 from fedrec.errors import FedrecError, NotInRoster
 from fedrec.ids import ClientId, RoundId

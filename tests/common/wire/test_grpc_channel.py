@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tls import credentials
+from world.keys import credentials
 
 from fedrec.errors import Unreachable
 from fedrec.ids import ClientId

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tls import credentials, issuer
+from world.keys import credentials, issuer
 
 from fedrec.errors import (
     BadSignature,

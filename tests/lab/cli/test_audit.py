@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_federation import DemoData, prepare
+from world.federation import DemoData, prepare
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan

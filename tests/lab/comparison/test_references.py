@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from plan_check import check_plan
+from world.plans import check_plan
 
 from fedrec.errors import SettingsError
 from fedrec.evaluation.protocols import held_out_ranks

@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 
 import pytest
-from made_federation import DemoData, Workspace, prepare
 from rich.console import Console
+from world.federation import DemoData, Workspace, prepare
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.environment import Provenance, describe_environment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec.settings.schema import Settings

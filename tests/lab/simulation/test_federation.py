@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.algorithms import FedMF
 from fedrec.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError, SettingsError, VersionMismatch

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.errors import PrivacyBudgetSpent
 from fedrec.plan.planned_noise import mechanism_of

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cells import guest, partition_of
 from common.protection.masks.cohort import TEN_TEN, Cohort, make_people
+from world.cells import guest, partition_of
 
 from fedrec.errors import MalformedUpdate, PartialCell, RevealRefused, RoundClosed, RoundError
 from fedrec.protection.masks import GivenShares, KeyList, Participant, Tolerance

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_federation import DemoData, Workspace, prepare
+from world.federation import DemoData, Workspace, prepare
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changed_keys import keep, rotate
-from made_federation import Workspace
+from world.federation import Workspace, keep, rotate
 
 from fedrec.errors import BadSignature, DataError, KeysError
 from fedrec.identity.authority import Authority

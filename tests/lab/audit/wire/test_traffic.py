@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_federation import Workspace
+from world.federation import Workspace
 
 from fedrec.protection import PROTECTIONS
 from fedrec.settings.validation import load_settings
