@@ -212,10 +212,12 @@ class Federation:
             partition=self.keys.roster.partition,
             fewest_cells=fewest_cells(self.plan, self.keys.roster.partition),
         )
-        fewest = about_protection(self.protection.name).fewest_clients(
-            self.plan.protection, rules.needed, len(self.keys.roster.members)
+        return replace(
+            rules,
+            fewest_clients=about_protection(self.protection.name).fewest_clients(
+                self.plan.protection, rules.needed, len(self.keys.roster.members)
+            ),
         )
-        return replace(rules, fewest_clients=fewest)
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
         """Return what a client learns first."""

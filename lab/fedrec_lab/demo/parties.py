@@ -26,7 +26,6 @@ from fedrec.listening import reached_from_here, split_address, written_address
 from fedrec.plan.protections import about_protection
 from fedrec.plan.schema import Plan
 from fedrec.processes import child_command
-from fedrec.protection import PROTECTIONS
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.reports.federation_record import RunView
 from fedrec_lab.reports.round_report import RoundReport
@@ -43,8 +42,7 @@ def cast_table(plan: Plan, users: Sequence[int]) -> Table:
         table.add_column(column)
     views = about_protection(plan.protection.name).views
     table.add_row("coordinator", "a service provider", *views)
-    opens = PROTECTIONS[plan.protection.name].needs_reveal
-    alone = opens and plan.authority_opens
+    alone = plan.authority_opens
     holds = "the list of members, their certificates"
     table.add_row(
         "authority",
