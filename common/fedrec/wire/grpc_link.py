@@ -17,6 +17,7 @@ from fedrec.wire.convert import (
     BLOB,
     FEDERATION,
     PUBLISHED,
+    REMEMBERED,
     REPORT,
     SNAPSHOT,
     STATEMENT,
@@ -24,7 +25,6 @@ from fedrec.wire.convert import (
     TASK,
     UPLOAD_HEADER,
     UPLOAD_STATUS,
-    remembered_to_proto,
 )
 from fedrec.wire.grpc_calls import Calls, Deadlines, Message, open_channel
 from fedrec.wire.link import Link
@@ -124,7 +124,7 @@ class GrpcLink(Link):
         request = coordinator_pb2.NextTaskRequest(
             client_id=client_id, run=run, version=version, wait_seconds=wait_seconds
         )
-        remembered_to_proto(remembered, request)
+        request.MergeFrom(REMEMBERED.to_proto(remembered))
         seconds = wait_seconds + self._calls.deadlines.poll_grace_seconds
         return TASK.from_proto(self._calls.ask(self._stub.NextTask, request, seconds))
 

@@ -18,6 +18,7 @@ from fedrec.wire.convert import (
     BLOB,
     FEDERATION,
     PUBLISHED,
+    REMEMBERED,
     REPORT,
     SNAPSHOT,
     STATEMENT,
@@ -25,7 +26,6 @@ from fedrec.wire.convert import (
     TASK,
     UPLOAD_HEADER,
     UPLOAD_STATUS,
-    remembered_from_proto,
 )
 from fedrec.wire.fields import (
     check_client_id,
@@ -93,7 +93,7 @@ class CoordinatorService(CoordinatorServicer):
             request.run,
             check_round(request.version, "request.version"),
             check_seconds(request.wait_seconds, "request.wait_seconds"),
-            remembered_from_proto(request),
+            REMEMBERED.from_proto(request),
         )
         return TASK.to_proto(task)
 

@@ -41,7 +41,9 @@ def main(address: str, folder: str, number: int, spec: VectorSpec) -> str:
             )
             if found.latest is not None and found.latest.header is not None:
                 last = found.latest.header
-                remembered = Remembered(round=last.round, digest=last.digest)
+                remembered = Remembered(
+                    acknowledged_round=last.round, acknowledged_digest=last.digest
+                )
             version = found.published_round
             task = found.task
             if isinstance(task, Finished):
