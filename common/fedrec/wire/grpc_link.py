@@ -10,8 +10,7 @@ from typing import Self
 from fedrec.errors import CorruptUpload, ProtocolError
 from fedrec.identity.certificates import Credentials
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunk_parts import chunk_to_part, part_stream
-from fedrec.wire.chunks import CHUNK_BYTES, Blob, chunks
+from fedrec.wire.chunks import CHUNK_BYTES, Blob, chunk_to_part, chunks, part_stream
 from fedrec.wire.convert import (
     APPLICATION,
     BLOB,

@@ -11,8 +11,7 @@ from typing import Any
 from fedrec.errors import VersionMismatch
 from fedrec.identity.certificates import check_dates, is_invitation, key_of
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunk_parts import chunk_to_part
-from fedrec.wire.chunks import Blob, chunks
+from fedrec.wire.chunks import Blob, chunk_to_part, chunks
 from fedrec.wire.convert import (
     APPLICATION,
     BLOB,
@@ -43,8 +42,8 @@ from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
 from fedrec_server.engine import Engine
 from fedrec_server.reveals import take_report
-from fedrec_server.service.call_guard import certificate_of
-from fedrec_server.service.streams import chunks_of, next_part
+from fedrec_server.service.call_guard import chunks_of, next_part
+from fedrec_server.service.callers import certificate_of
 from fedrec_server.store.durable_files import OpenFile
 
 CACHED_ROUNDS = 2

@@ -124,7 +124,9 @@ def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
         async with running(bench, tmp_path) as engine:
             service = AdminService(engine)
             first = RunStatus.of(await service.GetStatus(None, None))
-            engine.quality.note([published(2, TRAINED), published(3, EVALUATED)])
+            engine.quality.on_commit(
+                engine.run.state, (published(2, TRAINED), published(3, EVALUATED))
+            )
             return [first, RunStatus.of(await service.GetStatus(None, None))]
 
     first, last = asyncio.run(scenario())

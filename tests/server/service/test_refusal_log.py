@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from fedrec.errors import ProtocolError, RoundClosed, StorageError
 from fedrec.wire.grpc_calls import INCIDENT_KEY
 from fedrec_server.service import call_guard
-from fedrec_server.service.call_guard import RefusalLog
+from fedrec_server.service.callers import RefusalLog
 
 SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 

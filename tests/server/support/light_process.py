@@ -7,8 +7,7 @@ from pathlib import Path
 
 from server.support.light import LightClient, made_up
 
-from fedrec.follower.patient_link import Backoff, Meter, patient_link
-from fedrec.follower.stopping import StopSwitch
+from fedrec.follower.patient_link import Backoff, Meter, StopSwitch, patient_link
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
