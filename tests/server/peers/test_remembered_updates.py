@@ -41,7 +41,7 @@ async def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path):
             assert (line["event"], line["client"]) == (
                 "client remembers another update", identity(0).public.label,
             )  # fmt: skip
-            assert (line["remembered_round"], line["held_round"]) == (other.round, 1)
+            assert (line["remembered_round"], line["held_round"]) == (other.acknowledged_round, 1)
         await engine.stop_run(at_once=True)
     async with running(bench, tmp_path) as engine:
         # The round was given up, and the process is another one.
