@@ -36,7 +36,7 @@ def mistaken(path: Path, other: Path) -> Iterator[None]:
     path.write_bytes(right)
 
 
-def test_files_of_another_authority(tmp_path: Path, start: Start) -> None:
+def test_files_of_another_authority(tmp_path, start):
     """Each party is told which file it is, and works once the right one is back."""
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
@@ -80,7 +80,7 @@ def test_files_of_another_authority(tmp_path: Path, start: Start) -> None:
     assert coordinator.process.poll() is None
 
 
-def test_clocks_that_are_off_by_an_hour(tmp_path: Path, start: Start) -> None:
+def test_clocks_that_are_off_by_an_hour(tmp_path, start):
     """Kits that were just made on a clock that is ahead, and two hours between two parties."""
     kits = Kits(tmp_path, start, total=1, under=wrong_clock("+1h")["under"])
     coordinator = kits.coordinator(**wrong_clock("-1h"))
@@ -92,7 +92,7 @@ def test_clocks_that_are_off_by_an_hour(tmp_path: Path, start: Start) -> None:
     assert kits.models("abc") == {kits.undisturbed()}
 
 
-def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path: Path, start: Start) -> None:
+def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path, start):
     """What it dated is good for nobody as yet; once its clock is right, another epoch mends it."""
     kits = Kits(tmp_path, start)
     kits.coordinator()
@@ -110,7 +110,7 @@ def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path: Path, start
     kits.client("a", "a again").wait_for("preparing")
 
 
-def test_clocks_that_are_off_by_days(tmp_path: Path, start: Start) -> None:
+def test_clocks_that_are_off_by_days(tmp_path, start):
     """Whoever has the wrong one is told what it says; at the other end it is one of three."""
     kits = Kits(tmp_path, start)
     early, late = wrong_clock("-2d"), wrong_clock("+15d")

@@ -16,7 +16,7 @@ HALF = "\ud800"
 """JSON may name it; UTF-8 cannot write it."""
 
 
-def test_half_a_character_in_an_enclosed_document() -> None:
+def test_half_a_character_in_an_enclosed_document():
     (made,) = target("application").seeds
     content = json.loads(made)
     content["identity"] += HALF
@@ -26,7 +26,7 @@ def test_half_a_character_in_an_enclosed_document() -> None:
         Document({"a": HALF}, "It").json_text("a")
 
 
-def test_a_certificate_for_a_key_of_another_kind() -> None:
+def test_a_certificate_for_a_key_of_another_kind():
     pem = Issuer.create().certificate
     # The curve's name, 1.2.840.10045.3.1.7, with another last number.
     prime256v1 = bytes.fromhex("2a8648ce3d030107")
@@ -37,7 +37,7 @@ def test_a_certificate_for_a_key_of_another_kind() -> None:
         check_certificate(pem, key_of(pem), other, "what was sent")
 
 
-def test_a_certificate_of_another_version() -> None:
+def test_a_certificate_of_another_version():
     # X.509 v3 is written as 2, in a field of its own at the beginning.
     other = _der_changed(
         Issuer.create().certificate, b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01"

@@ -34,9 +34,7 @@ CHANGES: dict[str, Callable[[FolderChanges, list[Identity]], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_that_finds_no_space_is_made_by_the_next_call(
-    folder: AuthorityFolder, people: list[Identity], tmp_path: Path, name: str
-) -> None:
+def test_a_change_that_finds_no_space_is_made_by_the_next_call(folder, people, tmp_path, name):
     def attempt(path: Path, good: int) -> Disk:
         shutil.copytree(folder.path, path)
         disk, copy = Disk(path, [good], refusals=FAR), AuthorityFolder(path)
