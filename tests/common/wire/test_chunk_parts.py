@@ -1,9 +1,5 @@
 """Chunks read and written by hand are what protobuf reads and writes."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -19,7 +15,7 @@ UPDATE = update_pb2.UploadPart
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(offset=st.integers(0, 2**56 - 1), data=st.binary(max_size=400))
-def test_a_chunk_goes_there_and_back(kind: type[Any], offset: int, data: bytes) -> None:
+def test_a_chunk_goes_there_and_back(kind, offset, data):
     raw = chunk_to_part(kind, ByteChunk(offset=offset, data=memoryview(data)))
     assert raw == part_of(kind, offset, data).SerializeToString() or not data
     assert kind.FromString(raw) == part_of(kind, offset, data)
@@ -28,14 +24,14 @@ def test_a_chunk_goes_there_and_back(kind: type[Any], offset: int, data: bytes) 
 
 
 @pytest.mark.parametrize("length", [127, 128, 16_383, 16_384, CHUNK_BYTES])
-def test_lengths_at_which_the_form_changes(length: int) -> None:
+def test_lengths_at_which_the_form_changes(length):
     data = bytes(length)
     raw = chunk_to_part(update_pb2.UploadPart, ByteChunk(offset=length, data=data))
     assert raw == part_of(update_pb2.UploadPart, length, data).SerializeToString()
     assert part_reader(UPDATE)(raw) == ByteChunk(offset=length, data=data)
 
 
-def test_a_chunk_is_not_copied() -> None:
+def test_a_chunk_is_not_copied():
     raw = chunk_to_part(update_pb2.UploadPart, ByteChunk(offset=5, data=b"data"))
     found = part_reader(UPDATE)(raw)
     assert isinstance(found.data, memoryview) and found.data.obj is raw
@@ -48,7 +44,7 @@ fields = st.binary(max_size=3) | st.sampled_from(
 
 
 @given(st.lists(fields, max_size=6).map(b"".join), st.booleans())
-def test_whatever_arrives_is_read_as_protobuf_reads_it(raw: bytes, framed: bool) -> None:
+def test_whatever_arrives_is_read_as_protobuf_reads_it(raw, framed):
     raw = bytes((0x12, len(raw))) + raw if framed else raw
     try:
         wanted = update_pb2.UploadPart.FromString(raw)
@@ -63,7 +59,7 @@ def test_whatever_arrives_is_read_as_protobuf_reads_it(raw: bytes, framed: bool)
         assert found == wanted
 
 
-def test_fields_in_another_order_are_left_to_protobuf() -> None:
+def test_fields_in_another_order_are_left_to_protobuf():
     inner = b"\x12\x02hi\x08\x05"
     raw = bytes((0x12, len(inner))) + inner
     assert part_reader(UPDATE)(raw) == ByteChunk(offset=5, data=b"hi")
