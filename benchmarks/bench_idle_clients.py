@@ -29,7 +29,7 @@ from small_federation import federation, signed_header, training_vector
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from made_federation import Workspace
+from world.federation import Workspace
 
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.identity import Identity
@@ -37,8 +37,7 @@ from fedrec.identity.public import read_issuer
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.wire.admin_link import AdminLink
-from fedrec.wire.chunk_parts import chunk_to_part
-from fedrec.wire.chunks import chunks
+from fedrec.wire.chunks import chunk_to_part, chunks
 from fedrec.wire.convert import TASK, UPLOAD_HEADER
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import FederationInfo, Train

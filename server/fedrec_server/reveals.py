@@ -14,7 +14,7 @@ from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sealed_name, sum_name
-from fedrec_server.uploads.incoming import Incoming, StreamTurns
+from fedrec_server.uploads.updates import Incoming, StreamTurns
 
 
 async def take_report(run: LiveRun, admission: Admission, report: Report) -> None:
@@ -74,7 +74,7 @@ class Reveals:
             data = await run.work.in_thread(read, sum_name(round_.number), round_.total)
             protection = run.protection_of(round_.kind)
             context = run.federation.keys.server_context
-            fresh = await run.work.beside(protection.refreshed, context, data)
+            fresh = await run.work.beside(lambda: protection.accumulator(context).refreshed(data))
             # One for all calls: the authority looks at one sum of a round only.
             if self._handed_out is None or self._handed_out[0] != key:
                 self._handed_out = (key, fresh)

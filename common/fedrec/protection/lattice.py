@@ -18,12 +18,12 @@ give it either, at more than twice its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import BinaryIO, ClassVar
 
 import numpy as np
 
-from fedrec.errors import KeysError, MalformedUpdate, RevealRefused
+from fedrec.errors import KeysError, MalformedUpdate, RevealRefused, SettingsError
 from fedrec.identity.secret import SecretKey, exported
 from fedrec.protection.ciphertext_blocks import (
     BlockCipher,
@@ -65,28 +65,20 @@ class ModularAccumulator(EnvelopedSum):
         self._layout = ResidueLayout.of_plan(plan)
         self._total: Residues = np.zeros((plan.n_blocks, *self._layout.shape), dtype=np.uint64)
 
-    def _take(self, file: BinaryIO) -> None:
-        blocks = unpack_blocks(self._layout, memoryview(file.read()))
+    def add_from(self, file: BinaryIO) -> None:
+        """Add a file's message after checking all of it; see `Accumulator.add`."""
+        self._check(file)
+        blocks = self._layout.unpack_all(memoryview(file.read()))
         if not all(block[1].any() for block in blocks):
             raise MalformedUpdate(
                 "A ciphertext is transparent: its second polynomial is zero, so it hides nothing."
             )
         for total, block in zip(self._total, blocks, strict=True):
             self._layout.add_to(total, block)
+        self._count += 1
 
     def _parts(self) -> Iterable[bytes]:
-        return (pack_blocks(self._layout, self._total),)
-
-
-def pack_blocks(layout: ResidueLayout, blocks: Residues) -> bytes:
-    """Return blocks of shape (n_blocks, 2, n_primes, N) as their frames, end to end."""
-    return b"".join(layout.pack(block) for block in blocks)
-
-
-def unpack_blocks(layout: ResidueLayout, body: memoryview) -> list[Residues]:
-    """Return every block of a body whose length was checked."""
-    step = layout.frame_bytes
-    return [layout.unpack(body[start : start + step]) for start in range(0, len(body), step)]
+        return map(self._layout.pack, self._total)
 
 
 MAX_RESIDUE = 0.25
@@ -138,7 +130,7 @@ class BlockMember(Member):
             raise encrypts_only()
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._plan.max_summands)
-        blocks = unpack_blocks(self._layout, body)
+        blocks = self._layout.unpack_all(body)
         rows = self._whole([cipher.decrypt(block) for block in blocks])
         counter = cipher.n_slots - self._plan.n_tags - 1
         if names is not None:
@@ -200,11 +192,6 @@ class BlockProtection(Protection):
     needs_reveal: ClassVar[bool] = True
     has_encryptor: ClassVar[bool] = True
 
-    @classmethod
-    def modules(cls, preset: str) -> tuple[str, ...]:
-        """Return what key holders import; see `Protection.modules`."""
-        return ("tenseal",)
-
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return a context of 56 bytes without a key, and the secret with the public key."""
         context = Envelope.new_context(self.chosen)
@@ -212,10 +199,7 @@ class BlockProtection(Protection):
 
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty; it needs neither key nor TenSEAL."""
-        return ModularAccumulator(self.chosen, self._envelope(context))
-
-    def _plan_over(self, spec: VectorSpec) -> ProtectionPlan:
-        return resized(self.chosen, self.spec, spec)
+        return ModularAccumulator(self.chosen, self.envelope(context))
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
         """Return the context with the public key; see `Protection.encryption_key`."""
@@ -231,7 +215,7 @@ class BlockProtection(Protection):
         return self._half(context, key, tag_key, opens=False)
 
     def _half(self, context: bytes, content: bytes, tag_key: bytes, *, opens: bool) -> Member:
-        envelope = self._envelope(context)
+        envelope = self.envelope(context)
         if content[: len(context)] != context:
             raise KeysError(
                 f"The {'secret' if opens else 'encryption'} key is not the one that the context "
@@ -250,12 +234,15 @@ class BFV(BlockProtection):
     """Exact sums at 13.5 bytes a value."""
 
     name: ClassVar[str] = "bfv"
-    summary: ClassVar[str] = "exact integers"
     can_tag: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(BFV_PRESETS)
 
     @classmethod
-    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+    def _plan(
+        cls, spec: VectorSpec, preset: str, largest: Protection | None = None
+    ) -> ProtectionPlan:
+        if largest is not None:
+            return resized(largest.chosen, largest.spec, spec)
         return plan_bfv(spec, preset)
 
 
@@ -263,13 +250,25 @@ class CKKS(BlockProtection):
     """The papers' scheme: exact at 30 (lean) or 70 (paper) bytes a value."""
 
     name: ClassVar[str] = "ckks"
-    summary: ClassVar[str] = "the papers' scheme"
     presets: ClassVar[tuple[str, ...]] = tuple(CKKS_PRESETS)
-    retired: ClassVar[Mapping[str, str]] = {
-        "approximate": "is gone: its sums kept noise from which the secret key can be computed, "
-        "and no rounding that it did takes that away"
-    }
 
     @classmethod
-    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+    def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
+        """Choose parameters for a vector; see `Protection.plan`."""
+        if preset == "approximate":
+            raise SettingsError(
+                "ckks/approximate is gone: its sums kept noise from which the secret key can be "
+                "computed, and no rounding that it did takes that away.",
+                remedy=f"Use {' or '.join(f'ckks/{name}' for name in cls.presets)}, whose sums are "
+                "exact, or bfv, which is exact at fewer bytes; then provision anew: what was made "
+                "under that set is not carried over.",
+            )
+        return super().plan(spec, preset=preset)
+
+    @classmethod
+    def _plan(
+        cls, spec: VectorSpec, preset: str, largest: Protection | None = None
+    ) -> ProtectionPlan:
+        if largest is not None:
+            return resized(largest.chosen, largest.spec, spec)
         return plan_ckks(spec, preset)

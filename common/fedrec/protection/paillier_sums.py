@@ -49,7 +49,9 @@ class PaillierAccumulator(EnvelopedSum):
         self._entries: dict[int, mpz] = {}
         self._tail: list[mpz] = []
 
-    def _take(self, file: BinaryIO) -> None:
+    def add_from(self, file: BinaryIO) -> None:
+        """Add a file's message after checking all of it; see `Accumulator.add`."""
+        self._check(file)
         index, found = _read(self._layout, self._key, memoryview(file.read()), 1)
         # Everything was checked: from here on nothing fails.
         for place, ciphertext in zip(index, found, strict=False):
@@ -61,10 +63,19 @@ class PaillierAccumulator(EnvelopedSum):
             pairs = zip(self._tail, tail, strict=True)
             tail = [product * ciphertext % self._limit for product, ciphertext in pairs]
         self._tail = tail
+        self._count += 1
 
     def _parts(self) -> Iterable[bytes]:
         index = sorted(self._entries)
         return (_body(self._key, index, [self._entries[place] for place in index] + self._tail),)
+
+    def refreshed(self, total: bytes) -> bytes:
+        """Return the same sum with fresh randomness; see `Accumulator.refreshed`."""
+        count, body = self._envelope.open_sum(total)
+        index, found = _read(self._layout, self._key, body, count)
+        pairs = zip(found, self._key.residues(), strict=False)
+        blocks = [ciphertext * residue % self._limit for ciphertext, residue in pairs]
+        return self._envelope.close_sum(_body(self._key, index, blocks), count)
 
 
 class PaillierMember(Member):
@@ -153,18 +164,6 @@ class PaillierMember(Member):
         if self._key is None:
             raise KeysError("This member was closed.", remedy="Make another from its secret.")
         return self._key
-
-
-def refreshed(
-    envelope: Envelope, key: PaillierPublicKey, layout: EntryLayout | None, total: bytes
-) -> bytes:
-    """Return the same sum with fresh randomness; see `Protection.refreshed`."""
-    count, body = envelope.open_sum(total)
-    index, found = _read(layout, key, body, count)
-    limit = key.n_squared
-    pairs = zip(found, key.residues(), strict=False)
-    blocks = [ciphertext * residue % limit for ciphertext, residue in pairs]
-    return envelope.close_sum(_body(key, index, blocks), count)
 
 
 def _read(

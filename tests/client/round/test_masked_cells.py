@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from client.support.masked_federation import MaskedWorld
 
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.protection.masks import KeyList
-from fedrec.protection.masks.messages import key_list_from_bytes, key_list_to_bytes, pack, unpack
-from fedrec.wire.messages import RoundKind
+from fedrec.protection.masks.messages import (
+    KEY_LIST,
+    key_list_from_bytes,
+    pack,
+    unpack,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +38,7 @@ class Lied(MaskedWorld):
             everybody = sorted(member.client_id for member in self.epoch.roster.members)
             if step == "shares":
                 keys = key_list_from_bytes(raw).keys
-                return key_list_to_bytes(KeyList(tuple(k for k in keys if k.client_id != out)))
+                return KEY_LIST.to_bytes(KeyList(tuple(k for k in keys if k.client_id != out)))
             left = unpack(raw, len(everybody)) - {everybody.index(out)}
             return pack(left, len(everybody))
 
@@ -48,7 +51,7 @@ class Lied(MaskedWorld):
 
 
 @pytest.mark.parametrize("kind", ["count", "train", "evaluate"])
-def test_difference_of_one_client(tmp_path: Path, kind: RoundKind) -> None:
+def test_difference_of_one_client(tmp_path, kind):
     """The sum of all four was opened; that of three would be the fourth's update."""
     world = Lied(tmp_path)
     world.lie("shares")
@@ -60,7 +63,7 @@ def test_difference_of_one_client(tmp_path: Path, kind: RoundKind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["count", "train", "evaluate"])
-def test_survivors_with_half_a_cell(tmp_path: Path, kind: RoundKind) -> None:
+def test_survivors_with_half_a_cell(tmp_path, kind):
     """It gave its vector away, masked; what would take the masks off it keeps."""
     world = Lied(tmp_path)
     world.lie("signature")
@@ -71,7 +74,7 @@ def test_survivors_with_half_a_cell(tmp_path: Path, kind: RoundKind) -> None:
     assert list(world.played[LIE].sent) == ["keys", "shares", "vector"]
 
 
-def test_without_a_lie_all_is_well(tmp_path: Path) -> None:
+def test_without_a_lie_all_is_well(tmp_path):
     world = Lied(tmp_path)
     for number, kind in enumerate(("count", "train", "evaluate"), 1):
         world.then(number, kind)

@@ -1,7 +1,5 @@
 """What holds for every reference, and what each of them computes."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import ClassVar
@@ -9,7 +7,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from plan_check import check_plan
 from reference.plain_references import (
     plain_als_side,
     plain_cosine,
@@ -17,6 +14,7 @@ from reference.plain_references import (
     plain_lightgcn_loss,
     plain_rp3beta,
 )
+from world.plans import check_plan
 
 from fedrec.data import UserSplit
 from fedrec.errors import SettingsError

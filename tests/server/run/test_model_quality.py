@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from server.support.driving import current, gather, running, upload
 from server.support.federations import Bench, identity
 
-from fedrec.evaluation.metrics import METRIC_NAMES, Protocol
+from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.ids import RoundId
 from fedrec.plan.schema import EvaluationSettings
 from fedrec.wire.admin_link import RunStatus
@@ -60,12 +59,12 @@ def published(number: int, values: list[int]) -> RoundPublished:
     )  # fmt: skip
 
 
-def test_each_figure_is_that_of_the_last_round_that_measured_it() -> None:
+def test_each_figure_is_that_of_the_last_round_that_measured_it():
     found = LatestQuality()
     assert found.quality.round == 0
-    found.note([published(1, sums())])
+    found.on_commit(None, [published(1, sums())])
     assert found.quality.round == 0, "a count measures nothing"
-    found.note([published(2, TRAINED), published(3, EVALUATED)])
+    found.on_commit(None, [published(2, TRAINED), published(3, EVALUATED)])
     quality = found.quality
     assert quality.round == 3
     assert quality.loss == pytest.approx(0.25)
@@ -75,24 +74,24 @@ def test_each_figure_is_that_of_the_last_round_that_measured_it() -> None:
     assert quality.untrained is not None and quality.untrained.hr == 0.6
 
 
-def test_the_round_is_the_one_that_ranked_even_where_nothing_changed() -> None:
+def test_the_round_is_the_one_that_ranked_even_where_nothing_changed():
     found = LatestQuality()
-    found.note([published(2, TRAINED)])
+    found.on_commit(None, [published(2, TRAINED)])
     first = found.quality
-    found.note([published(3, TRAINED)])
+    found.on_commit(None, [published(3, TRAINED)])
     assert (first.round, found.quality) == (2, replace(first, round=RoundId(3)))
 
 
-def test_a_loss_alone_dates_no_rates() -> None:
+def test_a_loss_alone_dates_no_rates():
     found = LatestQuality()
-    found.note([published(2, LOSS_ONLY)])
+    found.on_commit(None, [published(2, LOSS_ONLY)])
     assert found.quality.round == 2, "nothing was ranked yet"
-    found.note([published(3, TRAINED), published(4, LOSS_ONLY)])
+    found.on_commit(None, [published(3, TRAINED), published(4, LOSS_ONLY)])
     assert found.quality.round == 3
 
 
 @pytest.mark.parametrize("between", [0, 499, 2000])
-def test_after_a_restart_the_journal_says_the_same(between: int) -> None:
+def test_after_a_restart_the_journal_says_the_same(between):
     def entry(number: int, text: str) -> Entry:
         return Entry(
             unix_seconds=0.0, kind="round published", round=RoundId(number), fields_json=text
@@ -105,7 +104,7 @@ def test_after_a_restart_the_journal_says_the_same(between: int) -> None:
     ]
     read, noted = LatestQuality(), LatestQuality()
     read.read(Journal(entries))  # type: ignore[arg-type]
-    noted.note([published(2, TRAINED), published(3, EVALUATED)])
+    noted.on_commit(None, [published(2, TRAINED), published(3, EVALUATED)])
     assert read.quality == noted.quality
 
 
@@ -114,8 +113,8 @@ def test_after_a_restart_the_journal_says_the_same(between: int) -> None:
     [("full", "", ""), ("sampled", None, "The untrained model gets HR@10 0.60, not 0.10")],
 )
 def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
-    tmp_path: Path, protocol: Protocol, before: str | None, after: str
-) -> None:
+    tmp_path, protocol, before, after
+):
     bench = Bench.of(3)
     evaluation = EvaluationSettings(protocol=protocol)
     plan = bench.federation.plan.model_copy(update={"evaluation": evaluation})
@@ -125,7 +124,9 @@ def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
         async with running(bench, tmp_path) as engine:
             service = AdminService(engine)
             first = RunStatus.of(await service.GetStatus(None, None))
-            engine.quality.note([published(2, TRAINED), published(3, EVALUATED)])
+            engine.quality.on_commit(
+                engine.run.state, (published(2, TRAINED), published(3, EVALUATED))
+            )
             return [first, RunStatus.of(await service.GetStatus(None, None))]
 
     first, last = asyncio.run(scenario())
@@ -135,7 +136,7 @@ def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
     assert bool(last.caution) == bool(after)
 
 
-def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path: Path) -> None:
+def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path):
     bench = Bench.of(3)
     labels = [identity(number).public.label for number in range(3)]
 
