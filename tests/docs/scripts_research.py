@@ -93,14 +93,16 @@ COMPARE = Script(
     # The first evaluation is whole; of the others one seed, or no references.
     instead={
         "run.toml --protocols": "run.toml --seeds 1 --protocols",
-        "run.toml --skip": "run.toml --seeds 1 --skip",
+        "run.toml --skip": "run.toml --seeds 1 --budget 1 --skip",
+        "run.toml --budget 8": "run.toml --seeds 1 --budget 1",
         "run.toml --diagnostics": "run.toml --seeds 1 --no-references --diagnostics",
         "run.toml --seeds 5": "run.toml --seeds 5 --no-references",
         "--seeds 1,7,42": "--seeds 1,7,42 --no-references",
         "class Random": "import numpy as np\n\nfrom fedrec_lab.comparison.references.reference "
-        "import Fitted, ScoredReference\n\n\nclass Random",
-        "table[rows])": "table[rows])\n\n\n(fitted,) = Random().fit([()] * 3, 5, seed=1)\n"
-        "assert fitted.scores(slice(2)).shape == (2, 5)\n",
+        "import ScoredReference\nfrom fedrec_lab.comparison.references.search import Axis"
+        "\n\n\nclass Random",
+        "return fit": "return fit\n\n\nscores = Random().prepare([()] * 3, 5)((1.0,), 1)\n"
+        "assert scores(slice(2)).shape == (2, 5)\n",
     },
     before={
         "fedrec init": few_people,

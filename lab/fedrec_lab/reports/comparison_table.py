@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -63,6 +64,12 @@ class PairedBootstrap:
     ratio: Interval
     users: int
     confidence: float
+
+    def to_record(self) -> dict[str, object]:
+        """Return it for JSON, which has no infinity: null where the reference has no NDCG."""
+        shares = asdict(self.ratio).items()
+        finite = {name: value if math.isfinite(value) else None for name, value in shares}
+        return asdict(self) | {"ratio": finite}
 
 
 def paired_bootstrap(
@@ -318,13 +325,13 @@ class ComparisonTable:
             for protocol in self.protocols
             if self.cautions.get(protocol)
         ]
-        compared = [
-            f"difference: NDCG@{self.at} of {self.rows[0].label} minus the row's, with the 95 % "
-            "interval of a paired bootstrap over users; = where it holds 0, so that this split "
-            "shows no difference."
-        ]
-        rows = [f"{row.label}: {row.note}" for row in self.rows if row.note]
-        return [*cautions, *(compared if self._compared else []), *rows]
+        if self._compared:
+            cautions.append(
+                f"difference: NDCG@{self.at} of {self.rows[0].label} minus the row's, with the "
+                "95 % interval of a paired bootstrap over users. An = marks intervals that hold "
+                "0: this split shows no difference."
+            )
+        return [*cautions, *(f"{row.label}: {row.note}" for row in self.rows if row.note)]
 
     def to_text(self) -> str:
         """Return aligned text, a line a row."""
@@ -414,7 +421,7 @@ def _record(row: ComparisonRow, protocol: Protocol) -> dict[str, object]:
         for metric, _ in METRICS
     }
     known = row.differences.get(protocol)
-    summary["difference"] = None if known is None else asdict(known)
+    summary["difference"] = None if known is None else known.to_record()
     return summary | {"samples": [asdict(sample) for sample in row.samples[protocol]]}
 
 

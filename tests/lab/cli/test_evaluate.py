@@ -63,13 +63,24 @@ def test_item_tables_by_their_spectra(fedrec, settings_file, tmp_path):
 
 def test_one_table_with_references_and_its_files(fedrec, settings_file, tmp_path):
     out = tmp_path / "results"
-    asked = ["--seeds", 2, "--skip", "centralised-ncf", "--skip", "centralised-mf", "--out", out]
+    asked = ["--seeds", 2, "--budget", 2, "--skip", "centralised-ncf", "--skip", "centralised-mf"]
+    asked += ["--out", out]
     outcome = fedrec("evaluate", settings_file, *asked, *SETTINGS)
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[-1] == str(out)
-    for name in ("fedmf", "popularity", "local training", "formula", "iALS", "EASE"):
+    for name in (
+        "fedmf",
+        "popularity",
+        "local training",
+        "formula",
+        "iALS",
+        "EASE",
+        "EDLAE",
+        "ceiling",
+    ):
         assert name in outcome.out
-    assert "1/7  fedmf, full+sampled, seed 1" in outcome.err
+    assert "full difference" in outcome.out
+    assert "1/11  fedmf, full+sampled, seed 1" in outcome.err
     for ending in ("md", "csv", "json", "parquet"):
         assert (out / f"results.{ending}").is_file()
     with (out / "results.csv").open() as file:
@@ -101,7 +112,7 @@ def test_without_references_only_what_the_federation_measures(fedrec, settings_f
     "wrong",
     [
         ("--protocols", "complete"), ("--protocols", ""), ("--seeds", "0"), ("--seeds", "1,1"),
-        ("--seeds", "many"), ("--skip", "popularity"), ("--resume", "nowhere"),
+        ("--seeds", "many"), ("--budget", "0"), ("--skip", "popularity"), ("--resume", "nowhere"),
     ],
 )  # fmt: skip
 def test_a_wrong_option_stops_before_anything_begins(fedrec, settings_file, tmp_path, wrong):

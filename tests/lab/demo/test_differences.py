@@ -10,8 +10,8 @@ import pytest
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
+from fedrec_lab.comparison.measurement import Measurement
 from fedrec_lab.demo.further_runs import UnencryptedRun, differing_rounds, differing_tensors
-from fedrec_lab.reports.comparison_table import paired_bootstrap
 from fedrec_lab.reports.federation_record import RunView
 from fedrec_lab.reports.round_report import RoundReport
 
@@ -80,6 +80,24 @@ def test_tensors_are_named_with_what_differs():
     assert differing_tensors("it", model(), short) == ["it, item_bias: its shape is another"]
 
 
+def measured(label: str, rank: float) -> Measurement:
+    return Measurement(
+        method=label, label=label, protocol="full", seed=1, rates=RATES, ranks=(rank, rank),
+        chosen="lambda 100",
+    )  # fmt: skip
+
+
+def test_differences_come_with_intervals(comparison: UnencryptedRun) -> None:
+    """Ranks of 0 and 9 are worth 1 and 1 / log2(11); equal ones show no difference."""
+    assert comparison.differences(comparison.measured[1:]) == [
+        "own: NDCG@10 minus that of popularity: +0.7109 [+0.7109, +0.7109], 95% interval over "
+        "2 users.",
+        "own: NDCG@10 minus that of ease: = +0.0000 [+0.0000, +0.0000], 95% interval over "
+        "2 users: no difference is shown.",
+    ]
+    assert [(row.label, row.note) for row in comparison.rows] == [("ease", "lambda 100")]
+
+
 @pytest.fixture
 def comparison():
     return UnencryptedRun(
@@ -87,7 +105,7 @@ def comparison():
         rounds=tuple(ROUNDS),
         best=model(),
         latest=model(),
-        bootstrap=paired_bootstrap(np.array([0.5, 0.25]), np.array([0.25, 0.25])),
+        measured=(measured("own", 0.0), measured("popularity", 9.0), measured("ease", 0.0)),
     )
 
 

@@ -19,6 +19,17 @@ def test_the_estimate_is_the_plain_difference():
     assert found.ratio.estimate == pytest.approx((1 + second) / (2 * second + 1), abs=1e-5)
 
 
+def test_of_several_seeds_a_user_has_the_mean():
+    model = np.array([[0.0, 1.0, -1.0], [50.0, 1.0, -1.0]])
+    other = np.array([1.0, 1.0, -1.0])
+    found = paired_bootstrap(model, other)
+    assert found.users == 2
+    assert found.difference.estimate == pytest.approx((0.5 - 1 / math.log2(3)) / 2, abs=1e-6)
+    assert found.difference.text().startswith("= -0.0655 [")
+    with pytest.raises(DataError, match="same users"):
+        paired_bootstrap(model, other[:2])
+
+
 def test_equal_ranks_leave_no_doubt():
     ranks = np.arange(40.0)
     found = paired_bootstrap(ranks, ranks)

@@ -3,12 +3,19 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from fedrec.evaluation.metrics import Rates
-from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
+from fedrec_lab.reports.comparison_table import (
+    ComparisonRow,
+    ComparisonTable,
+    Sample,
+    paired_bootstrap,
+)
 
 
 def sample(seed, hr, ndcg, chosen=""):
@@ -91,6 +98,29 @@ def test_files_hold_every_sample(table):
     }  # fmt: skip
     assert [each["chosen"] for each in own["full"]["samples"]] == ["round 9", "round 12"]
     assert record["rows"][1]["results"] == {}
+
+
+def test_a_difference_stands_beside_its_column(table):
+    known = paired_bootstrap(np.zeros(4), np.full(4, 99.0))
+    other = ComparisonRow(
+        method="ease",
+        label="EASE",
+        samples={"full": (sample(1, 0.2, 0.03),)},
+        differences={"full": known},
+    )
+    found = replace(table, rows=(table.rows[0], other))
+    assert found.headings[1:4] == ["full HR@10", "full NDCG@10", "full difference"]
+    assert found.cells(found.rows[0])[3] == "-"
+    assert found.cells(other)[3] == "+1.0000 [+1.0000, +1.0000]"
+    assert "NDCG@10 of fedmf | own minus the row's" in found.notes[0]
+    results = json.loads(found.to_json())["rows"]
+    assert results[0]["results"]["full"]["difference"] is None
+    assert results[1]["results"]["full"]["difference"] == {
+        "difference": {"estimate": 1.0, "low": 1.0, "high": 1.0},
+        "ratio": {"estimate": None, "low": None, "high": None},
+        "users": 4,
+        "confidence": 0.95,
+    }
 
 
 def test_no_label_is_a_formula_to_a_spreadsheet():
