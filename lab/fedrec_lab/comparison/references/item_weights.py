@@ -113,7 +113,7 @@ _NEIGHBOURS = Axis(
     name="neighbours",
     values=(10.0, 20.0, 50.0, 100.0, 200.0, 500.0),
     start=100.0,
-    widest=(2.0, 5000.0),
+    widest=(4.0, 5000.0),
     counts_rows=True,
 )
 _WEIGHTINGS = ("cosine", "BM25", "TF-IDF")
