@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 from debian import install
-from e2e.commands import commands, poll
+from e2e.commands import commands
+from world.clock import poll
 
 from fedrec.data import generate
 

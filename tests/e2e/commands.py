@@ -6,16 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from world.clock import DEADLINE_SECONDS, poll
+
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 120.0
-"""How long a test waits for what must happen."""
 
 WITHOUT = """
 import sys
@@ -28,15 +27,6 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 """Makes packages look as if they were not installed."""
-
-
-def poll(look: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS) -> T:
-    """Look again and again until there is something."""
-    deadline = time.monotonic() + seconds
-    while not (seen := look()):
-        assert time.monotonic() < deadline, f"it never happened: {what}"
-        time.sleep(0.02)
-    return seen
 
 
 class Command:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.commands import Command, poll
+from e2e.commands import Command
 from integration.support.bench import N_ITEMS, Accepted, compute
+from world.clock import poll
 
 from fedrec.data import generate
 from fedrec.data.reading import DataSettings

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.commands import DEADLINE_SECONDS, WITHOUT, Command, commands
+from e2e.commands import WITHOUT, Command, commands
+from world.clock import DEADLINE_SECONDS
 from world.federation import DemoData, Workspace, prepare
 
 from fedrec.data import generate

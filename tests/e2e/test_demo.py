@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.commands import Command, commands, descendants, is_running, poll
+from e2e.commands import Command, commands, descendants, is_running
+from world.clock import poll
 
 from fedrec import Recommender
 from fedrec.protection import PROTECTIONS

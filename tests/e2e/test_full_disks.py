@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from e2e.commands import Command, commands, poll
+from e2e.commands import Command, commands
 from e2e.kits import Kits, events_of, fedrec, wait_for_event
 from e2e.small_disk import SmallDisk
 from e2e.test_bad_days import counted, finished
+from world.clock import poll
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

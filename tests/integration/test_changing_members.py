@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from integration.support.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
 from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
-from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
+from integration.support.links import Gate, Passing
 from integration.support.parties import Client, Federation, operators_link
+from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
 
 from fedrec.errors import NotInRoster, ProtocolError

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
-from integration.support.links import DEADLINE_SECONDS, Gate, poll
+from integration.support.links import Gate
 from integration.support.parties import Federation, operators_link
+from world.clock import DEADLINE_SECONDS, poll
 
 from fedrec.errors import FolderIsOld, SecondCopy, StateWentBack
 from fedrec.follower.database import STATE_FILE

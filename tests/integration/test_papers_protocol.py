@@ -6,8 +6,9 @@ import pytest
 from integration.support.bench import federal, merged, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.hostile import Misreporting
-from integration.support.links import DEADLINE_SECONDS, Gate, Passing, Wrap, poll
+from integration.support.links import Gate, Passing, Wrap
 from integration.support.parties import Federation
+from world.clock import DEADLINE_SECONDS, poll
 
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId

@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import Bench, data, invite, never_met, plan_of
-from integration.support.links import Gate, poll
+from integration.support.links import Gate
 from integration.support.parties import Federation
 from integration.test_changing_members import Authorities
 from integration.test_spoilers import cells, together
 from numpy.typing import NDArray
+from world.clock import poll
 from world.federation import keep, rotate
 
 from fedrec.data import Interactions

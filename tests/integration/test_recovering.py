@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from integration.support.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
-from integration.support.links import Gate, poll
+from integration.support.links import Gate
 from integration.support.parties import Client, Federation, operators_link
+from world.clock import poll
 from world.federation import rotate
 
 from fedrec.errors import (

@@ -1,4 +1,4 @@
-"""Members whose software was changed, over sockets: their cell is left out, the others go on.
+"""Clients that spoil a sum, and sums that are handed out.
 
 Six clients are two cells. All six are in the first two rounds: each upload waits for the others.
 """
@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
 
+import numpy as np
 import pytest
 import structlog
 from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
-from integration.support.bench import Bench, plan_of
+from integration.support.bench import N_ITEMS, Bench, plan_of
 from integration.support.checks import check_against_one_process
-from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
+from integration.support.links import Passing, Wrap
 from integration.support.parties import Federation, operators_link
 from integration.test_recovering import recovered, state_of
+from world.clock import DEADLINE_SECONDS, poll
 from world.federation import rotate
 
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.identity.public import read_authority_key
 from fedrec.ids import RoundId
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.training.learner import Contribution
 from fedrec.wire.link import Link
 from fedrec.wire.messages import RoundKind, UploadHeader
@@ -284,3 +292,57 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, alg
         # Divided by what four counted, the sum of three would be wrong: the three count again.
         assert kinds[:2] == ["count", "count"]
         assert sets == [everybody, *[others] * (len(sets) - 1)]
+
+
+Sent = dict[RoundId, list[bytes]]
+
+
+class Overheard(Passing):
+    """Keeps what a client sends."""
+
+    def __init__(self, link: Link, sent: Sent, lock: threading.Lock) -> None:
+        super().__init__(link)
+        self._sent, self._lock = sent, lock
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        with self._lock:
+            self._sent[header.round].append(payload)
+        return super().submit_update(header, payload)
+
+
+def test_a_published_ciphertext_sum_is_not_the_plain_product(found):
+    """Else whoever has some of the updates could try which ones are in it."""
+    federation = found(plan_of("paillier/packed-2048", total=1))
+    sent: Sent = defaultdict(list)
+    lock = threading.Lock()
+    for client in federation.start_all(wrap=lambda link: Overheard(link, sent, lock)):
+        assert client.result().reason == "all rounds are published"
+    bench = federation.bench
+    epoch = KeyEpoch.load(bench.workspace.epoch)
+    identity = Identity.load(bench.state(0))
+    settings = bench.client_settings(0, federation.address)
+    _, secrets = open_epoch(
+        roster_json=epoch.roster.to_json(),
+        server_context=epoch.server_context,
+        wrapped=epoch.secrets_for(identity.client_id),
+        identity=identity,
+        pinned_authority_key=read_authority_key(Path(settings.client.authority_key)),
+    )
+    planned = protection_of(bench.plan, N_ITEMS)
+    whole = planned.member(epoch.server_context, secrets.protection_secret)
+    metrics = federation.metrics()
+    rounds = federation.published()
+    assert len(rounds) == 3
+    for published in rounds:
+        layout = Layout.of(bench.plan, ROW_STEP)
+        if published.kind == "count":
+            layout = Layout.counting(bench.plan, N_ITEMS)
+        over = planned.over(layout.vector_spec)
+        product = over.accumulator(epoch.server_context)
+        for payload in sent[published.round]:
+            product.add(payload)
+        plain = product.finish()
+        assert published.blob != plain and len(published.blob) == len(plain)
+        revealed = whole.over(over).reveal(published.blob, 3)
+        assert np.array_equal(revealed, whole.over(over).reveal(plain, 3))
+        assert np.array_equal(revealed[layout.metrics_slice], metrics[published.round])

@@ -6,9 +6,9 @@ import pytest
 from integration.conftest import Found
 from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
-from integration.support.links import poll
 from integration.support.masked import Gate, let_it_drop_out, until_others_are_done
 from integration.support.parties import Federation
+from world.clock import poll
 
 from fedrec.protection import PROTECTIONS
 

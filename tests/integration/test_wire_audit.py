@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, plan_of
-from integration.support.links import DEADLINE_SECONDS, Passing
+from integration.support.links import Passing
 from integration.support.parties import Federation, operators_link
+from world.clock import DEADLINE_SECONDS
 from world.federation import rotate
 
 import fedrec.wire.grpc_link as grpc_link

@@ -9,8 +9,9 @@ import threading
 import pytest
 from integration.support.bench import Bench, merged, plan_of
 from integration.support.children import ClientProcess, CoordinatorProcess
-from integration.support.links import DEADLINE_SECONDS, Gate, poll
+from integration.support.links import Gate
 from integration.support.parties import Client
+from world.clock import DEADLINE_SECONDS, poll
 
 from fedrec.follower.events import ClientEvent
 from fedrec_client.state.private_store import PrivateStore

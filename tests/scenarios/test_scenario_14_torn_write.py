@@ -1,8 +1,8 @@
 """Scenario 14, TORN-WRITE: what the end of the log lost is noticed, or was never acknowledged.
 
 A folder as `kill -9` leaves it, its write-ahead log cut or garbled at offsets over its last 8 kB.
-Flipped bits all over the log are in `tests/server/store/test_highwater.py`, damaged updates in
-`tests/server/uploads/test_storage_trouble.py`.
+Flipped bits all over the log are in `tests/server/store/test_sqlite.py`, damaged updates in
+`tests/server/uploads/test_uploads.py`.
 """
 
 from __future__ import annotations

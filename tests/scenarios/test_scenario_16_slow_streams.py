@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 import grpc
 import pytest
-from integration.support.links import poll
 from server.support.federations import Bench, credentials
 from server.support.serving import Serving, serving
+from world.clock import poll
 
 from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
 from fedrec.wire.convert import UPLOAD_HEADER

@@ -3,7 +3,7 @@
 A coordinator killed at every point of two rounds has charged whatever it released; a run ends
 before its budget is exceeded, restarts included; what is charged is what an independent
 accountant finds; nothing is claimed for sampling. Rounds under masks are in
-`tests/server/stepped_rounds/test_mask_ledger.py` and `tests/client/round/test_masked_spending.py`,
+`tests/server/stepped_rounds/test_mask_ledger.py` and `tests/client/round/test_masked.py`,
 the audit and the noise on untouched rows in `tests/lab/audit/test_dp.py` and
 `tests/lab/simulation/test_simulated_privacy.py`.
 """

@@ -20,8 +20,8 @@ from integration.support.children import (
     KillClient,
     close_all,
 )
-from integration.support.links import poll
 from integration.support.parties import operators_link, published_rounds
+from world.clock import poll
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from authority.opening.spoiling import state_of
-from client.round.test_bounds import PLAN, Vector, packed_without_checks
+from client.round.test_what_is_sent import PLAN, Vector, packed_without_checks
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
 from client.support.fake_parties import N_ITEMS

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client.round.test_bounds import Vector, packed_without_checks
+from client.round.test_what_is_sent import Vector, packed_without_checks
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound, World
 

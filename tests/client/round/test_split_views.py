@@ -1,24 +1,48 @@
-"""A coordinator that tells clients of one round different things is named by those that see it."""
+"""What a client refuses: split views, broken cells and an authority among the members.
+
+The coordinator lies here. Its own selection is tested in
+`tests/server/rounds/test_cell_histories.py`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import tenseal
+from client.support.authority_federation import AuthorityWorld, refused
+from client.support.fake_federation import FakeRound, World
+from client.support.following import follow, version
+from client.support.key_watch import KeyWatch, put_watch
 from client.support.masked_federation import MaskedWorld
 
-from fedrec.errors import BadSignature, ProtocolError, SplitView
-from fedrec.follower.round_journal import AUDIT_FILE
+from fedrec.errors import (
+    BadSignature,
+    KeysError,
+    PartialCell,
+    ProtocolError,
+    RefusedError,
+    SplitView,
+)
+from fedrec.follower.enrolment import enrol
+from fedrec.follower.membership import Membership
+from fedrec.follower.round_journal import AUDIT_FILE, JOURNAL_FILE
+from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
 from fedrec.protection.masks.messages import (
     inbox_from_bytes,
     inbox_to_bytes,
     signatures_from_bytes,
     signatures_to_bytes,
 )
-from fedrec.wire.messages import PublishedRound, StepMessage
+from fedrec.protection.protection_plan import CONTEXT_BYTES
+from fedrec.wire.messages import PublishedRound, RevealStatement, StepMessage, Wait
+from fedrec_client.state.private_store import PrivateStore
 
 LIE = 1
 
@@ -134,3 +158,251 @@ def test_nobody_is_named_where_all_is_well(tmp_path):
         world.then(number, kind)
     assert world.app().run().version == 3
     assert told(world) == []
+
+
+PROTECTIONS = ["bfv", "paillier", "ckks"]
+PLANS: dict[str, dict[str, Any]] = {
+    "paillier": {"update": {"structure": "dense"}, "algorithm": {"dim": 2}},
+}
+
+
+class Waiting(AuthorityWorld):
+    """The client under test is one of those who have to be there."""
+
+    tested_is_guest = False
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+    return put_watch(monkeypatch)
+
+
+def told_cells(log: str) -> list[tuple[str, str, int]]:
+    lines = [json.loads(line) for line in log.splitlines()]
+    return [(line["event"], line["code"], line["round"]) for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protection", PROTECTIONS)
+@pytest.mark.parametrize("kind", ["count", "train", "evaluate"])
+def test_difference_of_one_client(tmp_path, key, kind, protection):
+    """Of four who are always together, a sum of three and one of all would tell about the fourth:
+    over the same model, called given up, or in another kind of round.
+    """
+    world = AuthorityWorld(
+        tmp_path, protection=protection, n_puppets=4, **PLANS.get(protection, {})
+    )
+    first = world.honest_round(1, kind)
+    world.run_revealer(lambda: world.reveal(first))
+    assert key.opened == [world.total(first)], "whole, it is opened"
+    world.link.reveals.clear()
+    key.opened.clear()
+    second = world.open(2, kind)
+    world.contribute(second, *world.puppets[1:])
+    world.run_revealer(lambda: world.reveal(second))
+    refused(world, key)
+    assert told_cells(world.refusals()) == [("reveal_refused", "partial_cell", 2)]
+
+
+@pytest.mark.slow
+def test_survivors_with_half_a_cell(tmp_path, key):
+    """One cell whole, of the other two of three: refused whole, not cut down in silence."""
+    world = AuthorityWorld(tmp_path, n_puppets=6)
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:5])
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "partial_cell", "2 clients without the 1 others")
+    whole = world.open(2)
+    world.contribute(whole, *world.puppets[3:])
+    world.run_revealer(lambda: world.reveal(whole))
+    assert key.opened == [world.total(whole)], "the other cell alone is a sum of three"
+
+
+@pytest.mark.slow
+def test_a_guest_comes_and_goes(tmp_path, key):
+    """It said itself that what it contributed may become computable."""
+    world = AuthorityWorld(tmp_path)
+    first = world.honest_round(1)
+    second = world.honest_round(2)
+    world.put_vector(second, world.identity, world.vector(8))
+    for round_ in (first, second):
+        world.run_revealer(lambda: world.reveal(round_))  # noqa: B023 - called at once
+    assert key.opened == [world.total(first), world.total(second)]
+
+
+@pytest.mark.slow
+def test_guests_make_no_sum(tmp_path, key):
+    """Two who wait for each other and a guest are three clients, and too few all the same."""
+    world = AuthorityWorld(tmp_path)
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:2])
+    world.put_vector(round_, world.identity, world.vector(8))
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "over 2 clients that have to be in it, expected at least 3")
+
+
+@pytest.mark.slow
+def test_nobody_applies_a_round_over_half_a_cell(tmp_path):
+    """Coordinator and authority may have agreed on it; the clients tell."""
+    world = Waiting(tmp_path, n_puppets=5)
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[1:])
+    world.publish(round_)
+    with pytest.raises(PartialCell):
+        follow(world)
+    assert version(world) == 0
+    assert told_cells(world.audit()) == [("published_partial_cell", "partial_cell", 1)]
+
+
+@pytest.mark.slow
+def test_who_is_left_out_with_its_cell_rolls_back(tmp_path):
+    world = Waiting(tmp_path, n_puppets=5)
+    world.whole_round(1, "count")
+    world.app().run()
+    before = PrivateStore(world.state, read_only=True).state.private
+    round_ = world.ask_to_train(2)
+
+    def without_the_first_cell() -> Wait:
+        for member in (world.identity, *world.puppets[:2]):
+            round_.contributions.pop(member.client_id, None)
+        world.publish(round_)
+        return Wait()
+
+    world.link.script.append(without_the_first_cell)
+    assert world.app().run().version == 2
+    state = PrivateStore(world.state, read_only=True).state
+    assert (state.staged, state.private) == (None, before)
+    lines = [json.loads(line) for line in (world.state / JOURNAL_FILE).read_text().splitlines()]
+    assert [(line["round"], line["outcome"]) for line in lines][-1] == (2, "not_counted")
+    details = [event.detail for event in world.events if event.name == "published"]
+    assert "not_counted: cell_incomplete" in details
+
+
+@pytest.mark.slow
+def test_a_world_without_cells_has_no_such_rule(tmp_path):
+    """The papers' protocol: everybody is taken to be honest but curious."""
+    world = World(tmp_path, n_puppets=4)
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[1:])
+    world.publish(round_)
+    assert follow(world) == 1
+    assert world.published_round == RoundId(1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> AuthorityWorld:
+    return AuthorityWorld(tmp_path)
+
+
+def enrolled(world: World) -> Membership:
+    return enrol(
+        world.link,  # type: ignore[arg-type]
+        world.identity,
+        authority_key=world.authority.public_key,
+        catalogue_cache=world.folder / "cached.csv",
+        expected=world.plan,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protection", ["bfv", "paillier"])
+def test_what_a_member_holds_opens_nobodys_update(tmp_path, protection):
+    """All that the epoch gives it, with another member's ciphertext and its own code changed."""
+    world = AuthorityWorld(tmp_path, protection=protection)
+    _, secrets = open_epoch(
+        roster_json=world.epoch.roster.to_json(),
+        server_context=world.context,
+        wrapped=world.epoch.secrets_for(world.identity.client_id),
+        identity=world.identity,
+        pinned_authority_key=world.authority.public_key,
+    )
+    held = secrets.protection_secret
+    round_ = world.honest_round()
+    victim = round_.contributions[world.puppets[0].client_id][1]
+    one = world.protection.accumulator(world.context)
+    one.add(victim)
+    with pytest.raises(KeysError, match="none that opens sums"):
+        enrolled(world).member.reveal(one.finish(), 1)
+    with pytest.raises(KeysError):
+        world.protection.member(world.context, held)
+    if protection == "paillier":
+        assert held == world.context, "the public modulus, which the coordinator has, too"
+    else:
+        keys = tenseal.context_from(held[CONTEXT_BYTES:])
+        assert keys.has_public_key() and not keys.has_secret_key()
+    for content in (held, world.epoch.to_json()):
+        assert world.secret[len(world.context) :][-1000:] not in content
+    # The key that opens it exists, and only the authority has it.
+    opened = world.half(world.revealer).reveal(one.finish(), 1)
+    assert (opened == world.vector(0)).all()
+
+
+@pytest.mark.slow
+def test_a_member_takes_part_and_believes_the_authority(world):
+    world.whole_round(1, "count")
+    world.whole_round(2)
+    world.app().run()
+    assert [header.round for header, _ in world.link.uploads] == [1, 2]
+    assert world.audit() == ""
+    assert world.event_names().count("published") == 2
+    opened, _ = world.state_of(world.rounds[2])
+    assert opened == world.rounds[2].published.statement  # type: ignore[union-attr]
+
+
+def by_a_member(world: AuthorityWorld, round_: FakeRound) -> RevealStatement:
+    """Let a member, who knows the group key, say what the authority would."""
+    honest, _ = world.state_of(round_)
+    unsigned = replace(honest, client_id=world.puppets[0].client_id)
+    return replace(unsigned, signature=world.puppets[0].sign(unsigned.statement()))
+
+
+def by_another_authority(world: AuthorityWorld, round_: FakeRound) -> RevealStatement:
+    honest, _ = world.state_of(round_)
+    return replace(honest, signature=Identity.create("another").sign(honest.statement()))
+
+
+def nobody(world: AuthorityWorld, round_: FakeRound) -> None:
+    return None
+
+
+def about_another_model(world: AuthorityWorld, round_: FakeRound) -> RevealStatement:
+    honest, _ = world.state_of(round_)
+    other = replace(honest, state_tag=bytes(32))
+    return replace(other, signature=world.revealer.sign(other.statement()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", [by_a_member, by_another_authority, nobody, about_another_model])
+def test_nobody_elses_word_is_believed(world, said):
+    round_ = world.honest_round()
+    published: PublishedRound = world.publish(round_)
+    round_.published = replace(published, statement=said(world, round_))
+    world.link.script.append(Wait)
+    with pytest.raises((BadSignature, RefusedError)):
+        world.app().run()
+    assert "published_round_refused" in world.audit()
+
+
+@pytest.mark.slow
+def test_a_member_that_is_asked_to_open_a_sum(world):
+    round_ = world.honest_round()
+    world.link.script.append(lambda: world.reveal(round_))
+    world.app().run()
+    assert world.link.reveals == world.link.declined == []
+    assert "contribution" not in world.link.calls
+
+
+@pytest.mark.slow
+def test_a_roster_whose_members_hold_the_key(world):
+    """The plan says that the authority does: whichever is right, this client agreed to neither."""
+    world.epoch = world.make_epoch(revealer=None, protection_secret=world.secret)
+    with pytest.raises(KeysError, match="key holder 'members' instead of 'authority'"):
+        enrolled(world)
+
+
+@pytest.mark.slow
+def test_a_roster_with_a_revealer_nobody_agreed_to(tmp_path):
+    world = World(tmp_path)
+    world.epoch = world.make_epoch(revealer=Identity.create("authority").public)
+    with pytest.raises(KeysError, match="key holder 'authority' instead of 'members'"):
+        enrolled(world)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.support.bench import Bench
-from integration.support.links import DEADLINE_SECONDS
+from world.clock import DEADLINE_SECONDS
 
 _SLOW = 3 * DEADLINE_SECONDS
 """Starting it imports what a client imports, beside everything else that runs."""

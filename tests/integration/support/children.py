@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from integration.support.bench import N_ITEMS, Bench
-from integration.support.links import DEADLINE_SECONDS, Passing
+from integration.support.links import Passing
+from world.clock import DEADLINE_SECONDS
 
 from fedrec.errors import FolderInUse, SettingsError
 from fedrec.settings.schema import Settings

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
+
+from world.clock import DEADLINE_SECONDS
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import NOTHING, Remembered, Report, RevealStatement, Task, UploadHeader
 
-DEADLINE_SECONDS = 150.0
-"""How long a test waits for what must happen; nothing that goes well takes as long."""
-
 Wrap = Callable[[Link], Link]
 T = TypeVar("T")
-
-
-def poll(look: Callable[[], T]) -> T:
-    """Look again and again until there is something."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (seen := look()):
-        assert time.monotonic() < deadline, "it never happened"
-        threading.Event().wait(0.01)
-    return seen
 
 
 class Passing:

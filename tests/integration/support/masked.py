@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Mapping
 
 from integration.support.bench import plan_of
-from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
+from integration.support.links import Passing, Wrap
 from integration.support.parties import Federation
+from world.clock import DEADLINE_SECONDS, poll
 
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
 from integration.support.bench import N_ITEMS, Bench
-from integration.support.links import DEADLINE_SECONDS, Wrap, poll
+from integration.support.links import Wrap
+from world.clock import DEADLINE_SECONDS, AheadOfTime, poll
 
 from fedrec.errors import FedrecError
 from fedrec.follower.events import ClientEvent
@@ -58,21 +58,6 @@ class Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-class AheadOfTime:
-    """The machine's clock, which tests set forward where a coordinator would wait."""
-
-    def __init__(self) -> None:
-        self._ahead = 0.0
-
-    def now(self) -> float:
-        """Return seconds since the Unix epoch."""
-        return time.time() + self._ahead
-
-    def jump(self, seconds: float) -> None:
-        """Let time pass at once."""
-        self._ahead += seconds
 
 
 class Client:

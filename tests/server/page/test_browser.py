@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from debian import install
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
-from server.page.test_history import metrics
+from server.page.test_feed import metrics
 from server.support.browsing import give_up_rounds, publish_round, with_page
 from server.support.federations import Bench, identity, operator
 from server.support.serving import Serving, serving

@@ -1,4 +1,4 @@
-"""Integers that a peer chooses, in every request and answer: refused, or harmless, never a defect.
+"""Every integer and every method of the services, and what the log says of refusals.
 
 Fields are unsigned: -1 is written as 2^64 - 1, which parsers of 32 bits cut to 2^32 - 1.
 """
@@ -16,13 +16,19 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from server.support.federations import REVEALER, Bench, credentials, identity, operator
 from server.support.serving import Serving, serving
+from structlog.testing import capture_logs
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, ProtocolError, RoundClosed, StorageError
 from fedrec.protection.masks import messages
 from fedrec.wire import convert
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.fields import PROTOCOL_VERSION
+from fedrec.wire.grpc_calls import INCIDENT_KEY
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, masks_pb2
+from fedrec_server.service import call_guard
+from fedrec_server.service.admin_service import AdminService
+from fedrec_server.service.call_guard import RefusalLog
+from fedrec_server.service.coordinator_service import CoordinatorService
 
 SERVICES = (
     coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"],
@@ -231,3 +237,92 @@ def test_offsets_of_chunks_behind_a_header(tmp_path):
             assert refused.value.code() is grpc.StatusCode.DATA_LOSS
         assert found.upload(0) is False
     assert not [line for line in logs if line["event"] == "call failed"]
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "service"),
+    [
+        (admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService),
+        (coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"], CoordinatorService),
+    ],
+    ids=["Admin", "Coordinator"],
+)
+def test_every_method_is_written(descriptor, service):
+    inherited = {
+        method.name
+        for method in descriptor.methods
+        if getattr(service, method.name).__module__.endswith("_pb2_grpc")
+    }
+    assert inherited == set(), f"write these methods in {service.__module__}"
+
+
+SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_one_line_a_minute_for_each_caller_and_code():
+    time = Time()
+    log = RefusalLog(time)
+    with capture_logs() as lines:
+        for second in range(180):
+            time.now = float(second)
+            for _ in range(10):
+                incidents = {
+                    log.tell(RoundClosed("over"), SUBMIT, "north"),
+                    log.tell(StorageError("full"), SUBMIT, "north"),
+                    log.tell(RoundClosed("over"), SUBMIT, "south"),
+                }
+                assert len(incidents) == 3, "whose details are in the log"
+    assert len(lines) == 9
+    assert {line["incident"] for line in lines[-3:]} == incidents
+    assert [line.get("more_since_the_last_line") for line in lines] == [None] * 3 + [599] * 6
+    assert {(line["client"], line["code"]) for line in lines} == {
+        ("north", "round_closed"),
+        ("north", "storage"),
+        ("south", "round_closed"),
+    }
+
+
+def test_defects_are_counted_as_well():
+    log = RefusalLog(Time())
+    with capture_logs() as lines:
+        for _ in range(50):
+            log.tell(KeyError("x"), SUBMIT, "")
+    (line,) = lines
+    assert line["event"] == "call failed" and line["log_level"] == "error"
+    assert "client" not in line
+
+
+def test_callers_that_went_are_forgotten(monkeypatch):
+    monkeypatch.setattr(call_guard, "MOST_KNOWN", 100)
+    time = Time()
+    log = RefusalLog(time)
+    with capture_logs():
+        for number in range(1_000):
+            time.now = float(number)
+            log.tell(ProtocolError("no"), SUBMIT, f"client {number}")
+    assert len(log._told) <= 100
+
+
+def test_a_member_that_is_refused_a_hundred_times(collecting):
+    with collecting.channel() as channel, capture_logs() as lines:
+        call = channel.unary_unary("/fedrec.wire.v1.Coordinator/NextTask")
+        for _ in range(100):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"\xff" * 10, timeout=20)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        listing = channel.unary_unary("/fedrec.wire.v1.Admin/GetStatus")
+        told = []
+        for _ in range(100):
+            with pytest.raises(grpc.RpcError) as refused:
+                listing(b"", timeout=20)
+            told.append(dict(refused.value.trailing_metadata())[INCIDENT_KEY])
+    found = [line for line in lines if line["event"] == "call refused"]
+    assert [line["code"] for line in found] == ["protocol", "refused"]
+    assert set(told) == {found[1]["incident"]}

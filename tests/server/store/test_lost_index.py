@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from server.store.test_highwater import contents
+from server.store.test_sqlite import contents
 from server.support.driving import files, gather, play, running, upload
 from server.support.federations import Bench
 

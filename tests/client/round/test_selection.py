@@ -1,7 +1,8 @@
-"""After the count a client's vectors cover the active rows, and so must everybody's."""
+"""Which users and rows a client's round trains."""
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from client.support.fake_parties import N_ITEMS
 from client.support.following import make_snapshot
 
 from fedrec.identity.sealing import keyed_tag
-from fedrec.ids import canonical
+from fedrec.ids import RoundId, UserId, canonical
 from fedrec.plan.layout import METRICS_SLICE, Layout
 from fedrec.wire.messages import UNSAID, Finished
-
-pytestmark = pytest.mark.slow
+from fedrec_client.round.participation import select_users, selection_secret
+from fedrec_client.state.private_store import PrivateStore
 
 LEAST = 3
 FEW = {"federation": {"name": "films", "seed": 7, "minimum_item_users": LEAST}}
@@ -50,6 +51,7 @@ def named(world: World) -> bytes:
     return keyed_tag(known.secrets.group_key, "fedrec rows v1", stated)
 
 
+@pytest.mark.slow
 def test_an_update_after_the_count_covers_the_active_rows_and_says_so(world):
     count(world)
     world.ask_to_train(2)
@@ -63,6 +65,7 @@ def test_an_update_after_the_count_covers_the_active_rows_and_says_so(world):
     assert header.rows_digest == world.stated_rows(2).digest != UNSAID
 
 
+@pytest.mark.slow
 def test_the_count_rounds_report_names_the_list(tmp_path):
     world = World(tmp_path, protection="bfv", **FEW)
     count(world)
@@ -71,12 +74,14 @@ def test_the_count_rounds_report_names_the_list(tmp_path):
     assert (report.n_rows, report.rows_digest) == (256, named(world))
 
 
+@pytest.mark.slow
 def test_the_count_rounds_statement_names_the_list(tmp_path):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     statement = count(world).published.statement  # type: ignore[union-attr]
     assert (statement.n_rows, statement.rows_digest) == (256, named(world))
 
 
+@pytest.mark.slow
 def test_a_restart_between_the_count_and_the_training_changes_nothing(world):
     count(world)
     world.app().run()
@@ -87,6 +92,7 @@ def test_a_restart_between_the_count_and_the_training_changes_nothing(world):
     assert (header.n_rows, header.base_round) == (256, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"n_rows": 512}, {"rows_digest": b"x" * 32}])
 def test_a_statement_about_other_rows_is_not_followed(tmp_path, changes):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
@@ -108,6 +114,7 @@ def next_round(world: AuthorityWorld) -> FakeRound:
     return world.honest_round(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"n_rows": 12}, {"rows_digest": b"x" * 32}])
 def test_a_round_in_which_somebody_covers_other_rows_is_not_opened(tmp_path, changes):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
@@ -120,6 +127,7 @@ def test_a_round_in_which_somebody_covers_other_rows_is_not_opened(tmp_path, cha
     assert "item rows" in world.refusals()
 
 
+@pytest.mark.slow
 def test_an_update_of_another_length_is_not_opened(tmp_path):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     round_ = next_round(world)
@@ -132,6 +140,7 @@ def test_an_update_of_another_length_is_not_opened(tmp_path):
     assert f"announces {len(payload) + 1} bytes" in world.refusals()
 
 
+@pytest.mark.slow
 def test_a_sum_that_is_not_zero_behind_the_active_rows_is_refused(tmp_path):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     count(world)
@@ -146,6 +155,7 @@ def test_a_sum_that_is_not_zero_behind_the_active_rows_is_refused(tmp_path):
     assert "counts of row 255, padding, is 3, allowed is 0 to 0" in world.refusals()
 
 
+@pytest.mark.slow
 def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path):
     world = World(tmp_path, protection="bfv", **FEW)
     count(world)
@@ -160,6 +170,7 @@ def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path):
     assert (header.n_rows, header.rows_digest) == (256, named(world))
 
 
+@pytest.mark.slow
 def test_what_nobody_can_train_ends_with_the_coordinators_reason(tmp_path):
     """A client follows such a count, too: the coordinator ends the run and says why."""
     world = World(
@@ -171,3 +182,43 @@ def test_what_nobody_can_train_ends_with_the_coordinators_reason(tmp_path):
     world.link.script.append(lambda: Finished(reason="no item is held by 99 users", failed=True))
     outcome = world.app().run()
     assert (outcome.failed, outcome.version) == (True, 1)
+
+
+USERS = [UserId(f"user {n}") for n in range(4000)]
+
+
+def test_one_user_by_hand():
+    secret = b"s" * 32
+    message = canonical("fedrec coin v1", "run", 3) + canonical("user 0")
+    draw = int.from_bytes(hmac.digest(secret, message, "sha256")[:8], "big") / 2**64
+    for fraction in (draw - 1e-6, draw + 1e-6):
+        (chosen,) = select_users(secret, "run", RoundId(3), USERS[:1], fraction)
+        assert chosen == (draw < fraction)
+
+
+def test_the_secret_outlives_the_process(tmp_path):
+    with PrivateStore(tmp_path) as store:
+        secret = selection_secret(store)
+        assert selection_secret(store) == secret and len(secret) == 32
+    with PrivateStore(tmp_path) as store:
+        assert selection_secret(store) == secret
+    with PrivateStore(tmp_path / "other") as other:
+        assert selection_secret(other) != secret
+
+
+def test_it_is_fair_and_depends_on_everything():
+    drawn = select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)
+    assert abs(drawn.mean() - 0.3) < 0.03
+    assert (drawn == select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)).all()
+    others = [
+        select_users(b"b" * 32, "run", RoundId(1), USERS, 0.3),
+        select_users(b"a" * 32, "other", RoundId(1), USERS, 0.3),
+        select_users(b"a" * 32, "run", RoundId(2), USERS, 0.3),
+    ]
+    for other in others:
+        assert abs((drawn & other).mean() - 0.09) < 0.02
+
+
+def test_everybody_takes_part_at_one():
+    assert select_users(b"", "run", RoundId(1), USERS, 1.0).all()
+    assert select_users(b"a" * 32, "run", RoundId(1), [], 0.5).dtype == np.bool_

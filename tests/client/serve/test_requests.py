@@ -1,7 +1,8 @@
-"""The document describes what is answered, and the page shows the document."""
+"""Requests to a client's service: who may ask, how they're read, what the document says."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -12,7 +13,164 @@ import pytest
 from client.serve.asking import OWN, ask
 
 from fedrec_client.serve.openapi import STYLE, document, page_of
-from fedrec_client.serve.request_reading import RECOMMEND_FIELDS, REFUSALS, SIMILAR_FIELDS
+from fedrec_client.serve.request_reading import (
+    MOST_IDS,
+    RECOMMEND_FIELDS,
+    REFUSALS,
+    SIMILAR_FIELDS,
+    Gate,
+    Recommend,
+    Refusal,
+    Similar,
+    from_body,
+    from_query,
+    recommend_question,
+    similar_question,
+)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.0.0.1:7480", "localhost:1", "LOCALHOST", "[::1]:7480", "10.0.0.5:80"],
+)
+def test_addresses_and_localhost(host):
+    Gate().check([(b"host", host.encode())])
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:7480", "", "a@127.0.0.1"],
+)
+def test_other_names(host):
+    gate = Gate()
+    for _ in range(2):
+        with pytest.raises(Refusal) as refused:
+            gate.check([(b"host", host.encode())])
+        assert refused.value.code == "foreign_host"
+
+
+def test_hosts_are_named_once():
+    for hosts in ([], [(b"host", b"localhost"), (b"host", b"evil.example")]):
+        with pytest.raises(Refusal):
+            Gate().check(hosts)
+
+
+def test_a_name_that_was_allowed():
+    Gate(["Films.Example."]).check([(b"host", b"films.example:443")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "let_in"),
+    [
+        (b"origin", b"http://localhost:7480", True),
+        (b"origin", b"http://localhost:8000", False),
+        (b"origin", b"null", False),
+        (b"origin", b"https://evil.example", False),
+        (b"sec-fetch-site", b"same-origin", True),
+        (b"sec-fetch-site", b"none", True),
+        (b"sec-fetch-site", b"cross-site", False),
+        (b"sec-fetch-site", b"same-site", False),
+    ],
+)
+def test_pages_of_other_sites(name, value, let_in):
+    headers = [(b"host", b"localhost:7480"), (name, value)]
+    if let_in:
+        Gate().check(headers)
+        return
+    with pytest.raises(Refusal) as refused:
+        Gate().check(headers)
+    assert refused.value.code == "cross_origin"
+
+
+def test_an_address_with_everything():
+    given = from_query(
+        b"user=a%2Fb+c&n=3&exclude_seen=false&exclude=x&exclude=%C3%A9&candidates=y",
+        RECOMMEND_FIELDS,
+    )
+    assert recommend_question(given) == Recommend(
+        user="a/b c", n=3, exclude_seen=False, exclude=("x", "é"), candidates=("y",)
+    )
+
+
+def test_a_body_with_everything():
+    body = {"history": ["x"], "n": 1, "ignore_unknown": True, "candidates": []}
+    given = from_body(json.dumps(body).encode(), RECOMMEND_FIELDS)
+    assert recommend_question(given) == Recommend(
+        history=("x",), n=1, ignore_unknown=True, candidates=()
+    )
+    assert similar_question(from_body(b'{"item": "x"}', SIMILAR_FIELDS)) == Similar(item="x")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        b"user=1&n=0",
+        b"user=1&n=1001",
+        b"user=1&n=1_0",
+        b"user=1&n=+1",
+        b"user=1&n=" + b"9" * 5000,
+        b"user=1&n=\xb2",
+        b"user=1&n=1&n=2",
+        b"user=1&user=2",
+        b"user=",
+        b"user=1&exclude_seen=yes",
+        b"user=1&exclude=",
+        b"user",
+        b"user=%ff",
+        b"user=1&" + b"&".join([b"exclude=1"] * 2000),
+    ],
+)
+def test_addresses_that_are_refused(query):
+    with pytest.raises(Refusal) as refused:
+        from_query(query, RECOMMEND_FIELDS)
+    assert refused.value.code == "malformed"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"user": 196}',
+        b'{"user": ""}',
+        b'{"user": "\\ud800"}',
+        b'{"user": "1", "n": 1.0}',
+        b'{"user": "1", "n": true}',
+        b'{"user": "1", "n": "5"}',
+        b'{"user": "1", "n": NaN}',
+        b'{"user": "1", "exclude": "50"}',
+        b'{"user": "1", "exclude": [50]}',
+        b'{"user": "1", "exclude_seen": 0}',
+        json.dumps({"history": ["1"] * (MOST_IDS + 1)}).encode(),
+    ],
+)
+def test_bodies_that_are_refused(body):
+    with pytest.raises(Refusal) as refused:
+        from_body(body, RECOMMEND_FIELDS)
+    assert refused.value.code == "malformed"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"user": "1", "history": ("2",)}, {"recent": ("2",)}, {"history": (), "recent": ("1",)}],
+)
+def test_a_user_or_a_history(given):
+    with pytest.raises(Refusal):
+        recommend_question(given)
+
+
+def test_an_unknown_field_names_the_nearest():
+    with pytest.raises(Refusal, match="Did you mean exclude_seen"):
+        from_query(b"user=1&exclude_sen=true", RECOMMEND_FIELDS)
+    with pytest.raises(Refusal) as refused:
+        from_body(b'{"usr": "1"}', RECOMMEND_FIELDS)
+    assert "candidates" in refused.value.remedy
+    with pytest.raises(Refusal, match="An item is needed"):
+        similar_question({})
+
 
 DOCUMENT = document()
 KINDS = {
