@@ -15,7 +15,7 @@ def test_sums_lines_and_epochs(tmp_path):
     now = 1000.0
     metrics = AuthorityMetrics(tmp_path, lambda: now)
 
-    def value(name: str, **labels: str) -> float | None:
+    def value(name, **labels):
         return metrics.registry.get_sample_value(name, labels)
 
     assert value("fedrec_authority_sums_total", outcome="refused") == 0

@@ -17,16 +17,15 @@ from client.support.fake_parties import USERS
 
 from fedrec.cli.main import main
 from fedrec.data.reading import DataSettings
-from fedrec.follower.events import ClientEvent, EventName
+from fedrec.follower.events import ClientEvent
 from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.ids import RoundId
-from fedrec.settings.schema import Settings
 from fedrec.wire.messages import Finished
 from fedrec_client.metrics import ClientMetrics
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path, monkeypatch):
     made = World(tmp_path)
     made.write_settings()
     monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
@@ -36,15 +35,15 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 class Shown:
     """What a command printed, and its exit code."""
 
-    def __init__(self, code: object, out: str, err: str) -> None:
+    def __init__(self, code, out, err):
         self.code = code
         self.out = out
         self.err = err
 
 
 @pytest.fixture
-def call(world: World, capsys: pytest.CaptureFixture[str]):
-    def run(verb: str, *options: str) -> Shown:
+def call(world, capsys):
+    def run(verb, *options):
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             main(["client", verb, str(world.folder / "fedrec.toml"), *options])
@@ -114,7 +113,7 @@ def test_serving_reads_the_data_as_its_flags_say(world, call, monkeypatch):
     served: list[DataSettings] = []
 
     class Holder:
-        def __init__(self, settings: Settings, *_: object, **__: object) -> None:
+        def __init__(self, settings, *_, **__):
             served.append(settings.data)
 
     monkeypatch.setattr("fedrec_client.serve.model_holder.ModelHolder", Holder)
@@ -147,7 +146,7 @@ def test_a_plan_that_the_settings_contradict(world, call):
 
 
 @pytest.fixture
-def exposing(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+def exposing(world, monkeypatch):
     """The same client in a federation whose coordinator reads pair counts."""
     plan = {"algorithm": {"name": "ease"}, "update": {"structure": "dense"}}
     made = World(world.folder, protection="none", **plan)
@@ -177,7 +176,7 @@ def test_a_client_that_nobody_listed_waits(world, call):
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
     asked: list[str] = []
 
-    def decide(name: str) -> None:
+    def decide(name):
         asked.append(name)
         if asked.count("federation") == 3:
             world.epoch = listed
@@ -194,7 +193,7 @@ def test_a_client_that_nobody_listed_waits(world, call):
 def test_waiting_to_join_can_be_interrupted(world, call):
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
 
-    def stop(name: str) -> None:
+    def stop(name):
         if world.link.calls.count("federation") == 3:
             raise Stopped
 
@@ -210,7 +209,7 @@ def test_an_unreachable_coordinator(world, call):
 
 @pytest.mark.slow
 def test_interrupted_it_says_how_to_go_on(world, call):
-    def stop(name: str) -> None:
+    def stop(name):
         if name == "next_task":
             raise Stopped
 
@@ -225,8 +224,8 @@ def test_a_new_run_is_not_asked_for_again(world, call, monkeypatch):
     """Only while it has not been used: then the same command goes on waiting."""
     monkeypatch.setattr(sys, "argv", ["fedrec", "client", "run", "a b.toml", "--new-run"])
 
-    def stop_at(moment: str) -> None:
-        def stop(name: str) -> None:
+    def stop_at(moment):
+        def stop(name):
             if name == moment:
                 raise Stopped
 
@@ -277,24 +276,24 @@ def test_signals_work_the_switch():
 class Watched:
     """A client's metrics and what they say."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.now = 1000.0
         self._metrics = ClientMetrics(folder, lambda: self.now)
 
-    def tell(self, name: EventName, number: int = 1, **said: float) -> None:
+    def tell(self, name, number=1, **said):
         event = ClientEvent(name=name, round=RoundId(number), **said)  # type: ignore[arg-type]
         self._metrics.take(event)
 
-    def value(self, name: str, **labels: str) -> float | None:
+    def value(self, name, **labels):
         return self._metrics.registry.get_sample_value(name, labels)
 
-    def label_names(self) -> set[str]:
+    def label_names(self):
         samples = [s for family in self._metrics.registry.collect() for s in family.samples]
         return {label for sample in samples for label in sample.labels}
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Watched:
+def watched(tmp_path):
     return Watched(tmp_path)
 
 
@@ -321,7 +320,7 @@ def test_a_round_is_counted_once(watched):
 
 
 def test_troubles_come_and_go(watched):
-    def troubles() -> tuple[float | None, float | None]:
+    def troubles():
         return (
             watched.value("fedrec_client_disk_full"),
             watched.value("fedrec_client_coordinator_reachable"),

@@ -6,11 +6,10 @@ import json
 import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 from client.support.dying import dying_at
-from client.support.fake_federation import FakeRound, World
+from client.support.fake_federation import World
 from client.support.fake_link import Killed, down
 
 from fedrec.arithmetic import Arithmetic, arithmetic_of
@@ -25,7 +24,7 @@ from fedrec_client import connecting
 from fedrec_client.state.private_store import PrivateStore
 
 
-def stored(world: World) -> PrivateStore:
+def stored(world):
     return PrivateStore(world.state, read_only=True)
 
 
@@ -67,7 +66,6 @@ def test_the_best_model_is_kept_with_its_private_state(tmp_path):
         world.whole_round(number)
     outcome = world.app().run()
     best = stored(world).state.best
-    assert best is not None
     assert 1 <= best.round <= 4
     assert (outcome.validation, outcome.test) == (best.validation, best.test)
     assert (outcome.protocol, outcome.at) == ("full", 10)
@@ -106,7 +104,7 @@ def test_killed_around_the_submission_the_same_bytes_go_out(tmp_path, moment):
     world = World(tmp_path)
     world.whole_round(1, "count")
 
-    def kill(name: str) -> None:
+    def kill(name):
         if name == "submit_update":
             raise Killed
 
@@ -114,7 +112,6 @@ def test_killed_around_the_submission_the_same_bytes_go_out(tmp_path, moment):
     with pytest.raises(Killed):
         world.app().run()
     staged = stored(world).state.staged
-    assert staged is not None
     assert not staged.acknowledged
     kept = stored(world).read(staged.update)
     setattr(world.link, moment, lambda name: None)
@@ -130,7 +127,7 @@ def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path):
     world.whole_round(1, "count")
     polls = []
 
-    def kill(name: str) -> None:
+    def kill(name):
         polls.append(name)
         if name == "next_task" and "submit_update" in polls:
             raise Killed
@@ -139,7 +136,6 @@ def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path):
     with pytest.raises(Killed):
         world.app().run()
     staged = stored(world).state.staged
-    assert staged is not None
     assert staged.acknowledged
     world.link.before = lambda name: None
     world.app().run()
@@ -182,7 +178,7 @@ def test_a_late_update_is_rolled_back_when_the_round_is_published_without_it(tmp
     round_ = world.ask_to_train(2)
     world.link.script += [lambda: published_without_us(world, round_)]
 
-    def closed(name: str) -> None:
+    def closed(name):
         if name == "submit_update":
             raise RoundClosed("Round 2 is over.")
 
@@ -194,7 +190,7 @@ def test_a_late_update_is_rolled_back_when_the_round_is_published_without_it(tmp
     assert "not_counted" in (world.state / JOURNAL_FILE).read_text()
 
 
-def published_without_us(world: World, round_: FakeRound) -> Wait:
+def published_without_us(world, round_):
     round_.contributions.pop(world.identity.client_id, None)
     world.publish(round_)
     return Wait()
@@ -205,7 +201,7 @@ def test_an_update_that_arrived_although_told_late_is_committed(tmp_path):
     world = World(tmp_path)
     world.whole_round(1, "count")
 
-    def closed(name: str) -> None:
+    def closed(name):
         if name == "submit_update":
             raise RoundClosed("Round 1 is over.")
 
@@ -275,7 +271,7 @@ def test_stopping_once_saves_and_the_next_start_goes_on(tmp_path):
     stop = StopSwitch()
     world.whole_round(1, "count")
 
-    def ask(name: str) -> None:
+    def ask(name):
         if name == "submit_update":
             stop.request()
 
@@ -300,7 +296,7 @@ def test_a_pause_ends_when_asked_to_stop(tmp_path):
     stop = StopSwitch()
     world.link.script += [Wait] * 3
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         stop.request()
 
     with pytest.raises(Stopped):
@@ -339,11 +335,11 @@ def test_the_first_interrupt_ends_the_warm_up(tmp_path, monkeypatch):
     world = World(tmp_path)
     compiling, released = threading.Event(), threading.Event()
 
-    def compile_for_ever(learner: Learner) -> None:
+    def compile_for_ever(learner):
         compiling.set()
         released.wait()
 
-    def interrupt() -> None:
+    def interrupt():
         compiling.wait()
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -390,19 +386,19 @@ def test_it_says_goodbye_once_whatever_ends_it(tmp_path):
     assert failed.link.goodbyes == ["plan_mismatch"]
 
 
-def world_in(folder: Path) -> World:
+def world_in(folder):
     """Return a coordinator in a folder of its own."""
     folder.mkdir()
     return World(folder)
 
 
-def _refuse(called: str) -> None:
+def _refuse(called):
     if called == "federation":
         raise PlanMismatch("The plan is another one.")
 
 
 def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_nobody(tmp_path, monkeypatch):
-    def missing(client_id: str, code: str) -> None:
+    def missing(client_id, code):
         raise VersionMismatch("gRPC says UNIMPLEMENTED")
 
     world = world_in(tmp_path / "older")
@@ -421,7 +417,7 @@ def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_nobody(tmp_path, monke
 def test_who_is_killed_or_is_not_alone_in_its_folder_says_nothing(tmp_path):
     world = World(tmp_path)
 
-    def killed(called: str) -> None:
+    def killed(called):
         if called == "next_task":
             with pytest.raises(FolderInUse):
                 world.app().run()

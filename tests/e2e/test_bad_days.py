@@ -9,9 +9,8 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from e2e.commands import Command, commands
@@ -28,19 +27,19 @@ FINISHED = "all rounds are published"
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     with commands() as started:
         yield started
 
 
-def finished(*clients: Command) -> None:
+def finished(*clients):
     """Check that clients took part to the end."""
     for client in clients:
         assert client.ended() == 0, client.told
         assert FINISHED in client.told
 
 
-def refused(client: Command, code: str) -> str:
+def refused(client, code):
     """Return what a client said that ended by itself, without a traceback."""
     assert client.ended() != 0
     assert "Traceback" not in client.told
@@ -49,7 +48,7 @@ def refused(client: Command, code: str) -> str:
     return said
 
 
-def counted(coordinator: Command) -> list[int]:
+def counted(coordinator):
     """Return how many clients each published round counted, as the log has it."""
     lines = [line for line in coordinator.told.splitlines() if "round published" in line]
     return [int(line.partition("counted=")[2].split()[0]) for line in lines]
@@ -163,7 +162,7 @@ NOT_OURS = "The handshake failed: another authority issued the coordinator's cer
 
 
 @contextmanager
-def mistaken(path: Path, other: Path) -> Iterator[None]:
+def mistaken(path, other):
     """Have the content of another file in a file's place."""
     right = path.read_bytes()
     path.write_bytes(other.read_bytes())
@@ -284,11 +283,11 @@ Fedrec = Callable[..., str]
 
 
 @pytest.fixture
-def run_fedrec(tmp_path: Path) -> Iterator[Fedrec]:
+def run_fedrec(tmp_path):
     """Run a command that refuses; return what it said on stderr."""
     with commands() as start:
 
-        def run(*arguments: str) -> str:
+        def run(*arguments):
             command: Command = start(tmp_path / f"{len(list(tmp_path.iterdir()))}.log", *arguments)
             assert command.ended() == 2, command.told
             assert command.out == ""
@@ -298,7 +297,7 @@ def run_fedrec(tmp_path: Path) -> Iterator[Fedrec]:
 
 
 @pytest.fixture
-def kits(tmp_path: Path) -> Path:
+def kits(tmp_path):
     """The kits of a trial with three clients."""
     made = generate(
         n_users=30, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
@@ -313,7 +312,7 @@ def kits(tmp_path: Path) -> Path:
     return tmp_path / "kits"
 
 
-def coordinator(kits: Path, **changes: str) -> str:
+def coordinator(kits, **changes):
     """Change the coordinator's settings, and return their path."""
     path = kits / "coordinator" / "coordinator.toml"
     lines = path.read_text().splitlines()

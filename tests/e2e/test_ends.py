@@ -15,7 +15,6 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -56,7 +55,7 @@ EVALUATE = ("evaluate", "run.toml", "--seeds", "1", "--protocols", "full", "--no
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[object]:
+def start(tmp_path):
     made = generate(
         n_users=24, n_items=30, n_clusters=3, interactions_per_user=8, noise=0.1, seed=3
     )
@@ -66,7 +65,7 @@ def start(tmp_path: Path) -> Iterator[object]:
         yield started
 
 
-def settings(folder: Path, *, algorithm: str = "fedals", total: int = 5000) -> None:
+def settings(folder, *, algorithm="fedals", total=5000):
     text = SETTINGS.format(algorithm=algorithm, total=total)
     (folder / "run.toml").write_text(text, encoding="utf-8")
 
@@ -124,7 +123,7 @@ def test_killed_it_leaves_no_child(start, tmp_path, kind):
         running, n_children = start(tmp_path / "seeds.log", *SEEDS, *workers), 2
     children: set[int] = set()
 
-    def all_there() -> bool:
+    def all_there():
         assert running.process.poll() is None, running.told
         children.update(descendants(running.process.pid))
         return len(children) >= n_children
@@ -169,7 +168,7 @@ NUMBERS = tuple(ENDINGS)
 class Parties:
     """A coordinator that is stopped, and those who must not notice more than that it is away."""
 
-    def __init__(self, folder: Path, kits: Kits) -> None:
+    def __init__(self, folder, kits):
         self._folder, self._kits = folder, kits
         self.starts = 0
         self.coordinator = self.start()
@@ -177,31 +176,31 @@ class Parties:
         self.clients = {name: kits.client(name) for name in "abc"}
         wait_for_event(self.authority, "epoch began")
 
-    def start(self, *, lingers_seconds: float = 1.0) -> Command:
+    def start(self, *, lingers_seconds=1.0):
         """Start the coordinator, which stays so long once the run has ended."""
         self.starts += 1
         first = LINGERS.format(seconds=lingers_seconds)
         self.coordinator = self._kits.coordinator(f"coordinator {self.starts}", first=first)
         return self.coordinator
 
-    def operate(self, command: str, *flags: str) -> str:
+    def operate(self, command, *flags):
         """Run an operator's command to its end; return what it said."""
         operator = str(self._kits.path / "authority" / "operator.pem")
         return fedrec(self._folder, command, self._kits.address, "--operator", operator, *flags)
 
-    def start_client(self, name: str) -> None:
+    def start_client(self, name):
         self.clients[name] = self._kits.client(name)
 
-    def until_rounds(self, more: int) -> None:
+    def until_rounds(self, more):
         """Wait until this coordinator published some rounds."""
         poll(lambda: self.still_there() and len(counted(self.coordinator)) >= more, "rounds")
 
-    def until_waiting(self, name: str) -> None:
+    def until_waiting(self, name):
         """Wait until a round waits for a client, so that all others poll."""
         awaited = f'"awaited": ["{name}"]'
         poll(lambda: awaited in self.operate("status", "--json"), "a round that waits")
 
-    def stop(self, number: signal.Signals) -> None:
+    def stop(self, number):
         """Stop the coordinator while a browser looks at its page, and start it again."""
         with self.browser():
             self.coordinator.process.send_signal(number)
@@ -209,7 +208,7 @@ class Parties:
         assert self.still_there()
         self.start()
 
-    def stop_client(self, name: str) -> None:
+    def stop_client(self, name):
         """Stop a client, and check that operators see that at once, also in the page."""
         client = self.clients.pop(name)
         with self.browser() as browser:
@@ -224,13 +223,13 @@ class Parties:
             while self.member(name, told.readline()).get("state") != "stopped":
                 assert time.monotonic() < until, "the page does not show it"
 
-    def member(self, name: str, line: bytes = b"") -> dict[str, object]:
+    def member(self, name, line=b""):
         """Return what `status`, or a line of the page's feed, says of a member."""
         said = line.partition(b"data: ")[2] if line else self.operate("status", "--json").encode()
         found = json.loads(said) if said.startswith(b"{") else {}
         return next((one for one in found.get("members", ()) if one["name"] == name), {})
 
-    def browser(self) -> socket.socket:
+    def browser(self):
         """Return a browser that looks at the coordinator's page."""
         port = re.search(r"page is served.*url=http://127\.0\.0\.1:(\d+)", self.coordinator.told)
         assert port is not None, self.coordinator.told
@@ -239,18 +238,18 @@ class Parties:
         assert found.recv(15)
         return found
 
-    def still_there(self) -> bool:
+    def still_there(self):
         """Check that nobody but the coordinator ended."""
         for party in (self.authority, *self.clients.values()):
             assert party.process.poll() is None, party.told[-4000:]
         return True
 
-    def close(self) -> None:
+    def close(self):
         assert "not_a_member" not in "".join(client.told for client in self.clients.values())
 
 
 @pytest.fixture
-def parties(tmp_path: Path) -> Iterator[Parties]:
+def parties(tmp_path):
     with commands() as started:
         kits = Kits(tmp_path, started, total=ROUNDS)
         kits.set_coordinator('page = "127.0.0.1:0"')
@@ -305,27 +304,27 @@ READERS = 4
 class Watched:
     """A coordinator with a page and numbers, and what it holds."""
 
-    def __init__(self, coordinator: Command) -> None:
+    def __init__(self, coordinator):
         self._coordinator = coordinator
         self.page = self._port("page is served", "url=http://127.0.0.1:")
         self.numbers = self._port("metrics are served", "address=127.0.0.1:")
 
-    def _port(self, line: str, before: str) -> int:
+    def _port(self, line, before):
         self._coordinator.wait_for(line)
         said = self._coordinator.told.partition(line)[2].partition(before)[2]
         return int(said[: next(at for at, c in enumerate(said) if not c.isdigit())])
 
-    def held(self) -> tuple[int, int]:
+    def held(self):
         """Return how many descriptors and threads it has."""
         folder = f"/proc/{self._coordinator.process.pid}"
         return len(os.listdir(f"{folder}/fd")), len(os.listdir(f"{folder}/task"))
 
-    def resident_kib(self) -> int:
+    def resident_kib(self):
         """Return its memory."""
         status = Path(f"/proc/{self._coordinator.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0])
 
-    def asks(self, port: int, path: str) -> socket.socket:
+    def asks(self, port, path):
         """Open a connection and ask, with little room for what comes back."""
         found = socket.socket()
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -334,7 +333,7 @@ class Watched:
         found.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
         return found
 
-    def scraped(self) -> str:
+    def scraped(self):
         """Return the numbers, as Prometheus reads them."""
         calling = http.client.HTTPConnection("127.0.0.1", self.numbers, timeout=30)
         try:
@@ -346,14 +345,14 @@ class Watched:
             calling.close()
 
 
-def broken_off(found: socket.socket) -> None:
+def broken_off(found):
     """Reset a connection, as a process that is killed does."""
     found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     found.close()
 
 
 @pytest.fixture
-def kits(tmp_path: Path) -> Iterator[Kits]:
+def kits(tmp_path):
     with commands() as started:
         made = Kits(tmp_path, started, total=1)
         made.set_coordinator('page = "127.0.0.1:0"', 'metrics_address = "127.0.0.1:0"')
@@ -361,7 +360,7 @@ def kits(tmp_path: Path) -> Iterator[Kits]:
 
 
 @contextmanager
-def silent(watched: Watched) -> Iterator[None]:
+def silent(watched):
     """Have as many browsers and readers as there are places, none of which reads a byte."""
     with ExitStack() as open_:
         for _ in range(PLACES):
@@ -375,7 +374,7 @@ def silent(watched: Watched) -> Iterator[None]:
 def test_who_goes_away_leaves_nothing_behind(kits):
     watched = Watched(kits.coordinator())
 
-    def wave() -> None:
+    def wave():
         for _ in range(2):
             found = [watched.asks(watched.page, "/feed") for _ in range(25)]
             for one in found:

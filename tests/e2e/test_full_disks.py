@@ -6,7 +6,7 @@ files of a client are bounded, too; here each disk is one, as small as it has to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from e2e.commands import Command, commands
@@ -25,7 +25,7 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     with commands() as started:
         yield started
 

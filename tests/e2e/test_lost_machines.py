@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,13 @@ STOPS = "# Ctrl-C: "
 ROUNDS = "# Rounds are published."
 
 
-def free_port() -> str:
+def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return str(found.getsockname()[1])
 
 
-def drill() -> list[list[str]]:
+def drill():
     """Return the lines of each block of the drill."""
     text = PAGE.read_text().partition("## The drill")[2]
     return [found.splitlines() for found in re.findall(r"```sh\n(.*?)\n```", text, re.S)]
@@ -48,7 +48,7 @@ class Terminals:
         start: starts a command.
     """
 
-    def __init__(self, folder: Path, start: object) -> None:
+    def __init__(self, folder, start):
         self.folder, self._start = folder, start
         self.port = free_port()
         self.running: dict[str, Command] = {}
@@ -56,7 +56,7 @@ class Terminals:
         self.last: Command | None = None
         self.rounds = 0
 
-    def block(self, lines: list[str]) -> None:
+    def block(self, lines):
         """Type the lines of a block and see what its comments say."""
         waits = next((line for line in lines if line.startswith(ENDS)), "")
         for line in lines:
@@ -67,14 +67,13 @@ class Terminals:
             elif line == ROUNDS:
                 self.rounds = self.until(self.rounds + 2)
             elif line == waits:
-                assert self.last is not None
                 assert self.last.ended() == 5, self.last.told
                 assert line.removeprefix(ENDS).rstrip(".") == "authority_is_old"
                 assert "another folder of this authority went on" in self.last.told
             else:
                 self.type(line, kept=not waits)
 
-    def type(self, line: str, *, kept: bool) -> None:
+    def type(self, line, *, kept):
         """Type one line."""
         words = shlex.split(line.replace("7447", self.port))
         self.typed += 1
@@ -98,16 +97,16 @@ class Terminals:
         if name == "coordinator":
             self.last.first_line()
 
-    def until(self, round_id: int) -> int:
+    def until(self, round_id):
         """Wait until a round is published; return the last one that is."""
 
-        def seen() -> int:
+        def seen():
             published = self.published()
             return published if published >= round_id else 0
 
         return poll(seen, f"round {round_id}")
 
-    def published(self) -> int:
+    def published(self):
         """Return the last published round, as an operator sees it."""
         for name, command in self.running.items():
             assert command.process.poll() is None, (name, command.told[-2000:])
@@ -121,7 +120,7 @@ class Terminals:
 
 
 @pytest.fixture
-def terminals(tmp_path: Path) -> Iterator[Terminals]:
+def terminals(tmp_path):
     """A folder with people's data, a passphrase, and settings with more rounds than a drill has."""
     made = generate(
         n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
@@ -135,7 +134,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         yield Terminals(tmp_path, start)
 
 
-def begin(terminals: Terminals) -> None:
+def begin(terminals):
     """Write settings of a run that is longer than the drill."""
     words = ["init", "--data", "data/interactions.csv", "--name", "drill", "--clients", "a,b,c"]
     made = subprocess.run(
@@ -152,7 +151,7 @@ def begin(terminals: Terminals) -> None:
     settings.write_text(text.replace("total = 10\n", "total = 5000\n"))
 
 
-def end(terminals: Terminals) -> None:
+def end(terminals):
     """Press Ctrl-C everywhere: five processes run, and all of them save and end."""
     assert len(terminals.running) == 5
     for command in terminals.running.values():
@@ -196,13 +195,13 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     with commands() as started:
         yield started
 
 
 @pytest.fixture
-def kits(tmp_path: Path) -> Path:
+def kits(tmp_path):
     """The kits of three clients, whose coordinator takes a free port."""
     made = generate(
         n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
@@ -216,7 +215,7 @@ def kits(tmp_path: Path) -> Path:
     return tmp_path / "kits"
 
 
-def fedrec(folder: Path, *arguments: str) -> str:
+def fedrec(folder, *arguments):
     done = subprocess.run(
         [sys.executable, "-m", "fedrec", *arguments],
         cwd=folder, capture_output=True, text=True, check=False, timeout=100,
@@ -228,20 +227,20 @@ def fedrec(folder: Path, *arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
-    def coordinator(log: str, *more: str) -> tuple[Command, str]:
+    def coordinator(log, *more):
         made = start(
             tmp_path / log, "coordinator", "run", str(kits / "coordinator" / "coordinator.toml"),
             "--until-finished", *more,
         )  # fmt: skip
         return made, json.loads(made.first_line())["address"]
 
-    def client(name: str, log: str, address: str) -> Command:
+    def client(name, log, address):
         return start(
             tmp_path / f"{name}-{log}",
             "client", "run", str(kits / "clients" / name / "client.toml"), "--coordinator", address,
         )  # fmt: skip
 
-    def authority(log: str, address: str) -> Command:
+    def authority(log, address):
         return start(
             tmp_path / log, "keys", "authority", "run", address,
             "--into", str(kits / "authority"), "--every-seconds", "0.2",
@@ -303,7 +302,7 @@ def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
     assert "all rounds are published" in second.told
 
 
-def certificate_in(path: Path) -> bytes:
+def certificate_in(path):
     return Credentials.load(path, "it").certificate
 
 
@@ -316,7 +315,7 @@ def test_a_second_operator_comes_and_goes(kits, start, tmp_path):
     fedrec(tmp_path, "provision", "--operator", "maria")
     maria = str(kits / "operators" / "maria.pem")
 
-    def exit_code() -> int:
+    def exit_code():
         asked = start(tmp_path / "status.log", "status", address, "--operator", maria)
         return asked.ended()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +11,11 @@ import numpy as np
 import pytest
 from blake3 import blake3
 from filling_disk import Disk
-from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import N_ITEMS, Bench, accepted, compute, federal, merged, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import Passing
-from integration.support.parties import Client, Federation
+from integration.support.parties import Client
 from world.clock import poll
 
 from fedrec.data import Catalogue
@@ -34,13 +32,9 @@ from fedrec.errors import (
 )
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
-from fedrec.ids import ClientId
 from fedrec.plan.layout import Layout
 from fedrec.protection import PROTECTIONS
-from fedrec.training.learner import Contribution
 from fedrec.training.round_vectors import RoundVectors
-from fedrec.wire.link import Link
-from fedrec.wire.messages import FederationInfo, RoundKind, UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _UNFIT
@@ -59,12 +53,12 @@ class Spoiler:
     own.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.spoilt = 0
         self.folder: Path | None = None
         honest = LocalModel.contribute
 
-        def contribute(model: LocalModel, kind: RoundKind, participating: object) -> Contribution:
+        def contribute(model, kind, participating):
             made = honest(model, kind, participating)  # type: ignore[arg-type]
             if kind == "train" and model._store.folder == self.folder and not self.spoilt:
                 self.spoilt += 1
@@ -78,11 +72,11 @@ class Spoiler:
 
 
 @pytest.fixture
-def spoiler(monkeypatch: pytest.MonkeyPatch) -> Spoiler:
+def spoiler(monkeypatch):
     return Spoiler(monkeypatch)
 
 
-def begun(found: Found, spoiler: Spoiler, **plan: str) -> Federation:
+def begun(found, spoiler, **plan):
     federation = found(plan_of(n_clients=4, **plan), 4)  # type: ignore[arg-type]
     spoiler.folder = federation.bench.state(SPOILER)
     for number in range(4):
@@ -90,7 +84,7 @@ def begun(found: Found, spoiler: Spoiler, **plan: str) -> Federation:
     return federation
 
 
-def abandoned(federation: Federation) -> list[tuple[int | None, str]]:
+def abandoned(federation):
     events = [event for event in federation.journal() if event.kind == "round abandoned"]
     return [(event.round, str(event.fields["reason"])) for event in events]
 
@@ -169,7 +163,7 @@ UNFIT = 3
 class FromTheFuture(Passing):
     """Meets a coordinator of the next major version."""
 
-    def federation(self, client_id: ClientId) -> FederationInfo:
+    def federation(self, client_id):
         return replace(self.link.federation(client_id), protocol_version="1.0")
 
 
@@ -195,7 +189,7 @@ def test_refused_at_the_door(found, tmp_path):
 class Forger(Passing):
     """Changes what a client signed, once the last round is collecting."""
 
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+    def submit_update(self, header, payload):
         if header.round == 3:
             header = replace(header, signature=bytes(64))
         return super().submit_update(header, payload)
@@ -204,11 +198,11 @@ class Forger(Passing):
 class Foreigner(Passing):
     """Encrypts under keys of its own and other parameters; the length and signature are right."""
 
-    def __init__(self, link: Link, *, identity: Identity) -> None:
+    def __init__(self, link, *, identity):
         super().__init__(link)
         self._identity = identity
 
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+    def submit_update(self, header, payload):
         if header.round == 3:
             payload = foreign_payload(len(payload))
             changed = replace(header, digest=blake3(payload).digest(), signature=b"")
@@ -217,7 +211,7 @@ class Foreigner(Passing):
         return super().submit_update(header, payload)
 
 
-def foreign_payload(length: int) -> bytes:
+def foreign_payload(length):
     """Return an update of the paper's parameters, cut to the length that is expected."""
     kind = PROTECTIONS["ckks"]
     spec = Layout.of(plan_of("ckks"), N_ITEMS).vector_spec
@@ -262,7 +256,7 @@ MOST_WRITES = 30
 MORE = [pytest.param(seed, marks=pytest.mark.long) for seed in range(3)]
 
 
-def gaps(seed: int) -> Iterator[int]:
+def gaps(seed):
     """Yield how many writes succeed in between."""
     draw = random.Random(seed)
     while True:

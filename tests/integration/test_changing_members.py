@@ -14,16 +14,14 @@ import pytest
 from integration.support.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
 from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
 from integration.support.links import Gate, Passing
-from integration.support.parties import Client, Federation, operators_link
+from integration.support.parties import Client, operators_link
 from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
 
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.identity.authority import Authority
-from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -35,26 +33,26 @@ from fedrec_server.run.presence import LIVE_SECONDS
 class Authorities:
     """The data owners' side of a test's federation."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation):
         self.folder = AuthorityFolder(federation.bench.workspace.folder / "keys")
         self.link = operators_link(federation.bench, federation.address)
         self.events: list[AuthorityEvent] = []
         self.delivery = Delivery(self.folder, self.link, self.events.append)
 
-    def remove(self, fingerprint: str) -> None:
+    def remove(self, fingerprint):
         identity = self.folder.find_member(fingerprint)
         keep(self.folder, self.folder.membership.without_member(identity.client_id, 5))
 
-    def rotate(self) -> KeyEpoch:
+    def rotate(self):
         made = rotate(self.folder)
         assert self.delivery.look()
         return made
 
-    def names(self) -> list[str]:
+    def names(self):
         return [event.name for event in self.events]
 
 
-def check_against_one_process(federation: Federation, numbers: list[int]) -> list[frozenset[int]]:
+def check_against_one_process(federation, numbers):
     """Compare models and metrics with the same accepted sets in one process."""
     bench = federation.bench
     rounds = accepted(bench, federation.published(numbers[0]))
@@ -83,7 +81,6 @@ def test_somebody_joins_while_a_round_is_in_progress(found, protection):
         assert admitted.client_id in waits.detail
         assert admitted.client_id == Identity.load(federation.bench.state(3)).client_id
         made = owners.folder.newest
-        assert made is not None
         # The round that was in progress ends in its own epoch, with everybody's update.
         assert owners.link.status().next_epoch == made.roster.epoch
         assert owners.link.status().epoch == made.roster.epoch - 1
@@ -148,7 +145,7 @@ def test_removed_member_open_connection(found):
     sent: list[tuple[UploadHeader, bytes]] = []
 
     class Kept(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        def submit_update(self, header, payload):
             sent.append((header, payload))
             return super().submit_update(header, payload)
 
@@ -189,7 +186,7 @@ def test_a_client_that_missed_two_rotations_takes_a_snapshot(found):
     owners = Authorities(federation)
     gates = {number: Gate(number) for number in (2, 3, 4)}
 
-    def gated(link: Link) -> Link:
+    def gated(link):
         for gate in gates.values():
             link = gate(link)
         return link
@@ -227,7 +224,6 @@ def test_forged_older_and_foreign_epochs_are_refused(found):
     owners = Authorities(federation)
     bench = federation.bench
     first = owners.folder.newest
-    assert first is not None
     owners.rotate()
     poll(lambda: owners.link.status().epoch == 2)
 
@@ -237,7 +233,6 @@ def test_forged_older_and_foreign_epochs_are_refused(found):
     with pytest.raises(ProtocolError, match="Epoch 1 is not above 2"):
         owners.link.install_epoch(first.to_json())
     second = owners.folder.newest
-    assert second is not None
     forged = second.to_json().replace(b'\\"epoch\\":2', b'\\"epoch\\":7')
     assert forged != second.to_json()
     with pytest.raises(ProtocolError, match="signature"):

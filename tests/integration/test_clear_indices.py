@@ -11,15 +11,13 @@ from integration.support.alone import N_USERS, Alone, clear_plan
 from integration.support.bench import N_ITEMS, accepted, compute, federal
 from integration.support.children import Child, CoordinatorProcess, KillCoordinator, close_all
 from integration.support.links import Passing
-from integration.support.parties import Client, Federation, published_rounds
+from integration.support.parties import Client, published_rounds
 from integration.support.poisoner import Poison, Poisoner
 
 from fedrec.errors import MalformedUpdate, RefusedError
 from fedrec.identity.identity import Identity
 from fedrec.plan.price import price
 from fedrec.training.round_vectors import RoundVectors
-from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
@@ -33,16 +31,16 @@ HEADER_BYTES, FRAME = 44, 512
 class Keeping(Passing):
     """Keeps what a client uploads."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link):
         super().__init__(link)
         self.sent: dict[int, bytes] = {}
 
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+    def submit_update(self, header, payload):
         self.sent[header.round] = payload
         return super().submit_update(header, payload)
 
 
-def check_model(federation: Federation, **plan: float) -> None:
+def check_model(federation, **plan):
     """Every client has the model of the dense sum of the same changes, and its metrics."""
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
@@ -62,7 +60,7 @@ def test_eight_clients_of_one_user_each(found, tmp_path):
     links = []
     for number in range(N_USERS):
 
-        def keep(link: Link) -> Keeping:
+        def keep(link):
             links.append(Keeping(link))
             return links[-1]
 
@@ -156,7 +154,7 @@ def test_nobody_takes_part_without_accepting_what_indices_show(found, tmp_path):
         )
 
 
-def with_indices(payload: bytes, indices: list[int]) -> bytes:
+def with_indices(payload, indices):
     raw = np.array(indices, dtype="<u4").tobytes()
     return payload[:HEADER_BYTES] + raw + payload[HEADER_BYTES + len(raw) :]
 

@@ -7,12 +7,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
-from e2e.commands import Command, commands
+from e2e.commands import commands
 from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import Gate, Passing
@@ -21,10 +19,8 @@ from world.clock import DEADLINE_SECONDS, poll
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
 from fedrec.identity.certificates import Credentials
-from fedrec.wire.admin_link import AdminLink, MemberState, RunStatus
+from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import Blob
-from fedrec.wire.link import Link
-from fedrec.wire.messages import Report
 
 MEMBERS = range(3)
 
@@ -32,14 +28,14 @@ MEMBERS = range(3)
 class FirstCopyIsWrong:
     """Sends rubbish in place of the first copy of the model, under a true statement."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.copies: list[bytes] = []
 
-    def __call__(self, link: Link) -> Link:
+    def __call__(self, link):
         copies = self.copies
 
         class Wrong(Passing):
-            def submit_snapshot(self, report: Report, blob: bytes) -> None:
+            def submit_snapshot(self, report, blob):
                 copies.append(blob)
                 super().submit_snapshot(report, blob[::-1] if len(copies) == 1 else blob)
 
@@ -212,7 +208,7 @@ def test_a_look_that_failed_does_not_end_all_deadlines(found):
     failed = threading.Event()
     advance = engine.advance
 
-    async def fail_once() -> None:
+    async def fail_once():
         if not failed.is_set():
             failed.set()
             raise OSError("the disk of the log is full")
@@ -239,17 +235,17 @@ STOPPED = 130
 
 
 @contextmanager
-def operator(kits: Kits) -> Iterator[AdminLink]:
+def operator(kits):
     own = Credentials.load(kits.kits / "authority" / "operator.pem", "operator.pem")
     with closing(AdminLink(kits.address, own)) as link:
         yield link
 
 
-def member(found: RunStatus, name: str) -> MemberState:
+def member(found, name):
     return next(one for one in found.members if one.name == name)
 
 
-def stop_in_a_round(link: AdminLink, name: str, client: Command) -> None:
+def stop_in_a_round(link, name, client):
     """Stop a client of which the round in progress has everything to expect yet."""
     client.process.send_signal(signal.SIGSTOP)
     poll(lambda: link.status().current and link.status().awaited == (name,), "a round waits")
@@ -311,7 +307,7 @@ def test_who_is_killed_is_away_after_what_it_takes(tmp_path):
             kits.until(4, after=last)
 
 
-def asked(kits: Kits) -> tuple[str, str]:
+def asked(kits):
     """Return how an operator's command is told who asks."""
     return "--operator", str(kits.kits / "authority" / "operator.pem")
 
@@ -323,15 +319,7 @@ ROUNDS = 300
 class Kits:
     """The kits of five clients, and the processes that were started from them."""
 
-    def __init__(
-        self,
-        folder: Path,
-        start: Callable[..., Command],
-        go_on: str = "",
-        *,
-        deadline_seconds: float = 5.0,
-        protection: str = "bfv",
-    ) -> None:
+    def __init__(self, folder, start, go_on="", *, deadline_seconds=5.0, protection="bfv"):
         self.folder, self._start = folder, start
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -361,26 +349,26 @@ class Kits:
         )
         self.running = {name: self.client(name) for name in CLIENTS}
 
-    def call(self, *arguments: str) -> None:
+    def call(self, *arguments):
         """Run a command to its end."""
         command = self._start(self.folder / "calls.log", *arguments)
         assert command.ended() == 0, command.told
 
-    def client(self, name: str, *flags: str, again: str = "") -> Command:
+    def client(self, name, *flags, again=""):
         """Start a client."""
         kit = self.kits / "clients" / name / "client.toml"
         return self._start(self.folder / f"{name}{again}.log", "client", "run", str(kit), *flags)
 
-    def until(self, counted: int, *, after: int = 0, rounds: int = 3) -> int:
+    def until(self, counted, *, after=0, rounds=3):
         """Wait for so many rounds in a row over so many clients; return the last one's number."""
 
-        def seen() -> int:
+        def seen():
             last = [found for found in self._counted() if found[0] > after][-rounds:]
             return last[-1][0] if [n for _, n in last] == [counted] * rounds else 0
 
         return poll(seen, f"{rounds} rounds over {counted} clients")
 
-    def _counted(self) -> list[tuple[int, int]]:
+    def _counted(self):
         told = (self.folder / "coordinator.log").read_text()
         found = re.findall(r"round published .*counted=(\d+) .*round=(\d+)", told)
         return [(int(number), int(counted)) for counted, number in found]

@@ -16,7 +16,7 @@ from integration.support.checks import check_against_one_process
 from integration.support.children import ClientProcess, CoordinatorProcess, close_all
 from integration.support.hostile import TRICKS, Falsifier
 from integration.support.links import Gate, Passing
-from integration.support.parties import Federation, operators_link
+from integration.support.parties import operators_link
 from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
 
@@ -28,9 +28,6 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
-from fedrec.protection import Accumulator
-from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.opening.revealer import STATE_FOLDER
@@ -50,7 +47,6 @@ def test_the_same_bits_as_one_process(found, revealing, protection):
     rounds = federation.published()
     revealer = AuthorityFolder(federation.bench.workspace.folder / "keys").revealer.load()
     for published in rounds:
-        assert published.statement is not None
         assert published.statement.client_id == revealer.client_id
     opened = [event.round for event in events if event.name == "sum revealed"]
     assert opened == [published.round for published in rounds]
@@ -58,7 +54,7 @@ def test_the_same_bits_as_one_process(found, revealing, protection):
     assert not [e for c in federation.clients for e in c.events if e.name == "revealing"]
 
 
-def check_secret_stayed(bench: Bench) -> None:
+def check_secret_stayed(bench):
     """Nobody but the authority has the secret key in a file; the coordinator's are all read."""
     own = AuthorityFolder(bench.workspace.folder / "keys").private
     secret = AuthorityFolder(bench.workspace.folder / "keys").revealer.secret_of(1)
@@ -138,7 +134,7 @@ def test_killed_and_started_again(found):
     assert {federation.bench.model(n) for n in range(3)} == {merged().model}
 
 
-def _is_asked(kind: str, round_id: int) -> bool:
+def _is_asked(kind, round_id):
     return (kind, round_id) == ("sum made", 3)
 
 
@@ -184,7 +180,7 @@ def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
     bench, protecting = federation.bench, protection_of(plan, N_ITEMS)
     epoch = KeyEpoch.load(bench.workspace.epoch)
 
-    def empty() -> Accumulator:
+    def empty():
         # Of a round after the count, which is the first that is attacked.
         spec = Layout.of(plan, ROW_STEP).vector_spec
         return protecting.over(spec).accumulator(epoch.server_context)
@@ -192,7 +188,7 @@ def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
     state = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER
     links: list[Falsifier] = []
 
-    def hostile(link: Link) -> Link:
+    def hostile(link):
         links.append(Falsifier(link, state=state, make=empty))
         return links[-1]
 
@@ -222,7 +218,7 @@ def test_members_fetch_nobodys_contribution(found, revealing):
     thief = open_link(bench.client_settings(0, federation.address))
 
     class Curious(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        def submit_update(self, header, payload):
             found = super().submit_update(header, payload)
             for name in (revealer.client_id, header.client_id):
                 for fetch in (
@@ -269,7 +265,7 @@ def test_members_come_and_go(found, revealing):
     poll(lambda: folder.revealer.epochs == (2,))
 
 
-def _deliver(federation: Federation, bundle: bytes) -> bool:
+def _deliver(federation, bundle):
     with closing(operators_link(federation.bench, federation.address)) as link:
         return link.install_epoch(bundle)
 
@@ -342,7 +338,7 @@ def test_ten_minutes_of_the_coordinators_clock(found):
         authority.kill()
         engine = federation.coordinator.engine
 
-        def waiting() -> RoundId:
+        def waiting():
             round_ = engine.run.state.current
             return RoundId(0 if round_ is None or round_.phase != "revealing" else round_.number)
 

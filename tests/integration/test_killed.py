@@ -6,7 +6,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,13 +46,12 @@ from fedrec.model.tables import names_in, read_manifest
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.wire.messages import RoundKind
 from fedrec_client.state.private_store import PrivateStore
-from fedrec_server.rounds.state import Round
 
 VICTIM = 2
 
 
 @contextmanager
-def ending(children: list[Child]) -> Iterator[None]:
+def ending(children):
     """End child processes with a block."""
     try:
         yield
@@ -60,7 +59,7 @@ def ending(children: list[Child]) -> Iterator[None]:
         close_all(children)
 
 
-def sizes(folder: Path) -> list[int]:
+def sizes(folder):
     """Return the sizes of the files that are in a folder just now."""
     found = []
     for path in folder.iterdir():
@@ -69,12 +68,12 @@ def sizes(folder: Path) -> list[int]:
     return found
 
 
-def current(federations: list[Federation]) -> Round | None:
+def current(federations):
     """Return the round in progress, once there is a federation."""
     return federations[0].coordinator.engine.run.state.current if federations else None
 
 
-def check_finished(federation: Federation) -> None:
+def check_finished(federation):
     """The threads' clients and the killed one ended with the model of an undisturbed run."""
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
@@ -132,7 +131,7 @@ def test_a_client_killed_whose_tables_lie_in_files(found):
         assert len(left) > 2
 
 
-def needed_blocks(state: Path) -> set[str]:
+def needed_blocks(state):
     """Return the blocks that a client's committed state names."""
     with PrivateStore(state, read_only=True) as store:
         versions = [read_manifest(state / ref.name) for ref in store.state.private_files()]
@@ -185,7 +184,7 @@ def test_a_client_killed_half_way_through_its_upload(found):
     writes: list[int] = []
     federations: list[Federation] = []
 
-    def count(name: str) -> None:
+    def count(name):
         round_ = current(federations)
         if name == "draft.write" and round_ is not None and round_.phase == "collecting":
             writes.append(round_.number)
@@ -216,7 +215,7 @@ def test_a_client_killed_half_way_through_its_upload(found):
 def test_a_client_killed_before_it_hears_of_the_acknowledgement(found):
     federations: list[Federation] = []
 
-    def kill(name: str) -> None:
+    def kill(name):
         round_ = current(federations)
         if name != "update.ack" or round_ is None or round_.number != 3 or len(children) > 1:
             return
@@ -351,7 +350,7 @@ class Parties:
     kills: list[str] = field(default_factory=list)
     slowest: float = 0.0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         first = CoordinatorProcess(self.bench)
         self.address = first.address
         self._turns: list[str] = []
@@ -365,16 +364,16 @@ class Parties:
         for name in list(self._start_of)[1:]:
             self._running[name] = self._start_of[name]()
 
-    def _client_of(self, number: int) -> Callable[[], Party]:
+    def _client_of(self, number):
         return lambda: ClientProcess(self.bench, number, self.address)
 
-    def _coordinator(self) -> Party:
+    def _coordinator(self):
         before = time.monotonic()
         found = CoordinatorProcess(self.bench, port=self._port)
         self.slowest = max(self.slowest, time.monotonic() - before)
         return found
 
-    def kill(self, dice: random.Random) -> None:
+    def kill(self, dice):
         """End somebody, whatever it is doing, and start it again."""
         if not self._turns:
             # Everybody once before anybody again.
@@ -387,33 +386,33 @@ class Parties:
         self.kills.append(name)
         self._running[name] = self._start_of[name]()
 
-    def is_over(self) -> bool:
+    def is_over(self):
         """Tell whether some client has come to the run's end."""
         return any(client._ours.poll() for client in self._clients())
 
-    def reasons(self) -> list[str]:
+    def reasons(self):
         """Return why each client's run ended, as it tells it."""
         return [client.told() for client in self._clients()]
 
-    def _clients(self) -> list[ClientProcess]:
+    def _clients(self):
         return [
             cast(ClientProcess, self._running[f"client {number}"])
             for number in range(self.bench.n_clients)
         ]
 
-    def close(self) -> None:
+    def close(self):
         """End them all."""
         for party in self._running.values():
             party.close()
 
 
-def kinds_of(total: int) -> list[RoundKind]:
+def kinds_of(total):
     """Return what the rounds of a run are for."""
     training: list[RoundKind] = ["train"] * total
     return ["count", *training, "evaluate"]
 
 
-def play(folder: Path, protection: str, *, total: int, kills: int, seed: int) -> Parties:
+def play(folder, protection, *, total, kills, seed):
     """Play a run in which somebody is killed again and again, and check all that came of it."""
     holder = "members" if protection in ("masks", "none") else "authority"
     bench = Bench.make(folder, plan_of(protection, key_holder=holder, total=total))

@@ -6,10 +6,9 @@ import json
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from integration.support.bench import Bench, invite, never_met, plan_of
+from integration.support.bench import invite, never_met, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.children import ClientProcess, KillClient, close_all
 from integration.support.links import Passing
@@ -24,14 +23,13 @@ from integration.support.masked import (
     until_others_are_done,
     without_cell_of,
 )
-from integration.support.parties import Federation
 from integration.test_changing_members import Authorities
 from world.clock import DEADLINE_SECONDS, poll
 
 from fedrec.errors import NotInRoster, RoundClosed
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
-from fedrec.ids import ClientId, RoundId
+from fedrec.ids import RoundId
 from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.keys import RoundKeys
 from fedrec.protection.masks.messages import (
@@ -40,14 +38,10 @@ from fedrec.protection.masks.messages import (
     signatures_from_bytes,
     signatures_to_bytes,
 )
-from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     NOTHING,
-    Remembered,
-    StepMessage,
     StepTask,
     Task,
-    UploadHeader,
 )
 
 
@@ -86,9 +80,9 @@ def test_a_vector_after_its_client_was_declared_dropped_is_refused(found):
     refused: list[Exception] = []
     gate = Gate("vector", 3)
 
-    def wrap(link: Link) -> Link:
+    def wrap(link):
         class Noting(Passing):
-            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+            def submit_update(self, header, payload):
                 try:
                     return super().submit_update(header, payload)
                 except RoundClosed as error:
@@ -111,23 +105,23 @@ def test_a_vector_after_its_client_was_declared_dropped_is_refused(found):
 class Falsifying(Passing):
     """Changes what one client is given for a step of one round."""
 
-    def __init__(self, link: Link, step: str, change: Any) -> None:
+    def __init__(self, link, step, change):
         super().__init__(link)
         self._step, self._change = step, change
 
-    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
+    def masks(self, client_id, run, round_id, step):
         raw = self.link.masks(client_id, run, round_id, step)
         return self._change(raw) if (step, round_id) == (self._step, 2) else raw
 
 
-def audit_of(bench: Bench, number: int) -> list[str]:
+def audit_of(bench, number):
     """Return the events in a client's audit log."""
     path: Path = bench.state(number) / AUDIT_FILE
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line)["event"] for line in lines]
 
 
-def swapped_keys(raw: bytes) -> bytes:
+def swapped_keys(raw):
     """Return a list of keys in which the coordinator put one of its own."""
     keys = key_list_from_bytes(raw).keys
     mask_key, share_key = RoundKeys.create().public_halves()
@@ -135,12 +129,12 @@ def swapped_keys(raw: bytes) -> bytes:
     return key_list_to_bytes(KeyList((swapped, *keys[1:])))
 
 
-def one_less(raw: bytes) -> bytes:
+def one_less(raw):
     """Return survivors without the first of them."""
     return bytes([raw[0] & (raw[0] - 1), *raw[1:]])
 
 
-def of_others(raw: bytes) -> bytes:
+def of_others(raw):
     """Return signatures over what other clients were shown; a client doesn't look at its own."""
     return signatures_to_bytes(dict.fromkeys(signatures_from_bytes(raw), bytes(64)))
 
@@ -163,7 +157,7 @@ def test_a_client_that_is_told_something_else_gives_nothing(found, step, change,
     poll(lambda: event in audit_of(bench, victim))
     engine = federation.coordinator.engine
 
-    def stuck() -> bool:
+    def stuck():
         round_ = engine.run.state.current
         if engine.run.state.published >= 2:
             return True
@@ -190,22 +184,14 @@ class Repeating(Passing):
         asked: what the client fetched for its signature.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link):
         super().__init__(link)
         self.sent: dict[str, list[bytes]] = {}
         self.asked = 0
         self._tricks: list[str] = ["answer", "signature", "keys"]
         self._task: Task | None = None
 
-    def next_task(
-        self,
-        client_id: ClientId,
-        run: str,
-        version: RoundId,
-        *,
-        wait_seconds: float,
-        remembered: Remembered = NOTHING,
-    ) -> Task:
+    def next_task(self, client_id, run, version, *, wait_seconds, remembered=NOTHING):
         if self._task is not None and self._tricks:
             step = self._tricks.pop(0)
             return replace(self._task, task=StepTask(round=RoundId(2), step=step, epoch=1))
@@ -218,13 +204,13 @@ class Repeating(Passing):
             self._task = found
         return found
 
-    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
+    def masks(self, client_id, run, round_id, step):
         raw: bytes = self.link.masks(client_id, run, round_id, step)
         if (step, round_id) == ("signature", 2):
             self.asked += 1
         return raw if self.asked < 2 else one_less(raw)
 
-    def submit_masks(self, message: StepMessage) -> bool:
+    def submit_masks(self, message):
         if message.round == 2:
             self.sent.setdefault(message.step, []).append(message.body)
         if message.round == 2 and message.step == "signature" and len(self.sent["signature"]) == 1:
@@ -238,7 +224,7 @@ def test_a_client_takes_steps_in_order_and_signs_one_set(found):
     federation = found(plan_of("masks", 3), 3)
     link: list[Repeating] = []
 
-    def wrap(inner: Link) -> Link:
+    def wrap(inner):
         link.append(Repeating(inner))
         return link[0]
 
@@ -270,7 +256,7 @@ def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(fou
         first.opened.set()
         assert children[victim].ended() == -signal.SIGKILL
 
-        def others_sent_their_vectors() -> bool:
+        def others_sent_their_vectors():
             round_ = engine.run.state.current
             return round_ is not None and len(round_.accepted) == N_CLIENTS - 1
 
@@ -361,7 +347,6 @@ def test_a_member_is_added(found, step):
         assert owners.delivery.look()
         assert "member admitted" in owners.names()
         made = owners.folder.newest
-        assert made is not None
         assert owners.link.status().next_epoch == made.roster.epoch
         gate.opened.set()
         assert joiner.wait_for("snapshot_taken").round == ROUND
@@ -377,5 +362,5 @@ def test_a_member_is_added(found, step):
     assert [round_.epoch for round_ in federation.published()] == [2, 2, 2, 3, 3]
 
 
-def kinds_of(federation: Federation) -> list[str]:
+def kinds_of(federation):
     return [event.kind for event in federation.journal()]

@@ -10,19 +10,18 @@ import pytest
 from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import Gate
-from integration.support.parties import Federation, operators_link
+from integration.support.parties import operators_link
 from world.clock import DEADLINE_SECONDS, poll
 
 from fedrec.errors import FolderIsOld, SecondCopy, StateWentBack
 from fedrec.follower.database import STATE_FILE
-from fedrec.follower.events import ClientEvent
 from fedrec.follower.round_journal import AUDIT_FILE
 
 TOLD = {"audit.jsonl", "client-log.jsonl", "lock"}
 """What a client that refuses to go on adds to its folder."""
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder):
     """Return what a folder holds, without what is only told."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in TOLD]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
@@ -31,16 +30,16 @@ def content(folder: Path) -> dict[str, bytes]:
 class CopyAfter:
     """Copies a folder when its client has heard of a published round."""
 
-    def __init__(self, folder: Path, round_id: int) -> None:
+    def __init__(self, folder, round_id):
         self.path = folder.with_name(f"{folder.name} after {round_id}")
         self._folder, self._round = folder, round_id
 
-    def __call__(self, event: ClientEvent) -> None:
+    def __call__(self, event):
         if (event.name, event.round) == ("published", self._round):
             shutil.copytree(self._folder, self.path)
 
 
-def swap(folder: Path, other: Path) -> Path:
+def swap(folder, other):
     """Put another folder in one's place; return where the first one is now."""
     aside = folder.with_name(f"{folder.name} aside")
     folder.rename(aside)
@@ -48,7 +47,7 @@ def swap(folder: Path, other: Path) -> Path:
     return aside
 
 
-def audited(folder: Path) -> list[str]:
+def audited(folder):
     """Return the codes of what a client refused."""
     lines = (folder / AUDIT_FILE).read_text().splitlines()
     return [json.loads(line)["code"] for line in lines]
@@ -134,7 +133,7 @@ def test_two_copies_that_answer_the_same_round(found):
     check_against_one_process(federation)
 
 
-def coordinators_folder(federation: Federation) -> Path:
+def coordinators_folder(federation):
     return Path(federation.bench.coordinator_settings().coordinator.state)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from integration.support.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
 from integration.support.links import Gate
-from integration.support.parties import Client, Federation, operators_link
+from integration.support.parties import operators_link
 from world.clock import poll
 from world.federation import rotate
 
@@ -25,11 +25,9 @@ from fedrec.errors import (
     RefusedError,
     StateWentBack,
 )
-from fedrec.identity.epoch import KeyEpoch
 from fedrec.ids import RoundId
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import RevealStatement
 from fedrec.wire.recovery import RecoveryPoint
 from fedrec_authority.delivery import Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -37,21 +35,21 @@ from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.folder.recovery import read_state, recovery_point, write_recovery
 from fedrec_authority.opening.revealer import Revealer
 from fedrec_server.federation import PublicCatalogue
-from fedrec_server.recovery import Recovery, recover
+from fedrec_server.recovery import recover
 from fedrec_server.store.sqlite import SqliteStore
 
 
-def state_of(federation: Federation) -> Path:
+def state_of(federation):
     """Return the coordinator's folder."""
     return Path(federation.bench.coordinator_settings().coordinator.state)
 
 
-def authority_of(federation: Federation, name: str = "keys") -> AuthorityFolder:
+def authority_of(federation, name="keys"):
     """Return the authority's folder."""
     return AuthorityFolder(federation.bench.workspace.folder / name)
 
 
-def recovered(federation: Federation, name: str = "keys") -> Recovery:
+def recovered(federation, name="keys"):
     """Carry the key authority's file to a stopped coordinator, and start it again."""
     point = recovery_point(authority_of(federation, name))
     made = carry(federation, point, federation.bench.workspace.folder)
@@ -59,7 +57,7 @@ def recovered(federation: Federation, name: str = "keys") -> Recovery:
     return made
 
 
-def check_everybody(federation: Federation) -> None:
+def check_everybody(federation):
     """Compare all clients with an undisturbed run in one process, in which all are counted."""
     bench = federation.bench
     for client in federation.clients:
@@ -76,14 +74,14 @@ def check_everybody(federation: Federation) -> None:
         assert all((kept[name] == values).all() for name, values in expected.items())
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder):
     """Return what a folder holds, without what SQLite makes to look at it."""
     files = (path for path in folder.rglob("*") if path.is_file())
     kept = (path for path in files if not path.name.endswith(("-wal", "-shm")))
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 
 
-def until(clients: list[Client], round_id: int) -> None:
+def until(clients, round_id):
     for client in clients:
         client.wait_for("published", round_id)
 
@@ -262,7 +260,7 @@ def test_what_is_no_word_of_the_key_authority(found, revealing, tmp_path):
     assert not list(state_of(federation).parent.glob(".*"))
 
 
-def carry(federation: Federation, point: RecoveryPoint, folder: Path) -> Recovery:
+def carry(federation, point, folder):
     """Hand a file of that content to the coordinator."""
     file = folder / "carried.json"
     file.write_bytes(point.to_bytes())
@@ -281,20 +279,20 @@ def carry(federation: Federation, point: RecoveryPoint, folder: Path) -> Recover
 PASSPHRASE = "a passphrase of words"
 
 
-def restored(federation: Federation, copy: Path, name: str = "restored") -> KeyEpoch:
+def restored(federation, copy, name="restored"):
     """Bring an authority's folder back beside the lost one; return its first epoch."""
     folder = authority_of(federation, name)
     restore(copy, folder, PASSPHRASE)
     return rotate(folder)
 
 
-def statements(federation: Federation) -> list[RevealStatement]:
+def statements(federation):
     """Return what the key authority said of the published rounds."""
     said = [found.statement for found in federation.published()]
     return [statement for statement in said if statement is not None]
 
 
-def deliver(federation: Federation, keys: KeyEpoch) -> None:
+def deliver(federation, keys):
     """Hand in an epoch as the authority's process does."""
     with closing(operators_link(federation.bench, federation.address)) as link:
         assert link.install_epoch(keys.to_json())
@@ -371,7 +369,6 @@ def test_an_older_copy_of_the_authority_uses_no_key(found, revealing, tmp_path):
             with pytest.raises(AuthorityIsOld, match=r"the last one in .*older is 1"):
                 copy.wait(60.0)
         found_there = read_state(older)
-        assert found_there is not None
         assert RoundId(4) not in {one.round for one in found_there.state.revealed}
         revealing(federation)
     finally:
@@ -413,11 +410,11 @@ def test_authority_and_coordinator_lost_together(found, revealing, tmp_path):
     assert (record.statement.sequence, record.statement.trained) == (4, 3)
 
 
-def _followed(federation: Federation) -> int:
+def _followed(federation):
     store = read_state(authority_of(federation))
     return 0 if store is None else store.state.version
 
 
-def _opened(federation: Federation) -> int:
+def _opened(federation):
     said = recovery_point(authority_of(federation)).statement
     return 0 if said is None else said.round

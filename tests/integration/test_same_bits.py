@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from integration.support.bench import KINDS, Bench, data, federal, merged, plan_of
+from integration.support.bench import KINDS, data, federal, merged, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import InTurn
 
@@ -82,7 +82,7 @@ def test_equal_to_one_process(found, protection, n_clients, algorithm):
     assert first != second
 
 
-def check_private(bench: Bench, algorithm: str) -> None:
+def check_private(bench, algorithm):
     """Every user's parameters are those that it would have in a single process."""
     everybody = leave_one_out(data().interactions, data().catalogue).user_ids
     wanted = merged(algorithm).private[0].tensors

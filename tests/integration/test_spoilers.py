@@ -8,18 +8,16 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 import pytest
 import structlog
-from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
-from integration.support.bench import N_ITEMS, Bench, plan_of
+from integration.support.bench import N_ITEMS, plan_of
 from integration.support.checks import check_against_one_process
-from integration.support.links import Passing, Wrap
-from integration.support.parties import Federation, operators_link
+from integration.support.links import Passing
+from integration.support.parties import operators_link
 from integration.test_recovering import recovered, state_of
 from world.clock import DEADLINE_SECONDS, poll
 from world.federation import rotate
@@ -31,9 +29,6 @@ from fedrec.identity.public import read_authority_key
 from fedrec.ids import RoundId
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
-from fedrec.training.learner import Contribution
-from fedrec.wire.link import Link
-from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.round.local_model import LocalModel
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS, REFUSED
@@ -47,12 +42,12 @@ class Spoiler:
         rounds: how many of its training rounds it still spoils.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.folder: Path | None = None
         self.rounds = 1
         honest = LocalModel.contribute
 
-        def contribute(model: LocalModel, kind: RoundKind, participating: object) -> Contribution:
+        def contribute(model, kind, participating):
             made = honest(model, kind, participating)  # type: ignore[arg-type]
             if kind == "train" and model._store.folder == self.folder and self.rounds:
                 self.rounds -= 1
@@ -64,45 +59,36 @@ class Spoiler:
 
 
 @pytest.fixture
-def spoiler(monkeypatch: pytest.MonkeyPatch) -> Spoiler:
+def spoiler(monkeypatch):
     return Spoiler(monkeypatch)
 
 
-def together(n_clients: int, rounds: Collection[int]) -> Wrap:
+def together(n_clients, rounds):
     """Hold the updates of some rounds until all clients have one."""
     all_here = threading.Barrier(n_clients, timeout=DEADLINE_SECONDS)
 
     class Held(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        def submit_update(self, header, payload):
             if header.round in rounds:
                 all_here.wait()
             return super().submit_update(header, payload)
 
-    def wrap(link: Link) -> Link:
+    def wrap(link):
         return Held(link)
 
     return wrap
 
 
-def cells(bench: Bench) -> dict[int, frozenset[int]]:
+def cells(bench):
     """Return the clients of each cell, by number."""
     numbers = {Identity.load(bench.state(n)).client_id: n for n in range(bench.n_clients)}
     roster = AuthorityFolder(bench.workspace.folder / "keys").last_roster
-    assert roster is not None
     return {
         cell.id: frozenset(numbers[one] for one in cell.members) for cell in roster.partition.in_use
     }
 
 
-def begun(
-    found: Found,
-    spoiler: Spoiler,
-    protection: str = "bfv",
-    *,
-    n_clients: int = 6,
-    least: int = 1,
-    **rounds: float,
-) -> tuple[Federation, frozenset[int]]:
+def begun(found, spoiler, protection="bfv", *, n_clients=6, least=1, **rounds):
     """Start a federation whose last cell has a spoiler; return the others' numbers.
 
     Args:
@@ -171,7 +157,7 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found, spoiler):
     reached = threading.Semaphore(0)
 
     class Held(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        def submit_update(self, header, payload):
             if header.round == 4:
                 reached.release()
                 assert go_on.wait(2 * DEADLINE_SECONDS)
@@ -216,7 +202,7 @@ def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
     reached = threading.Semaphore(0)
 
     class Held(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        def submit_update(self, header, payload):
             if header.round == 4:
                 reached.release()
                 assert go_on.wait(2 * DEADLINE_SECONDS)
@@ -300,11 +286,11 @@ Sent = dict[RoundId, list[bytes]]
 class Overheard(Passing):
     """Keeps what a client sends."""
 
-    def __init__(self, link: Link, sent: Sent, lock: threading.Lock) -> None:
+    def __init__(self, link, sent, lock):
         super().__init__(link)
         self._sent, self._lock = sent, lock
 
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+    def submit_update(self, header, payload):
         with self._lock:
             self._sent[header.round].append(payload)
         return super().submit_update(header, payload)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.masked import Gate, let_it_drop_out, until_others_are_done
-from integration.support.parties import Federation
 from world.clock import poll
 
 from fedrec.protection import PROTECTIONS
@@ -21,7 +19,7 @@ STEPS = [
 LATER = [(name, step) for name, step in STEPS if step != PROTECTIONS[name].steps.first.name]
 
 
-def held_at(found: Found, protection: str, step: str) -> tuple[Federation, Gate]:
+def held_at(found, protection, step):
     """Return a federation of three clients, and the gate at which the last one's step waits."""
     federation = found(plan_of(protection, 3, mask_step_seconds=60.0))
     gate = Gate(step, 2)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from integration.support.bench import N_ITEMS, Bench, merged, plan_of
+from integration.support.bench import N_ITEMS, merged, plan_of
 from integration.support.children import Child, ClientProcess, KillClient, close_all
 from integration.support.links import Passing
 from integration.support.masked import N_CLIENTS, Gate, everybody, let_it_drop_out, without_cell_of
@@ -19,7 +17,6 @@ from integration.support.proxy import Proxy
 from world.clock import poll
 
 from fedrec.errors import MalformedUpdate, ProtocolError
-from fedrec.follower.events import ClientEvent
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.document import write_secret
@@ -31,8 +28,6 @@ from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.chunks import Blob
-from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
 from fedrec_client.state.privacy_ledger import PrivacyLedger
 from fedrec_client.state.private_store import PrivateStore
 
@@ -43,24 +38,24 @@ WINDOW = 8
 class Tap:
     """Records what goes through a proxy."""
 
-    def __init__(self, address: str, coordinator: Path, client: Path) -> None:
+    def __init__(self, address, coordinator, client):
         self._parts: list[bytes] = []
         self._lock = threading.Lock()
         self.proxy = Proxy(address, self._keep, coordinator=coordinator, client=client)
 
-    def _keep(self, data: bytes) -> None:
+    def _keep(self, data):
         with self._lock:
             self._parts.append(data)
 
     @property
-    def recorded(self) -> bytes:
+    def recorded(self):
         """Everything so far."""
         with self._lock:
             return b"".join(self._parts)
 
 
 @contextmanager
-def tapped(address: str, bench: Bench) -> Iterator[list[Tap]]:
+def tapped(address, bench):
     """Put a tap in front of every client."""
     keys = bench.workspace.folder / "keys"
     issuer = read_issuer(keys / "authority.pub.json")
@@ -80,14 +75,14 @@ def tapped(address: str, bench: Bench) -> Iterator[list[Tap]]:
 class Payloads:
     """Remembers what clients upload, to know that the search finds what is there."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.sent: list[bytes] = []
 
-    def __call__(self, link: Link) -> Link:
+    def __call__(self, link):
         sent = self.sent
 
         class Watched(Passing):
-            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+            def submit_update(self, header, payload):
                 sent.append(payload)
                 return super().submit_update(header, payload)
 
@@ -97,15 +92,15 @@ class Payloads:
 class Privates:
     """Every private state that a client ever stored."""
 
-    def __init__(self, bench: Bench, number: int) -> None:
+    def __init__(self, bench, number):
         self._folder = bench.state(number)
         self.seen: dict[str, bytes] = {}
 
-    def __call__(self, event: ClientEvent) -> None:
+    def __call__(self, event):
         for path in self._folder.glob("private-*.bin"):
             self.seen.setdefault(path.name, path.read_bytes())
 
-    def windows(self) -> set[bytes]:
+    def windows(self):
         """Return all pieces of all vectors that were not zero."""
         found = set()
         for raw in self.seen.values():
@@ -144,7 +139,7 @@ def test_nothing_private_is_written_to_a_socket(found, protection):
         assert no_readable_model(bench, recorded)
 
 
-def check_that_the_search_finds(recorded: bytes, payloads: list[bytes]) -> None:
+def check_that_the_search_finds(recorded, payloads):
     """What is known to be sent is found, but for the bytes between two frames."""
     assert len(payloads) == 15
     for payload in payloads:
@@ -153,7 +148,7 @@ def check_that_the_search_finds(recorded: bytes, payloads: list[bytes]) -> None:
         assert seen >= 0.9 * len(pieces)
 
 
-def secrets_of(state: Path) -> list[bytes]:
+def secrets_of(state):
     """Return raw and written forms of a client's secret keys."""
     identity = Identity.load(state)
     keys = [
@@ -164,7 +159,7 @@ def secrets_of(state: Path) -> list[bytes]:
     return [form for key in keys for form in (key, key.hex().encode())]
 
 
-def no_readable_model(bench: Bench, recorded: bytes) -> bool:
+def no_readable_model(bench, recorded):
     """Under encryption the model itself is not readable on the line either."""
     store = PrivateStore(bench.state(0), read_only=True)
     assert store.state.shared is not None
@@ -172,7 +167,7 @@ def no_readable_model(bench: Bench, recorded: bytes) -> bool:
     return not any(raw[at : at + 16] in recorded for at in range(256, len(raw) - 16, 16))
 
 
-def with_least(plan: Plan, least: int) -> Plan:
+def with_least(plan, least):
     federation = plan.federation.model_copy(update={"minimum_item_users": least})
     return plan.model_copy(update={"federation": federation})
 
@@ -211,12 +206,12 @@ def test_a_run_in_which_no_item_has_enough_holders_names_the_setting(found, prot
 class OfOtherRows(Passing):
     """Says that its updates after the count cover other rows, or sends other ones' length."""
 
-    def __init__(self, link: Link, identity: Identity, changes: dict[str, object]) -> None:
+    def __init__(self, link, identity, changes):
         super().__init__(link)
         self._identity = identity
         self._changes = changes
 
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+    def submit_update(self, header, payload):
         if header.kind == "train":
             payload = payload if self._changes else payload[:-8]
             blob = Blob.of(payload)
@@ -253,7 +248,7 @@ def test_a_coordinator_refuses_updates_over_other_rows(found, protection, change
         assert error.code in refused.read_text()
 
 
-def noisy(protection: str, **privacy: object) -> Plan:
+def noisy(protection, **privacy):
     asked = PrivacySettings.model_validate({"expected_users": 20.0, **privacy})
     return plan_of(protection, 3, "fedmf").model_copy(update={"privacy": asked})
 
@@ -301,10 +296,9 @@ def test_sketch_under_noise_has_two_sums_and_no_grades(found, protection):
         check_ledger(bench, number, 2)
 
 
-def check_ledger(bench: Bench, number: int, n_rounds: int) -> None:
+def check_ledger(bench, number, n_rounds):
     """Check that a client charged each of its users so many rounds."""
     by = mechanism_of(bench.plan)
-    assert by is not None
     ledger = PrivacyLedger.of(PrivateStore(bench.state(number), read_only=True))
     assert len(ledger.accounts) == len(bench.users()[number])
     assert {(account.rounds, account.spent) for account in ledger.accounts.values()} == {

@@ -12,18 +12,18 @@ from world.plans import check_plan
 from fedrec.errors import MalformedUpdate, RoundError, SettingsError
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.schema import Plan
-from fedrec.protection import BFV, CKKS, Protection, SegmentSpec, VectorSpec
+from fedrec.protection import BFV, CKKS, SegmentSpec, VectorSpec
 
 
-def spec_of(largest: int, summands: int, length: int = 2000) -> VectorSpec:
+def spec_of(largest, summands, length=2000):
     segment = SegmentSpec(name="all", length=length, max_abs_sum=largest)
     return VectorSpec(segments=(segment,), max_summands=summands)
 
 
-def most_summands(kind: type[Protection], preset: str, largest: int) -> int:
+def most_summands(kind, preset, largest):
     """Return how many messages can be summed without splitting values into limbs."""
 
-    def fits(summands: int) -> bool:
+    def fits(summands):
         try:
             return kind.plan(spec_of(largest, summands), preset=preset).limbs == (1,)
         except SettingsError:

@@ -8,7 +8,6 @@ Flipped bits all over the log are in `tests/server/store/test_sqlite.py`, damage
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from conformance.store_suite import IDENTITY, durable
@@ -16,7 +15,6 @@ from server.support.chaos import Chaos, random_rules, volatile_free
 from server.support.world import World
 
 from fedrec.errors import StorageError
-from fedrec_server.rounds.state import State
 from fedrec_server.store.sqlite import SqliteStore
 
 WAL = "coordinator.sqlite-wal"
@@ -27,7 +25,7 @@ HEADER_BYTES = 24
 """Of a frame in SQLite's log, before its page."""
 
 
-def killed_in_a_round(folder: Path) -> tuple[Path, State]:
+def killed_in_a_round(folder):
     """Return a folder with commits in its log, and the state that they made."""
     rules, n_clients = random_rules(8)
     world, store = World.new(rules, n_clients), SqliteStore(folder / "running", IDENTITY)

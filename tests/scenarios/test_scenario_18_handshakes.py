@@ -29,7 +29,7 @@ FIRST = RoundId(1)
 Call = Callable[[Serving, GrpcLink], object]
 
 
-def masks(found: Serving, link: GrpcLink) -> object:
+def masks(found, link):
     return link.submit_masks(
         StepMessage(
             federation="movies",
@@ -44,7 +44,7 @@ def masks(found: Serving, link: GrpcLink) -> object:
     )
 
 
-def update(found: Serving, link: GrpcLink) -> object:
+def update(found, link):
     payload = found.bench.payload(1, 1)
     return link.submit_update(found.bench.header(1, 1, payload, found.run), payload)
 

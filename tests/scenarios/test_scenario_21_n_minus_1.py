@@ -71,7 +71,7 @@ def test_scenario_21_too_few_updates_are_never_summed():
     assert not world.published
 
 
-def standings(kind: str, count: int, *, guests: int = 0) -> list[Standing]:
+def standings(kind, count, *, guests=0):
     """Return members that join, the last of them as guests."""
     return [
         Standing(
@@ -82,9 +82,7 @@ def standings(kind: str, count: int, *, guests: int = 0) -> list[Standing]:
     ]
 
 
-def sums_of(
-    partition: Partition, members: list[Standing], honest: set[ClientId], draws: np.random.Generator
-) -> list[set[ClientId]]:
+def sums_of(partition, members, honest, draws):
     """Return what attackers see of a roster's sums: they choose who is there, and know their own.
 
     Every honest client is missing now and then, too.

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 DEADLINE_SECONDS = 20.0
 
 
-def arrived(bench: Bench, address: str) -> tuple[int, int]:
+def arrived(bench, address):
     """Return the round in progress and how many updates it has; zeros between rounds."""
     link = operators_link(bench, address)
     try:
@@ -38,7 +38,7 @@ def arrived(bench: Bench, address: str) -> tuple[int, int]:
     return (0, 0) if current is None else (current.round, current.arrived)
 
 
-def paused(coordinator: CoordinatorProcess) -> int:
+def paused(coordinator):
     """Stop a coordinator in whatever it does, as a machine that hangs; return its process."""
     pid = coordinator.process.pid
     assert pid is not None
@@ -46,7 +46,7 @@ def paused(coordinator: CoordinatorProcess) -> int:
     return pid
 
 
-def complete(bench: Bench, address: str) -> None:
+def complete(bench, address):
     """Check that each round was published once, and the model is the undisturbed run's."""
     published = published_rounds(bench, address)
     assert [found.kind for found in published] == list(KINDS)

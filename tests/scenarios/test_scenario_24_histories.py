@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 
 import pytest
 from server.support.histories import REPLAY, play
@@ -32,7 +31,7 @@ KINDS = {
 }
 
 
-def played(seeds: Iterable[int]) -> Counter[str]:
+def played(seeds):
     """Play histories; return what came about in them."""
     found: Counter[str] = Counter()
     for seed in seeds:

@@ -191,7 +191,6 @@ async def test_a_backup_of_a_round_that_was_published_since_is_older(tmp_path):
         await asyncio.to_thread(back_up, tmp_path / "state", tmp_path / "older" / "state")
         await speak(engine, bench)
         record = engine.run.store.published(RoundId(1))
-        assert record is not None
         said = Remembered(statement=record.statement)
     async with running(bench, tmp_path / "older") as engine:
         for number in (0, REVEALER):
@@ -233,7 +232,6 @@ class TestRestart:
             assert isinstance((await poll(engine, 0)).task, Wait)
             await play(engine, bench, range(3))
             record = engine.run.store.next_published(RoundId(0))
-            assert record is not None
             data = engine.run.store.spool.read(record.name, record.blob)
             assert data == bench.sum_of({0, 1, 2}, 1)
 
@@ -242,7 +240,7 @@ class TestRestart:
 
         seen: list[str] = []
 
-        def full(name: str) -> None:
+        def full(name):
             seen.append(name)
             if seen.count("update.ack") == 3 and name == "draft.write":
                 raise StorageError("The disk is full.")
@@ -333,7 +331,6 @@ class TestRestart:
             waiting = engine.run.state.reporting
             assert waiting is not None and len(waiting.reports) == 1
         async with running(bench, tmp_path) as engine:
-            assert engine.run.state.reporting is not None
             assert engine.run.state.reporting.reports == waiting.reports
             await report(engine, bench, 0)
             assert engine.run.state.reporting is not None, "the same client again"
@@ -376,12 +373,12 @@ def test_a_stop_is_no_refusal_while_the_page_closes(tmp_path, monkeypatch):
         me = identity(JOINED).client_id
         assert link.federation(me).epoch == 2
 
-        def ask() -> None:
+        def ask():
             with pytest.raises(FedrecError) as refused:
                 link.federation(me)
             told.append(refused.value)
 
-        async def close(page: Page) -> None:
+        async def close(page):
             await asyncio.to_thread(ask)
             await closed(page)
 

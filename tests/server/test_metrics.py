@@ -6,7 +6,6 @@ import asyncio
 import socket
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from prometheus_client.exposition import generate_latest
@@ -21,18 +20,17 @@ from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.app import Coordinator
-from fedrec_server.engine import Engine
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.run.figures import ModelQuality
 
 Value = Callable[..., float | None]
 
 
-def watched(engine: Engine, folder: Path) -> tuple[CoordinatorMetrics, Value]:
+def watched(engine, folder):
     local = CoordinatorSettings(state=str(folder), reserve_bytes=1 << 20)
     metrics = CoordinatorMetrics(engine, local, certificate_ends=5000.0)
 
-    def value(name: str, **labels: str) -> float | None:
+    def value(name, **labels):
         return metrics.registry.get_sample_value(name, labels)
 
     return metrics, value
@@ -44,7 +42,7 @@ async def test_a_round_step_by_step(tmp_path):
     async with running(bench, tmp_path, clock=clock) as engine:
         metrics, value = watched(engine, tmp_path)
 
-        def look() -> None:
+        def look():
             clock.advance(1.0)
             metrics.tick()
 
@@ -152,12 +150,12 @@ async def test_no_label_and_no_line_names_anybody(tmp_path):
         assert value("fedrec_disk_reserve_bytes") == 1 << 20
 
 
-def free_address() -> str:
+def free_address():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def at(address: str) -> Callable[[CoordinatorSettings], CoordinatorSettings]:
+def at(address):
     return lambda settings: settings.model_copy(update={"metrics_address": address})
 
 

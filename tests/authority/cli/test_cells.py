@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from authority.members.test_guests import World, people
@@ -35,17 +34,15 @@ Call = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path):
     return World(tmp_path / "keys")
 
 
 @pytest.fixture
-def call_cells(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Call:
+def call_cells(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
 
-    def run(*words: object) -> tuple[int, str]:
+    def run(*words):
         with pytest.raises(SystemExit) as left:
             main(["keys", "roster", *map(str, words), "--into", str(tmp_path / "keys")])
         shown = capsys.readouterr()
@@ -54,7 +51,7 @@ def call_cells(
     return run
 
 
-def listed(call: Call) -> dict[str, tuple[int, str]]:
+def listed(call):
     """Return each client's cell and presence by its label."""
     found = json.loads(call("list", "--json")[1])
     return {one["label"]: (one["cell"], one["presence"]) for one in found["clients"]}
@@ -108,7 +105,7 @@ def test_with_two_cells_everybodys_is_listed(world, call_cells):
         assert all(found[labels[one]] == (cell.id, "guest") for one in cell.guests)
 
 
-def pause(world: World, cell_id: int) -> None:
+def pause(world, cell_id):
     """Put a cell's pause into the newest roster, as a refused sum will."""
     roster = world.roster
     cells = tuple(
@@ -180,11 +177,11 @@ def test_sizes_for_the_present_members_or_for_more(world, call_cells):
     assert code == 2 and "--clients" in told
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def told(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
-def guests(here: Path, data: Path, names: str, go_on: str, *, least: int = 3) -> None:
+def guests(here, data, names, go_on, *, least=3):
     """Write federation.toml for some clients, of whom some may be missing."""
     given = ("--data", data, "--clients", names, "--address", "127.0.0.1:7447")
     assert call(*given, "--into", "unused") == 0

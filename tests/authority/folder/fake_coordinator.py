@@ -22,7 +22,6 @@ PLAN = Plan.model_validate(
 
 
 def ids(epoch: KeyEpoch | None) -> set[str]:
-    assert epoch is not None
     return {member.client_id for member in epoch.roster.members}
 
 

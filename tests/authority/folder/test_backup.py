@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, FakeCoordinator, ids, invited
@@ -34,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def cheap(monkeypatch):
     """Guess passphrases cheaply; the real cost has a test of its own."""
     monkeypatch.setattr(backup_module, "COST", 2**10)
 
@@ -74,7 +72,6 @@ def test_a_backup_has_no_bundle_and_nothing_needs_one(folder, tmp_path):
     """What the wrapped secrets of an old epoch are in can be opened with a stolen member's key."""
     copy, fresh = tmp_path / "copy", AuthorityFolder(tmp_path / "fresh")
     bundle = folder.newest
-    assert bundle is not None
     back_up(folder, copy, PASSPHRASE)
     inside = backup_module._opened(copy, PASSPHRASE)
     assert not any(encode_bytes(bundle.sealed_secret).encode() in raw for raw in inside.values())
@@ -171,7 +168,7 @@ RECORD = "authority/membership.json"
 ROSTERS = "authority/rosters"
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -218,7 +215,7 @@ def test_a_lost_record_names_the_way_back(folder):
     assert "fedrec keys restore" in refused.value.remedy
 
 
-def leaves(value: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+def leaves(value, *path):
     """Yield the path of each value that has no parts."""
     if not isinstance(value, dict | list):
         yield path
@@ -267,7 +264,7 @@ CHANGES: dict[str, Callable[[FolderChanges, list[Identity]], object]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_that_finds_no_space_is_made_by_the_next_call(folder, people, tmp_path, name):
-    def attempt(path: Path, good: int) -> Disk:
+    def attempt(path, good):
         shutil.copytree(folder.path, path)
         disk, copy = Disk(path, [good], refusals=FAR), AuthorityFolder(path)
         with pytest.MonkeyPatch.context() as patch:
@@ -293,7 +290,7 @@ def test_a_change_that_finds_no_space_is_made_by_the_next_call(folder, people, t
         assert files(path) == whole
 
 
-def files(folder: Path) -> set[str]:
+def files(folder):
     """Return the names of all files but rosters: a change that failed may leave one more."""
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     return {name for name in found if "/rosters/" not in name}

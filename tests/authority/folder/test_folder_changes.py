@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, ids, invited
@@ -55,26 +54,26 @@ with folder_changes.changing(AuthorityFolder(Path(sys.argv[1]))) as keys:
 class Gate:
     """Runs what has to wait for the folder, until `open`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._is_open = threading.Event()
         self._waits = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         """Stand in for the clock, which stands still."""
         return 0.0
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         """Stand in for waiting until another look at the lock."""
         if not self._is_open.is_set():
             self._waits.release()
             assert self._is_open.wait(FAR_SECONDS)
 
-    def waiting(self, *actions: Callable[[], object]) -> None:
+    def waiting(self, *actions):
         """Begin them side by side; return when each has found the folder taken."""
 
-        def run(action: Callable[[], object]) -> None:
+        def run(action):
             try:
                 action()
             except BaseException as error:
@@ -87,7 +86,7 @@ class Gate:
         for _ in begun:
             assert self._waits.acquire(timeout=FAR_SECONDS), "it did not wait for the folder"
 
-    def open(self) -> None:
+    def open(self):
         """Let all go on, and return when they are done."""
         self._is_open.set()
         for thread in self._threads:
@@ -97,24 +96,24 @@ class Gate:
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+def gate(monkeypatch):
     made = Gate()
     monkeypatch.setattr(state_folder, "time", made)
     yield made
     made.open()
 
 
-def removal(folder: AuthorityFolder, who: Identity) -> Callable[[], None]:
+def removal(folder, who):
     return lambda: roster.remove(who.client_id, into=folder.path)
 
 
-def rosters(folder: AuthorityFolder) -> list[Roster]:
+def rosters(folder):
     """Return the roster of every epoch that was made, in their order."""
     files = sorted((folder.private / "rosters").iterdir())
     return [Roster.from_json(file.read_bytes()) for file in files]
 
 
-def is_one_chain(folder: AuthorityFolder, epochs: int) -> bool:
+def is_one_chain(folder, epochs):
     """Tell whether every epoch was made once, and each from the one before."""
     found = rosters(folder)
     followed = [one.previous for one in found[1:]]
@@ -139,7 +138,7 @@ def test_a_removal_beside_an_admission_is_not_lost(folder, people, gate, monkeyp
     link, take = FakeCoordinator(), InvitationChanges.take
     link.waiting = [invited(folder, d, "d")]
 
-    def taken(self: InvitationChanges, *values: object) -> object:
+    def taken(self, *values):
         # The delivery has read who is a member, and has not kept that d is one.
         gate.waiting(removal(folder, a))
         return take(self, *values)  # type: ignore[arg-type]
@@ -231,7 +230,7 @@ def test_nothing_is_told_while_the_folder_is_held(folder, people):
     link.waiting = [invited(folder, people[3], "d")]
     names = []
 
-    def tell(event: AuthorityEvent) -> None:
+    def tell(event):
         # Who listens is free to change the folder.
         rotate(folder)
         names.append(event.name)
@@ -252,7 +251,7 @@ def test_a_backup_is_restored_once(folder, tmp_path, gate):
     fresh = AuthorityFolder(tmp_path / "fresh")
     refused = []
 
-    def late() -> None:
+    def late():
         try:
             restore(tmp_path / "copy", fresh, PASSPHRASE)
         except KeysError as error:

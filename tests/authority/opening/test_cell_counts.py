@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,15 +14,13 @@ from client.support.fake_federation import FakeRound
 from client.support.fake_link import Killed
 from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
-from numpy.typing import NDArray
 
 from fedrec.ids import RoundId
-from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import held_widely
 from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.lattice import BlockMember, unpack_blocks
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import Reveal, Wait
+from fedrec.wire.messages import Wait
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
@@ -38,7 +35,7 @@ pytestmark = pytest.mark.slow
 EVERYTHING = set(range(N_ITEMS))
 
 
-def without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_the_rule(monkeypatch):
     monkeypatch.setattr(CellCounts, "is_on", False)
 
 
@@ -109,7 +106,7 @@ def test_a_cell_is_opened_once_in_a_run(tmp_path, key):
 def test_rows_are_found_once_for_each_set_of_cells(tmp_path, monkeypatch):
     looked: list[int] = []
 
-    def counting(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
+    def counting(plan, counts):
         looked.append(len(counts) - 1)
         return held_widely(plan, counts)
 
@@ -117,7 +114,7 @@ def test_rows_are_found_once_for_each_set_of_cells(tmp_path, monkeypatch):
     world = CountedWorld(tmp_path)
     last: list[FakeRound] = []
 
-    def round_of(number: int, kind: str, *numbers: int) -> Reveal:
+    def round_of(number, kind, *numbers):
         for before in last:
             world.follow(before)
         round_ = world.open(number, kind)
@@ -179,7 +176,7 @@ def test_a_guest_adds_no_holders(tmp_path, key, is_guarded, monkeypatch):
         assert world.kept_counts()["1"][RARE] == 1
 
 
-def everybody(world: CountedWorld, number: int) -> list[Any]:
+def everybody(world, number):
     return [one.public for one in (world.identity, *world.puppets[:number])]
 
 
@@ -210,7 +207,7 @@ def test_killed_while_it_counts_cells(tmp_path, key, opened, monkeypatch):
     """Each sum was noted before the key was used: it opens the same ones again and no other."""
     world, reveal = CountedWorld(tmp_path, liars=(8,)), KeyWatch.reveal
 
-    def killed(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> Any:
+    def killed(watch, total, n_summands, names=None):
         if len(watch.opened) == opened:
             raise Killed
         return reveal(watch, total, n_summands, names)
@@ -235,7 +232,7 @@ def test_killed_between_the_count_and_the_word(tmp_path, key, monkeypatch):
     """What was counted is on disk, and no cell is opened again."""
     world, keep = CountedWorld(tmp_path, liars=(8,)), OpenedSums.record_opened
 
-    def killed(*_: Any) -> None:
+    def killed(*_):
         raise Killed
 
     monkeypatch.setattr(OpenedSums, "record_opened", killed)
@@ -311,12 +308,12 @@ def test_the_clients_own_updates_are_tagged(tmp_path):
     assert len(world.link.reveals) == 1
 
 
-def refused_sums(world: AuthorityWorld) -> int:
+def refused_sums(world):
     folder = world.keys.revealer.folder / STATE_FOLDER
     return OpenedSums(folder, read_only=True).state.refused_sums
 
 
-def one_ciphertext(world: AuthorityWorld, round_: FakeRound) -> bytes:
+def one_ciphertext(world, round_):
     """Present one client's update as the sum of all, with the counter multiplied up."""
     victim = round_.contributions[world.puppets[0].client_id][1]
     total = world.protection.accumulator(world.context)
@@ -325,7 +322,7 @@ def one_ciphertext(world: AuthorityWorld, round_: FakeRound) -> bytes:
     return total.finish()
 
 
-def one_twice(world: AuthorityWorld, round_: FakeRound) -> bytes:
+def one_twice(world, round_):
     payloads = [payload for _, payload in round_.contributions.values()]
     total = world.protection.accumulator(world.context)
     for payload in (*payloads[:-1], payloads[0]):
@@ -333,7 +330,7 @@ def one_twice(world: AuthorityWorld, round_: FakeRound) -> bytes:
     return total.finish()
 
 
-def another_cohort(world: AuthorityWorld, round_: FakeRound) -> bytes:
+def another_cohort(world, round_):
     """Leave one client out and count a stranger's instead, made with the right key."""
     payloads = [payload for _, payload in round_.contributions.values()]
     total = world.protection.accumulator(world.context)
@@ -343,7 +340,7 @@ def another_cohort(world: AuthorityWorld, round_: FakeRound) -> bytes:
     return total.finish()
 
 
-def doubled(world: AuthorityWorld, round_: FakeRound) -> bytes:
+def doubled(world, round_):
     """Add all residues to themselves modulo their primes, which multiplies every slot by 2."""
     chosen = world.protection.chosen
     layout = ResidueLayout.of_plan(chosen)
@@ -354,7 +351,7 @@ def doubled(world: AuthorityWorld, round_: FakeRound) -> bytes:
     return total[:44] + b"".join(layout.pack(block) for block in blocks)
 
 
-def masked(world: AuthorityWorld, round_: FakeRound) -> bytes:
+def masked(world, round_):
     """Empty one slot of the sum; all others, the counter and the tags stay as they are.
 
     Multiplying by a plaintext with a single zero would do so, had the parameters room for its

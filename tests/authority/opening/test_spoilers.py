@@ -5,7 +5,6 @@ Of the two or three cells of puppets the spoiler is in the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +18,8 @@ from authority.opening.spoiling import (
     spoilt,
     state_of,
 )
-from client.round.test_what_is_sent import PLAN, Vector
+from client.round.test_what_is_sent import PLAN
 from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import FakeRound
 from client.support.fake_link import Killed
 from client.support.key_watch import KeyWatch, put_watch
 
@@ -74,7 +72,7 @@ def test_it_follows_its_own_round_and_names_the_cell_from_then_on(tmp_path, key,
     spoilt(world, inflated_row, monkeypatch, 8)
     first = world.honest_round(1)
 
-    def publish() -> Wait:
+    def publish():
         for puppet in world.puppets[6:]:
             del first.contributions[puppet.client_id]
         world.publish(first)
@@ -84,8 +82,8 @@ def test_it_follows_its_own_round_and_names_the_cell_from_then_on(tmp_path, key,
         object.__setattr__(first.published, "blob", sealed)
         return Wait()
 
-    def second(*numbers: int) -> Callable[[], Any]:
-        def task() -> Any:
+    def second(*numbers):
+        def task():
             round_ = world.open(2 + (len(numbers) < 9))
             for number in numbers:
                 world.put_vector(round_, world.puppets[number], world.vector(number, round_))
@@ -195,7 +193,7 @@ def test_cell_opening_under_dp(tmp_path, key, monkeypatch):
     )
     honest = world.vector
 
-    def vector(seed: int, round_: FakeRound | None = None) -> Vector:
+    def vector(seed, round_=None):
         found = honest(seed, round_)
         if seed == 5:
             found[world.layout.count_slice] = 1
@@ -315,7 +313,7 @@ def test_killed_between_noting_and_opening(tmp_path, opened, monkeypatch):
     cells = [added(world, round_, 0, 1, 2), added(world, round_, 3, 4, 5)]
     reveal = KeyWatch.reveal
 
-    def killed(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> Any:
+    def killed(watch, total, n_summands, names=None):
         if len(watch.opened) == opened:
             raise Killed
         return reveal(watch, total, n_summands, names)
@@ -339,7 +337,7 @@ def test_killed_between_the_pause_and_the_word(tmp_path, key, monkeypatch):
     spoilt(world, inflated_row, monkeypatch, 5)
     round_ = world.honest_round()
 
-    def killed(name: str) -> None:
+    def killed(name):
         if name == "submit_reveal":
             raise Killed
 
@@ -366,7 +364,7 @@ def test_killed_around_the_word_the_chain_stays_one(tmp_path, at, monkeypatch):
     round_ = world.honest_round()
     keep = OpenedSums.record_opened
 
-    def killed(store: OpenedSums, *what: Any) -> None:
+    def killed(store, *what):
         if at == "opened":
             keep(store, *what)
         raise Killed
@@ -388,6 +386,6 @@ def test_killed_around_the_word_the_chain_stays_one(tmp_path, at, monkeypatch):
     assert state_of(world).head == first
 
 
-def _kill_at(name: str, wanted: str) -> None:
+def _kill_at(name, wanted):
     if name == wanted:
         raise Killed

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from client.support.authority_federation import AuthorityWorld
@@ -29,7 +27,7 @@ from fedrec_client.joining import Leave, RosterChain, kept_roster, leave
 from fedrec_client.state.private_store import PrivateStore
 
 
-def settings_of(world: World, **client: str) -> Settings:
+def settings_of(world, **client):
     """Return a client's settings in a world's folder."""
     given = {"state": "new", "authority_key": "authority.pub.json", **client}
     paths = {name: str(world.folder / given[name]) for name in ("state", "authority_key")}
@@ -47,7 +45,7 @@ def test_the_word_of_the_settings_is_signed_in_the_application(tmp_path, said, i
     world, path = World(tmp_path), tmp_path / "a.pem"
     write_secret(path, world.authority.issuer.credentials("invitation", "a").to_pem())
 
-    def stop(called: str) -> None:
+    def stop(called):
         raise Stopped
 
     world.link.before = stop
@@ -62,13 +60,13 @@ def test_the_word_of_the_settings_is_signed_in_the_application(tmp_path, said, i
     assert bool(found.consent) is is_guest
 
 
-def keep_roster(folder: Path, roster: Roster) -> None:
+def keep_roster(folder, roster):
     """Leave a roster as a client does that believed it."""
     with PrivateStore(folder) as store:
         store.keep_own("roster", roster.to_json())
 
 
-def member(world: World, others: int, *, is_guest: bool = False) -> Settings:
+def member(world, others, *, is_guest=False):
     """Return the settings of a client that was in rounds with others."""
     identity, folder = world.identity, world.folder / "state"
     people = [puppet.public for puppet in world.puppets[:others]]
@@ -121,7 +119,7 @@ def test_a_word_that_nobody_signed_is_told(tmp_path, is_guest):
     cores += [] if is_guest else [world.identity.client_id]
     world.epoch = world.make_epoch(partition=partition_of(cores, guests=guests))
 
-    def stop(called: str) -> None:
+    def stop(called):
         if called == "next_task":
             raise Stopped
 
@@ -168,12 +166,12 @@ REFILLED = replace(
 )
 
 
-def chain_in(store: PrivateStore) -> RosterChain:
+def chain_in(store):
     return RosterChain(store, AuditLog(store.folder, SystemClock()))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[PrivateStore]:
+def store(tmp_path):
     with PrivateStore(tmp_path) as made:
         yield made
 

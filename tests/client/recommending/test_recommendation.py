@@ -48,7 +48,6 @@ def test_unseen_items_best_first(world):
 @pytest.mark.slow
 def test_the_best_or_the_latest_model(world):
     best = PrivateStore(world.state, read_only=True).state.best
-    assert best is not None
     assert recommend(world.settings(), USERS[0]).version == best.round
     assert recommend(world.settings(), USERS[0], which="latest").version == 3
 
@@ -105,7 +104,7 @@ def test_json_has_stable_keys(world):
 
 
 @pytest.fixture(scope="module")
-def silo(tmp_path_factory: pytest.TempPathFactory) -> Silo:
+def silo(tmp_path_factory):
     made = Silo(tmp_path_factory.mktemp("silo"))
     made.publish(3)
     return made
@@ -187,7 +186,7 @@ def test_nothing_is_replaced_unasked_and_nothing_is_left_behind(silo, tmp_path):
 
 
 def test_the_commands(silo, tmp_path, capsys):
-    def call(*words: object) -> tuple[object, str, str]:
+    def call(*words):
         with pytest.raises(SystemExit) as left:
             main([str(word) for word in words])
         shown = capsys.readouterr()
@@ -240,7 +239,6 @@ def test_the_folder_can_be_recommended_from(world, tmp_path):
 @pytest.mark.slow
 def test_the_best_or_the_latest(world, tmp_path):
     best = PrivateStore(world.state, read_only=True).state.best
-    assert best is not None
     assert export_model(world.settings(), tmp_path / "a").version == best.round
     assert export_model(world.settings(), tmp_path / "b", which="latest").version == 3
     shared = ModelFile.load(tmp_path / "b" / "model.safetensors").shared
@@ -328,7 +326,7 @@ def test_the_command(world, tmp_path, capsys):
     settings = world.folder / "fedrec.toml"
     settings.write_text('[data]\npath = "data.csv"\n[client]\nstate = "state"\n')
 
-    def call(*options: str) -> tuple[object, str, str]:
+    def call(*options):
         with pytest.raises(SystemExit) as left:
             main(["client", "export-model", str(settings), "--to", str(tmp_path / "run"), *options])
         shown = capsys.readouterr()

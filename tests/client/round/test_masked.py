@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from client.round.test_what_is_sent import PLAN
 from client.support.authority_federation import AuthorityWorld
 from client.support.dying import dying_at
-from client.support.fake_federation import FakeRound
 from client.support.fake_link import Killed
 from client.support.fake_parties import USERS
 from client.support.masked_federation import STEPS, MaskedWorld
@@ -23,7 +20,6 @@ from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.cells import Standing
 from fedrec.ids import RoundId
 from fedrec.plan.planned_noise import mechanism_of
-from fedrec.privacy import Mechanism
 from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.messages import key_list_from_bytes, key_list_to_bytes, pack, unpack
 from fedrec.wire.messages import Wait
@@ -43,11 +39,11 @@ class Lied(MaskedWorld):
 
     tested_is_guest = False
 
-    def lie(self, at: str) -> None:
+    def lie(self, at):
         """Leave a puppet out of what the client is given for a step."""
         honest, out = self.link.masks, self.puppets[0].client_id
 
-        def masks(client_id: str, run: str, round_id: int, step: str) -> bytes:
+        def masks(client_id, run, round_id, step):
             raw = honest(client_id, run, round_id, step)
             if (round_id, step) != (LIE, at):
                 return raw
@@ -60,7 +56,7 @@ class Lied(MaskedWorld):
 
         self.link.masks = masks  # type: ignore[method-assign]
 
-    def refusals(self) -> list[tuple[str, str, int]]:
+    def refusals(self):
         path = self.state / AUDIT_FILE
         lines = path.read_text().splitlines() if path.exists() else []
         return [(one["event"], one["code"], one["round"]) for one in map(json.loads, lines)]
@@ -101,17 +97,17 @@ def test_without_a_lie_all_is_well(tmp_path):
 NOISE = {"mechanism": "gaussian", "expected_users": 3.0}
 
 
-def noisy(folder: Path, **privacy: object) -> MaskedWorld:
+def noisy(folder, **privacy):
     return MaskedWorld(folder, privacy={**NOISE, **privacy})
 
 
-def mechanism(world: MaskedWorld) -> Mechanism:
+def mechanism(world):
     found = mechanism_of(world.plan)
     assert found is not None
     return found
 
 
-def rounds_of(world: MaskedWorld) -> list[int]:
+def rounds_of(world):
     """Return in how many rounds each user took part, by the client's ledger."""
     with PrivateStore(world.state, read_only=True) as store:
         ledger = PrivacyLedger.of(store)
@@ -144,7 +140,7 @@ def test_users_stop_at_their_cap_and_the_noise_goes_on(tmp_path, mechanism_name)
     assert scale / 4 < np.abs(noise).mean() < 4 * scale
 
 
-def calls_of_a_round(folder: Path) -> int:
+def calls_of_a_round(folder):
     folder.mkdir()
     world = noisy(folder)
     world.then(1)
@@ -163,7 +159,7 @@ def test_killed_around_any_call_a_round_is_charged_once(tmp_path):
         world = noisy(folder)
         world.then(1)
 
-        def kill(name: str, world: MaskedWorld = world, kill_at: int = kill_at) -> None:
+        def kill(name, world=world, kill_at=kill_at):
             if name == "submit_update":
                 assert rounds_of(world) == [1] * len(USERS)
             if len(world.link.calls) == kill_at + 1:
@@ -187,7 +183,7 @@ def test_killed_before_an_answer_arrives_the_same_bytes_go_out(tmp_path, call):
     world.then(1)
     left = [1]
 
-    def kill(name: str) -> None:
+    def kill(name):
         if name == call and left[0]:
             left[0] = 0
             raise Killed
@@ -233,7 +229,7 @@ def test_only_a_vector_that_may_have_been_sent_costs_anything(tmp_path, until):
     assert rounds_of(world) == [1] * len(USERS)
 
 
-def named(world: AuthorityWorld, round_: FakeRound, *cells: int) -> None:
+def named(world, round_, *cells):
     """Publish a round whose statement pauses some cells."""
     published = world.publish(round_)
     assert published.statement is not None
@@ -247,13 +243,13 @@ def test_a_client_of_a_paused_cell_waits_and_says_for_what(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     first = world.ask_to_train(1)
 
-    def publish() -> Wait:
+    def publish():
         for member in (world.identity, *world.puppets[:3]):
             del first.contributions[member.client_id]
         named(world, first, 1)
         return Wait()
 
-    def ask_again() -> Any:
+    def ask_again():
         return world.train(world.open(2))
 
     world.link.script += [publish, ask_again]
@@ -276,7 +272,7 @@ def test_a_client_of_another_cell_goes_on(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     first = world.ask_to_train(1)
 
-    def publish() -> Wait:
+    def publish():
         for member in world.puppets[3:]:
             del first.contributions[member.client_id]
         named(world, first, 2)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import FakeRound, World
+from client.support.fake_federation import World
 from client.support.fake_parties import N_ITEMS
 from client.support.following import make_snapshot
 
@@ -28,11 +27,11 @@ ACTIVE = [0, 2, 5, 9, 10]
 
 
 @pytest.fixture(params=["bfv", "none"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+def world(request, tmp_path):
     return World(tmp_path, protection=request.param, **FEW)
 
 
-def count(world: World) -> FakeRound:
+def count(world):
     """Publish a count round of known counts, in which only puppets took part."""
     round_ = world.open(1, "count")
     for number, puppet in enumerate(world.puppets):
@@ -43,7 +42,7 @@ def count(world: World) -> FakeRound:
     return round_
 
 
-def named(world: World) -> bytes:
+def named(world):
     """Return the digest of the active rows, as members of an encrypted federation name it."""
     content = canonical("fedrec active rows v1", N_ITEMS, np.array(ACTIVE, dtype="<i8").tobytes())
     known = world.membership()
@@ -108,7 +107,7 @@ def test_a_statement_about_other_rows_is_not_followed(tmp_path, changes):
     assert world.link.uploads == []
 
 
-def next_round(world: AuthorityWorld) -> FakeRound:
+def next_round(world):
     """Return the round after the count, to which all puppets contribute."""
     count(world)
     return world.honest_round(2)

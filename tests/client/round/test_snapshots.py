@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -38,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path):
     return World(tmp_path)
 
 
@@ -58,7 +56,7 @@ def test_a_snapshot_is_followed_by_the_later_rounds(world):
     assert follow(world) == 3
 
 
-def of_its_maker_alone(world: World) -> Snapshot:
+def of_its_maker_alone(world):
     """Another model, which only its maker signed."""
     right = world.shared[3]
     rows = {"item_embedding": -right.kept["item_embedding"]}
@@ -68,72 +66,70 @@ def of_its_maker_alone(world: World) -> Snapshot:
     return replace(honest, reports=(said, honest.reports[0]))
 
 
-def of_another_state(world: World) -> Snapshot:
+def of_another_state(world):
     return make_snapshot(world, 3, world.shared[2])
 
 
-def of_other_shapes(world: World) -> Snapshot:
+def of_other_shapes(world):
     rows = world.shared[3].tensors["item_embedding"][:2]
     return make_snapshot(world, 3, SharedState({"item_embedding": rows}))
 
 
-def of_other_rows(world: World) -> Snapshot:
+def of_other_rows(world):
     """Rows of other items than those that enough users hold."""
     state = world.shared[3]
-    assert state.rest is not None
     few = Rest(state.rest.index[:-1], state.rest.tables)
     kept = {name: values[:-1] for name, values in state.kept.items()}
     return make_snapshot(world, 3, SharedState(MappingProxyType(kept), state.holders, few))
 
 
-def of_whole_tables_beside_a_list_of_rows(world: World) -> Snapshot:
+def of_whole_tables_beside_a_list_of_rows(world):
     """Rows 0, 1, 2 of what it keeps are not those of the list."""
     state = world.shared[3]
-    assert state.rest is not None
     none_apart = Rest(state.rest.index, MappingProxyType({}))
     return make_snapshot(world, 3, SharedState(state.tensors, state.holders, none_apart))
 
 
-def of_rows_beyond_all_numbers(world: World) -> Snapshot:
+def of_rows_beyond_all_numbers(world):
     arrays = load(world.stored(3))
     index = arrays["index"]
     index[-2:] = [2**63 - 1, -2]
     return sealed_snapshot(world, 3, save(arrays))
 
 
-def of_rows_that_nobody_trains(world: World) -> Snapshot:
+def of_rows_that_nobody_trains(world):
     """The first version's rows, which nobody sends: whoever takes them has no word for them."""
     return sealed_snapshot(world, 3, world.shared[3].to_bytes())
 
 
-def that_does_not_open(world: World) -> Snapshot:
+def that_does_not_open(world):
     found = make_snapshot(world, 3)
     return replace(found, blob=found.blob[:-1] + bytes([found.blob[-1] ^ 1]))
 
 
-def of_another_round(world: World) -> Snapshot:
+def of_another_round(world):
     return replace(make_snapshot(world, 3), blob=make_snapshot(world, 2).blob)
 
 
-def that_is_empty(world: World) -> Snapshot:
+def that_is_empty(world):
     return replace(make_snapshot(world, 3), blob=b"")
 
 
-def of_no_state(world: World) -> Snapshot:
+def of_no_state(world):
     return sealed_snapshot(world, 3, b"nothing of the kind")
 
 
-def of_a_type_that_numpy_does_not_know(world: World) -> Snapshot:
+def of_a_type_that_numpy_does_not_know(world):
     """A safetensors file as the format allows it: a header's length, the header, the data."""
     header = b'{"shared.item_embedding":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}'
     return sealed_snapshot(world, 3, len(header).to_bytes(8, "little") + header + bytes(4))
 
 
-def that_is_not_sealed(world: World) -> Snapshot:
+def that_is_not_sealed(world):
     return replace(make_snapshot(world, 3), blob=world.stored(3))
 
 
-def by_a_stranger(world: World) -> Snapshot:
+def by_a_stranger(world):
     found = make_snapshot(world, 3, world.shared[2])
     claimed = replace(found.reports[0], client_id=world.stranger.client_id)
     signed = replace(claimed, signature=world.stranger.sign(claimed.statement()))
@@ -270,7 +266,7 @@ def test_without_a_snapshot_it_waits(world):
     assert world.event_names().count("waiting_for_snapshot") == 1
 
 
-def waits_after(world: World) -> str:
+def waits_after(world):
     """Let the client look; return what it refused. It goes on waiting, its model as it was."""
     world.link.script += [Wait, Wait]
     assert world.app().run().version == 0
@@ -318,7 +314,7 @@ def test_another_copy_is_taken_when_it_comes(world):
     good = attested(world)
     world.link.offered = replace(good, blob=good.blob[::-1])
 
-    def later() -> Wait:
+    def later():
         world.link.spare = [good]
         return Wait()
 
@@ -344,7 +340,7 @@ def test_after_eight_wrong_copies_it_stops(world):
 def test_a_member_who_crossed_says_which_model_it_has(world):
     played(world)
 
-    def renew() -> Wait:
+    def renew():
         world.epoch = world.make_epoch(epoch=2)
         return Wait()
 
@@ -365,17 +361,17 @@ def test_the_secrets_of_an_epoch_do_not_outlive_it(world, monkeypatch):
     played(world)
     opened: list[Membership] = []
 
-    def keep(*values: Any, **options: Any) -> Membership:
+    def keep(*values, **options):
         opened.append(enrol(*values, **options))
         return opened[-1]
 
-    def renew() -> Wait:
+    def renew():
         world.epoch = world.make_epoch(epoch=2)
         return Wait()
 
     seen: list[bool] = []
 
-    def look() -> Wait:
+    def look():
         with pytest.raises(KeysError, match="destroyed"):
             _ = opened[0].secrets.group_key
         seen.append(True)

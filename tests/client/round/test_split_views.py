@@ -7,17 +7,15 @@ The coordinator lies here. Its own selection is tested in
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tenseal
 from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import FakeRound, World
+from client.support.fake_federation import World
 from client.support.following import follow, version
-from client.support.key_watch import KeyWatch, put_watch
+from client.support.key_watch import put_watch
 from client.support.masked_federation import MaskedWorld
 
 from fedrec.errors import (
@@ -29,7 +27,6 @@ from fedrec.errors import (
     SplitView,
 )
 from fedrec.follower.enrolment import enrol
-from fedrec.follower.membership import Membership
 from fedrec.follower.round_journal import AUDIT_FILE, JOURNAL_FILE
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
@@ -41,13 +38,13 @@ from fedrec.protection.masks.messages import (
     signatures_to_bytes,
 )
 from fedrec.protection.protection_plan import CONTEXT_BYTES
-from fedrec.wire.messages import PublishedRound, RevealStatement, StepMessage, Wait
+from fedrec.wire.messages import PublishedRound, Wait
 from fedrec_client.state.private_store import PrivateStore
 
 LIE = 1
 
 
-def told(world: MaskedWorld) -> list[tuple[str, str]]:
+def told(world):
     """Return the audit log's events and codes, once the people at the terminal heard of each."""
     path = world.state / AUDIT_FILE
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -58,24 +55,24 @@ def told(world: MaskedWorld) -> list[tuple[str, str]]:
     return [(line["event"], line["code"]) for line in lines]
 
 
-def lying(world: MaskedWorld, at: str, lie: Callable[[bytes], bytes]) -> None:
+def lying(world, at, lie):
     honest = world.link.masks
 
-    def masks(client_id: str, run: str, round_id: int, step: str) -> bytes:
+    def masks(client_id, run, round_id, step):
         raw = honest(client_id, run, round_id, step)
         return lie(raw) if (round_id, step) == (LIE, at) else raw
 
     world.link.masks = masks  # type: ignore[method-assign]
 
 
-def of_another_set(raw: bytes) -> bytes:
+def of_another_set(raw):
     """Return signatures over other survivors, as a second group would sign them."""
     other = Identity.create("x").sign(b"others survived")
     # A client doesn't look at its own, which may be any of them.
     return signatures_to_bytes(dict.fromkeys(signatures_from_bytes(raw), other))
 
 
-def of_another_list(raw: bytes) -> bytes:
+def of_another_list(raw):
     """Return shares that were sealed for another list of keys."""
     inbox = inbox_from_bytes(raw)
     return inbox_to_bytes(
@@ -109,12 +106,12 @@ def test_a_coordinator_that_holds_another_set_or_list(tmp_path, step, refusal):
     world = MaskedWorld(tmp_path)
     submit_masks, submit_update = world.link.submit_masks, world.link.submit_update
 
-    def masks(message: StepMessage) -> bool:
+    def masks(message):
         if message.step == step:
             raise refusal
         return submit_masks(message)
 
-    def update(*sent: object) -> bool:
+    def update(*sent):
         if step == "vector":
             raise refusal
         return submit_update(*sent)  # type: ignore[arg-type]
@@ -130,7 +127,7 @@ def test_a_round_that_others_agreed_on_otherwise(tmp_path):
     world = MaskedWorld(tmp_path)
     honest = world.link.published
 
-    def published(client_id: str, run: str, after: int) -> PublishedRound | None:
+    def published(client_id, run, after):
         found = honest(client_id, run, after)
         if found is None:
             return None
@@ -173,11 +170,11 @@ class Waiting(AuthorityWorld):
 
 
 @pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+def key(monkeypatch):
     return put_watch(monkeypatch)
 
 
-def told_cells(log: str) -> list[tuple[str, str, int]]:
+def told_cells(log):
     lines = [json.loads(line) for line in log.splitlines()]
     return [(line["event"], line["code"], line["round"]) for line in lines]
 
@@ -262,7 +259,7 @@ def test_who_is_left_out_with_its_cell_rolls_back(tmp_path):
     before = PrivateStore(world.state, read_only=True).state.private
     round_ = world.ask_to_train(2)
 
-    def without_the_first_cell() -> Wait:
+    def without_the_first_cell():
         for member in (world.identity, *world.puppets[:2]):
             round_.contributions.pop(member.client_id, None)
         world.publish(round_)
@@ -290,11 +287,11 @@ def test_a_world_without_cells_has_no_such_rule(tmp_path):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> AuthorityWorld:
+def world(tmp_path):
     return AuthorityWorld(tmp_path)
 
 
-def enrolled(world: World) -> Membership:
+def enrolled(world):
     return enrol(
         world.link,  # type: ignore[arg-type]
         world.identity,
@@ -349,23 +346,23 @@ def test_a_member_takes_part_and_believes_the_authority(world):
     assert opened == world.rounds[2].published.statement  # type: ignore[union-attr]
 
 
-def by_a_member(world: AuthorityWorld, round_: FakeRound) -> RevealStatement:
+def by_a_member(world, round_):
     """Let a member, who knows the group key, say what the authority would."""
     honest, _ = world.state_of(round_)
     unsigned = replace(honest, client_id=world.puppets[0].client_id)
     return replace(unsigned, signature=world.puppets[0].sign(unsigned.statement()))
 
 
-def by_another_authority(world: AuthorityWorld, round_: FakeRound) -> RevealStatement:
+def by_another_authority(world, round_):
     honest, _ = world.state_of(round_)
     return replace(honest, signature=Identity.create("another").sign(honest.statement()))
 
 
-def nobody(world: AuthorityWorld, round_: FakeRound) -> None:
+def nobody(world, round_):
     return None
 
 
-def about_another_model(world: AuthorityWorld, round_: FakeRound) -> RevealStatement:
+def about_another_model(world, round_):
     honest, _ = world.state_of(round_)
     other = replace(honest, state_tag=bytes(32))
     return replace(other, signature=world.revealer.sign(other.statement()))

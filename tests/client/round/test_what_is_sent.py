@@ -7,13 +7,12 @@ nothing is applied, and the round is audited.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import FakeRound, World
+from client.support.fake_federation import World
 from client.support.fake_parties import USERS
 from client.support.key_watch import put_watch
 from client.support.masked_federation import MaskedWorld
@@ -34,7 +33,7 @@ WINDOW = 8
 """Two float32 values in a row: chance finds such a match once in 2^64 positions."""
 
 
-def windows(values: np.ndarray) -> set[bytes]:  # type: ignore[type-arg]
+def windows(values):
     raw = np.ascontiguousarray(values).tobytes()
     return {raw[start : start + WINDOW] for start in range(0, len(raw) - WINDOW + 1, 4)}
 
@@ -49,7 +48,7 @@ def test_no_private_byte_is_sent(tmp_path, protection):
     world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
     privates: list[PrivateState] = []
 
-    def remember(name: str) -> None:
+    def remember(name):
         for path in world.state.glob("private-*.bin"):
             privates.append(PrivateState.from_bytes(path.read_bytes()))
 
@@ -152,13 +151,11 @@ class Attack:
         said: what is said of the sum.
     """
 
-    def __init__(
-        self, change: Callable[[Any, Vector, bool], None], moves: float, *said: str
-    ) -> None:
+    def __init__(self, change, moves, *said):
         self.change, self.moves, self.said = change, moves, said
 
 
-def _inflated_row(layout: Any, vector: Vector, spoils: bool) -> None:
+def _inflated_row(layout, vector, spoils):
     """One user more in a row that the others' users do not touch, who moved it 11,775 times as far
     as any can; each part is within what the protection has room for.
     """
@@ -166,13 +163,13 @@ def _inflated_row(layout: Any, vector: Vector, spoils: bool) -> None:
     vector[ROW * WIDTH] = (MOVED << BITS) * spoils
 
 
-def _denominator_negative(layout: Any, vector: Vector, spoils: bool) -> None:
+def _denominator_negative(layout, vector, spoils):
     """Three users moved a row by 1 each, and two are taken off: their sum is divided by one."""
     vector[layout.count_slice][ROW] = -2 if spoils else 1
     vector[ROW * WIDTH] = 0 if spoils else 1 << BITS
 
 
-def _users_over_cap(layout: Any, vector: Vector, spoils: bool) -> None:
+def _users_over_cap(layout, vector, spoils):
     """All users that a federation may have, and those of the others beside them."""
     most = 16_384
     metrics = vector[layout.metrics_slice]
@@ -197,15 +194,15 @@ ATTACKS = {
 
 
 @pytest.fixture(params=ATTACKS)
-def attack(request: pytest.FixtureRequest) -> Attack:
+def attack(request):
     return ATTACKS[request.param]
 
 
-def spoilt(world: World, attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+def spoilt(world, attack, monkeypatch):
     """Let the last puppet contribute what its own software would not; the others are honest."""
     honest = world.vector
 
-    def vector(seed: int, round_: FakeRound | None = None) -> Vector:
+    def vector(seed, round_=None):
         found = honest(seed, round_)
         if round_ is not None and round_.kind == "train" and round_.number == 1:
             attack.change(world.round_vector(round_).layout, found, seed == N_PUPPETS - 1)
@@ -217,12 +214,12 @@ def spoilt(world: World, attack: Attack, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)
 
 
-def packed_without_checks(values: list[int], width: int) -> int:
+def packed_without_checks(values, width):
     """Write negative numbers where none are, as changed software does."""
     return sum(value << (place * width) for place, value in enumerate(values))
 
 
-def moved_unchecked(world: World, round_: FakeRound) -> float:
+def moved_unchecked(world, round_):
     """Return how far the row moves where nobody checks the sum."""
     before = world.shared[round_.base].tensors["item_embedding"][ROW, 0]
     total = sum(world.vector(n, round_) for n in range(N_PUPPETS))
@@ -230,7 +227,7 @@ def moved_unchecked(world: World, round_: FakeRound) -> float:
     return float(after.tensors["item_embedding"][ROW, 0] - before)
 
 
-def codes(log: str) -> list[tuple[str, str, int]]:
+def codes(log):
     lines = [json.loads(line) for line in log.splitlines()]
     return [(line["event"], line["code"], line["round"]) for line in lines]
 

@@ -14,7 +14,6 @@ from client.support.silo import Silo
 from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import StorageError, VersionMismatch
 from fedrec.follower.database import STATE_FILE
-from fedrec.recommender import UsersFile
 from fedrec_client.recommending import own_recommender
 from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
 from fedrec_client.serve.recommendation_api import RecommendationApi
@@ -25,7 +24,7 @@ from fedrec_client.state.private_store import PrivateStore
 class Told:
     """A holder of a silo, what it said, and how often it read the users."""
 
-    def __init__(self, silo: Silo) -> None:
+    def __init__(self, silo):
         self.sentences: list[str] = []
         self.readings = 0
         self.holder = ModelHolder(
@@ -35,18 +34,18 @@ class Told:
         )
         self.application = RecommendationApi(self.holder, Gate())
 
-    def _read(self, *asked: object) -> UsersFile:
+    def _read(self, *asked):
         self.readings += 1
         return read_users_apart(*asked)  # type: ignore[arg-type]
 
     @property
-    def version(self) -> int | None:
+    def version(self):
         current = self.holder.current
         return None if current is None else int(current.recommender.round)
 
 
 @pytest.fixture
-def told(silo: Silo) -> Told:
+def told(silo):
     return Told(silo)
 
 
@@ -177,10 +176,10 @@ def test_a_file_that_went_away_is_looked_for_at_once(silo, told, monkeypatch):
     current = told.holder.current
     assert current is not None
 
-    def gone(*_: object, **__: object) -> None:
+    def gone(*_, **__):
         raise StorageError("block-1.bin cannot be read.")
 
-    async def follow_a_question() -> None:
+    async def follow_a_question():
         following = asyncio.ensure_future(told.holder.follow(3600.0))
         await asyncio.sleep(0)
         with monkeypatch.context() as patched:
@@ -202,7 +201,7 @@ def test_a_file_that_went_away_is_looked_for_at_once(silo, told, monkeypatch):
 def test_who_asks_for_a_look_during_one_gets_another(silo):
     """What it wants came after that look had read the state."""
 
-    def read_users(*asked: object) -> UsersFile:
+    def read_users(*asked):
         users = read_users_apart(*asked)  # type: ignore[arg-type]
         if asked[-1] == 3:
             silo.publish(4)
@@ -215,7 +214,7 @@ def test_who_asks_for_a_look_during_one_gets_another(silo):
         silo.settings, read_users=read_users, on_change=lambda change: served.append(change.version)
     )
 
-    async def follow() -> None:
+    async def follow():
         following = asyncio.ensure_future(holder.follow(3600.0))
         while 4 not in served:
             await asyncio.sleep(0.01)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from client.serve.asking import OWN, ask
@@ -184,7 +182,7 @@ KINDS = {
 }
 
 
-def problems(value: Any, schema: dict[str, Any], where: str = "") -> Iterator[str]:
+def problems(value, schema, where=""):
     """Yield where a value departs from a schema, as far as the document uses schemas."""
     if "$ref" in schema:
         schema = DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
@@ -238,7 +236,7 @@ def test_answers_are_what_it_describes(application, published, request_):
         assert f"`{answer.code}`" in described["description"]
 
 
-def _with_user(value: Any, user: str) -> Any:
+def _with_user(value, user):
     if isinstance(value, dict):
         return {key: user if entry == "USER" else entry for key, entry in value.items()}
     return value
@@ -272,20 +270,20 @@ def test_every_code_is_described_and_documented():
 class Page(HTMLParser):
     """What a page loads, and whether its elements are closed."""
 
-    def __init__(self, content: str) -> None:
+    def __init__(self, content):
         super().__init__()
         self.loaded: list[str] = []
         self.stack: list[str] = []
         self.tags: set[str] = set()
         self.feed(content)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
         if tag not in ("meta", "link"):
             self.stack.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.stack.pop() == tag
 
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from client.support.fake_federation import World
-from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from fedrec.data.splits import NO_ITEM, UserSplit
@@ -23,9 +22,8 @@ from fedrec.model.state import SharedState
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
-from fedrec.privacy import Mechanism, Spent
+from fedrec.privacy import Spent
 from fedrec.training.learner import Learner
-from fedrec.wire.messages import UploadHeader
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.counted_data import CountedData
 from fedrec_client.state.privacy_ledger import PrivacyLedger
@@ -37,7 +35,7 @@ EXACT = ("ease", "fedals", "sketch")
 Histories = Mapping[str, Sequence[int]]
 
 
-def users_of(histories: Histories) -> UserSplit:
+def users_of(histories):
     nothing = np.full(len(histories), NO_ITEM, dtype=np.int64)
     items = [sorted(histories[user]) for user in sorted(histories)]
     return UserSplit(
@@ -49,12 +47,12 @@ def users_of(histories: Histories) -> UserSplit:
     )
 
 
-def member_with(items: Sequence[ItemId]) -> Membership:
+def member_with(items):
     """Return all of a membership that counting looks at."""
     return cast(Membership, SimpleNamespace(catalogue=SimpleNamespace(item_ids=items)))
 
 
-def people(first: int, last: int, shift: int = 0) -> dict[str, list[int]]:
+def people(first, last, shift=0):
     """Return users with four items each, no two of them alike for 24 users in a row."""
     return {
         f"user {n:02d}": [(n + shift + step) % N_ITEMS for step in (0, 1, 3, 7)]
@@ -62,7 +60,7 @@ def people(first: int, last: int, shift: int = 0) -> dict[str, list[int]]:
     }
 
 
-def counts_of(histories: Histories) -> list[int]:
+def counts_of(histories):
     return np.bincount(np.concatenate(list(histories.values())), minlength=N_ITEMS).tolist()
 
 
@@ -82,7 +80,7 @@ class Client:
     floor: int = 1
     shared: dict[str, SharedState] = field(default_factory=dict)
 
-    def sends(self, kind: str, histories: Histories) -> NDArray[np.int64]:
+    def sends(self, kind, histories):
         """Return what a round's vector holds behind its metrics, padding included."""
         users, learner = users_of(histories), self.learner()
         with PrivateStore(self.folder) as store:
@@ -100,12 +98,12 @@ class Client:
         layout = learner.travelling.layout(kind, model.shared)  # type: ignore[arg-type]
         return np.concatenate([made.vector[layout.change_slice], made.vector[layout.count_slice]])
 
-    def counts(self, histories: Histories) -> list[int]:
+    def counts(self, histories):
         vector = self.sends("count", histories)
         assert not vector[: -len(self.items)].any()
         return vector[-len(self.items) :].tolist()
 
-    def learner(self) -> Learner:
+    def learner(self):
         own: dict[str, Any] = {} if self.name == "ease" else {"dim": 4}
         plan = Plan.model_validate(
             {
@@ -120,7 +118,7 @@ class Client:
         )  # fmt: skip
         return Learner(plan, len(self.items), device="cpu")
 
-    def start(self, learner: Learner) -> SharedState:
+    def start(self, learner):
         """Return the version after a count of many others."""
         if self.run not in self.shared:
             many = np.full(len(self.items), 50, dtype=np.int64)
@@ -289,13 +287,13 @@ def test_a_floor_of_a_run_never_falls_in_it(tmp_path):
 USERS = tuple(map(UserId, ("ann", "bob", "cid")))
 
 
-def mechanism(**privacy: float) -> Mechanism:
+def mechanism(**privacy):
     found = mechanism_of(Plan.model_validate({"privacy": {"mechanism": "gaussian", **privacy}}))
     assert found is not None
     return found
 
 
-def after(ledger: PrivacyLedger, by: Mechanism, run: str, *who: bool) -> PrivacyLedger:
+def after(ledger, by, run, *who):
     return ledger.charged(by.cost, run, USERS, np.array(who))
 
 
@@ -348,7 +346,7 @@ def test_costs_are_those_of_the_noise():
     assert Spent() + cost == cost
 
 
-def ledger_of(world: World) -> PrivacyLedger:
+def ledger_of(world):
     return PrivacyLedger.of(PrivateStore(world.state, read_only=True))
 
 
@@ -383,5 +381,5 @@ def test_what_was_charged_stays_charged(tmp_path):
     assert ledger_of(world).to_bytes() == staged
 
 
-def _next(header: UploadHeader) -> UploadHeader:
+def _next(header):
     return replace(header, round=RoundId(header.round + 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +16,6 @@ from fedrec.arithmetic import arithmetic_of
 from fedrec.data import Catalogue
 from fedrec.errors import RefusedError, StateWentBack, StorageError
 from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
-from fedrec.follower.follower_store import FollowerStore
-from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
@@ -27,14 +24,13 @@ from fedrec_authority.folder.opened_sums import OpeningState
 from fedrec_client.recommending import Wanted, export_model, recommend
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state import held_model
-from fedrec_client.state.client_state import ClientState
 from fedrec_client.state.held_model import read_held_model
 from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["store"]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -152,7 +148,7 @@ def test_a_damaged_mark_names_the_folder(store):
         PrivateStore(store.folder)
 
 
-def check_every_cell(store: FollowerStore[StoredState]) -> None:
+def check_every_cell(store):
     """Change each value of each column of a folder's database in turn: none may be believed."""
     store.close()
     path, flipped = store.folder / STATE_FILE, 0
@@ -193,7 +189,7 @@ def test_another_value_in_any_column_of_any_table_is_noticed(store):
     check_every_cell(store)
 
 
-def check_earlier_releases(store: FollowerStore[StoredState], others: StoredState) -> None:
+def check_earlier_releases(store, others):
     """Check a folder with empty records of the other kind of follower, as earlier releases wrote.
 
     What is not empty there says whose folder it is.
@@ -248,7 +244,7 @@ def test_an_older_database_with_its_mark_deletes_nothing(store):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path):
     """A client that has the count and a round of training."""
     made = World(tmp_path)
     made.whole_round(1, "count")
@@ -268,7 +264,7 @@ def test_a_version_that_goes_meanwhile_is_followed_by_the_next(world, monkeypatc
         left = 1
 
         @classmethod
-        def load(cls, path: Path) -> Catalogue:
+        def load(cls, path):
             if cls.left:
                 cls.left -= 1
                 with PrivateStore(world.state) as store:
@@ -285,7 +281,6 @@ def test_a_version_that_goes_meanwhile_is_followed_by_the_next(world, monkeypatc
 @pytest.mark.slow
 def test_what_is_missing_of_the_present_version_is_damage(world):
     shared = PrivateStore(world.state, read_only=True).state.shared
-    assert shared is not None
     (world.state / shared.name).unlink()
     with pytest.raises(StorageError, match=shared.name):
         read_held_model(world.settings(), "latest")
@@ -301,11 +296,11 @@ def _absent(monkeypatch):
     monkeypatch.delenv(OTHER, raising=False)
 
 
-def state_of(world: World) -> ClientState:
+def state_of(world):
     return PrivateStore(world.state, read_only=True).state
 
 
-def files_of(world: World) -> dict[str, bytes]:
+def files_of(world):
     """The state folder byte by byte, but for the lock, which names the last process."""
     return {
         path.name: path.read_bytes()
@@ -315,7 +310,7 @@ def files_of(world: World) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> World:
+def elsewhere(tmp_path):
     """A client in the middle of a run: it answered two rounds."""
     made = World(tmp_path)
     made.whole_round(1, "count")
@@ -327,7 +322,6 @@ def elsewhere(tmp_path: Path) -> World:
 @pytest.mark.slow
 def test_the_state_says_what_trained_it(elsewhere):
     found = state_of(elsewhere).provenance
-    assert found is not None
     assert found.arithmetic == arithmetic_of("cpu")
     assert found.path == "fedmf accelerator 1"
     assert found.accepted == ()
@@ -360,7 +354,6 @@ def test_accepted_it_goes_on_and_says_so_for_good(elsewhere, monkeypatch):
     elsewhere.whole_round(3)
     assert elsewhere.app(accept_other_arithmetic=True).run().version == 3
     found = state_of(elsewhere).provenance
-    assert found is not None
     (change,) = found.accepted
     assert change.round == 2
     assert (change.before, change.after) == (own, arithmetic_of("cpu").digest())
@@ -395,7 +388,6 @@ def test_before_the_first_answer_there_is_nothing_to_refuse(tmp_path, monkeypatc
     world.whole_round(1, "count")
     assert world.app().run().version == 1
     found = state_of(world).provenance
-    assert found is not None
     assert found.arithmetic == arithmetic_of("cpu")
     assert found.accepted == ()
 
@@ -411,7 +403,6 @@ def test_another_run_begins_under_whatever_there_is(elsewhere, monkeypatch):
     elsewhere.published_round = RoundId(0)
     elsewhere.app().run(new_run=True)
     found = state_of(elsewhere).provenance
-    assert found is not None
     assert found.arithmetic == arithmetic_of("cpu")
     assert found.accepted == ()
 

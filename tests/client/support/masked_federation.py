@@ -98,7 +98,6 @@ class MaskedWorld(World):
                 if not self.coming:
                     return Finished(reason="done")
                 self._begin(*self.coming.popleft())
-            assert self.current is not None
             step = self.current.next_step
             if step == "keys":
                 return self.train(self.current.round)

@@ -59,7 +59,6 @@ class AuthorityProcess:
     def close(self) -> None:
         """End the process if it still runs."""
         self.kill()
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
     def _read(self) -> None:

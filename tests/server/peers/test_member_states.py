@@ -13,7 +13,7 @@ from server.support.federations import Bench, authority, credentials, identity, 
 from server.support.serving import serving, settings_of
 from structlog.testing import capture_logs
 from world.clock import FakeClock
-from world.federation import DemoData, Workspace, keep, prepare, rotate
+from world.federation import DemoData, keep, prepare, rotate
 
 from fedrec.data import generate
 from fedrec.errors import (
@@ -29,10 +29,9 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.plan.schema import Plan
-from fedrec.settings.schema import Settings
 from fedrec.settings.validation import load_settings
 from fedrec.training.round_vectors import RoundVectors
-from fedrec.wire.admin_link import AdminLink, MemberState, RunStatus
+from fedrec.wire.admin_link import AdminLink, RunStatus
 from fedrec.wire.grpc_calls import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Remembered, Wait
@@ -41,22 +40,21 @@ from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.audit.wire.known import Known
 from fedrec_server.app import Coordinator
-from fedrec_server.engine import Engine
 from fedrec_server.federation import PublicCatalogue
 from fedrec_server.peers.member_states import STARTING_SECONDS
 from fedrec_server.run.presence import LIVE_SECONDS
 from fedrec_server.run_status import status_of
 
 
-def label(number: int) -> str:
+def label(number):
     return identity(number).public.label
 
 
-def status(engine: Engine) -> RunStatus:
+def status(engine):
     return RunStatus.of(status_of(engine, last_event=0))
 
 
-def of(engine: Engine, number: int) -> MemberState:
+def of(engine, number):
     """Return what is told of a client."""
     return next(one for one in status(engine).members if one.name == label(number))
 
@@ -132,7 +130,7 @@ async def test_who_is_killed_is_away_once_the_round_is_over_or_it_fell_silent(tm
 def test_who_did_not_answer_a_round_that_was_given_up_is_away(tmp_path):
     bench, clock = Bench.of(3, deadline_seconds=20, minimum_clients=3), FakeClock()
 
-    async def scenario() -> tuple[str, str]:
+    async def scenario():
         async with running(bench, tmp_path, clock=clock) as engine:
             await gather(engine, range(3))
             await poll(engine, 2)
@@ -269,7 +267,7 @@ async def test_it_knows_nothing_of_who_says_it_was_acknowledged(tmp_path):
 def test_a_coordinator_that_was_set_back_ends(tmp_path):
     made = Coordinator(settings_of(tmp_path), Bench.of(3).federation)
 
-    def proved(address: str, run: str) -> None:
+    def proved(address, run):
         made.engine.rollbacks.halt(RoundId(4))
 
     with pytest.raises(StateWentBack, match="older than the run") as told:
@@ -281,7 +279,7 @@ PLAN = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "bfv
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path):
     made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
     data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
     (tmp_path / "federation").mkdir()
@@ -289,14 +287,14 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def settings(workspace: Workspace) -> Settings:
+def settings(workspace):
     found = load_settings(workspace.parties.coordinator)
     local = found.coordinator.model_copy(update={"reserve_bytes": 0, "port": 0})
     return found.model_copy(update={"coordinator": local})
 
 
 @pytest.fixture
-def second(workspace: Workspace) -> KeyEpoch:
+def second(workspace):
     """The next epoch, made in the authority's folder; its file stays as it was."""
     first = workspace.epoch.read_bytes()
     made = rotate(AuthorityFolder(workspace.epoch.parent))
@@ -304,14 +302,14 @@ def second(workspace: Workspace) -> KeyEpoch:
     return made
 
 
-def started(settings: Settings, *install: KeyEpoch) -> KeyEpoch:
+def started(settings, *install):
     """Start a coordinator, hand epochs in, stop it; return the epoch that it was in at last."""
     assert settings.data.catalogue is not None
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
     spec = RoundVectors.of(settings.plan, catalogue.n_items)
     server = Coordinator.from_settings(settings, catalogue, spec)
 
-    async def life() -> KeyEpoch:
+    async def life():
         await server.start()
         try:
             for keys in install:
@@ -323,7 +321,7 @@ def started(settings: Settings, *install: KeyEpoch) -> KeyEpoch:
     return asyncio.run(life())
 
 
-def bundles(settings: Settings) -> list[KeyEpoch]:
+def bundles(settings):
     folder = Path(settings.coordinator.state) / "epochs"
     return [KeyEpoch.from_json(path.read_bytes()) for path in sorted(folder.iterdir())]
 

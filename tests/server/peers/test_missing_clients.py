@@ -31,16 +31,14 @@ from fedrec.errors import (
 )
 from fedrec.identity.application import MAX_APPLICATION_BYTES, SignedApplication
 from fedrec.identity.cells import guest_consent
-from fedrec.identity.certificates import Credentials, key_of
+from fedrec.identity.certificates import key_of
 from fedrec.identity.identity import Identity
 from fedrec.protection import NoProtection
 from fedrec.wire.admin_link import AdminLink
-from fedrec_server.engine import Engine
-from fedrec_server.peers.admission import Applications
 from fedrec_server.peers.member_states import unplaced, waits_for
 
 
-def words(engine: Engine) -> str:
+def words(engine):
     return waits_for(engine.run.state, engine.run.federation.keys.roster, engine.run.presence)
 
 
@@ -52,7 +50,7 @@ def test_one_of_three_is_away(tmp_path, seconds, told):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
     label = identity(2).public.label
 
-    async def scenario() -> str:
+    async def scenario():
         async with running(bench, tmp_path, clock=clock) as engine:
             engine.run.presence.heard(identity(2).client_id)
             clock.advance(max(seconds, 31.0))
@@ -72,7 +70,7 @@ def test_one_of_three_is_away(tmp_path, seconds, told):
 def test_nobody_came_yet(tmp_path):
     bench = Bench.of(5, reveals=True)
 
-    async def scenario() -> str:
+    async def scenario():
         async with running(bench, tmp_path) as engine:
             engine.run.presence.heard(identity(0).client_id)
             return words(engine)
@@ -88,7 +86,7 @@ def test_nobody_came_yet(tmp_path):
 def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
     bench = Bench.of(3, reveals=True)
 
-    async def scenario() -> str:
+    async def scenario():
         async with running(bench, tmp_path) as engine:
             run = engine.run
             nobody = replace(run.state, roster=frozenset())
@@ -103,7 +101,7 @@ def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
 def test_a_federation_that_forms_names_who_applied(tmp_path):
     bench = Bench.of(3)
 
-    async def scenario() -> list[str]:
+    async def scenario():
         told = []
         async with running(bench, tmp_path) as engine:
             run, applications = engine.run, engine.applications
@@ -129,7 +127,7 @@ def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
     first, second, third = (identity(number) for number in range(3))
 
-    async def scenario() -> list[str]:
+    async def scenario():
         async with running(bench, tmp_path, clock=clock) as engine:
             presence, told = engine.run.presence, []
             for who in (first, second, third):
@@ -175,7 +173,7 @@ def test_nobody_is_away_and_they_are_too_few(tmp_path):
     """One of five left for good, and the plan wants five: who joins is all that helps."""
     bench = Bench.of(4, reveals=True, minimum_clients=5)
 
-    async def scenario() -> str:
+    async def scenario():
         async with running(bench, tmp_path) as engine:
             for number in range(4):
                 engine.run.presence.heard(identity(number).client_id)
@@ -189,7 +187,7 @@ def test_nobody_is_away_and_they_are_too_few(tmp_path):
 def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
 
-    async def scenario() -> list[str]:
+    async def scenario():
         with capture_logs() as logs:
             async with running(bench, tmp_path, clock=clock) as engine:
                 for _ in range(8):
@@ -207,7 +205,7 @@ def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
 def test_the_papers_protocol_waits_for_anybody(tmp_path):
     bench = Bench.of(4, veiled=True, minimum_clients=3)
 
-    async def scenario() -> tuple[str, str]:
+    async def scenario():
         async with running(bench, tmp_path) as engine:
             for number in range(2):
                 engine.run.presence.heard(identity(number).client_id)
@@ -224,7 +222,7 @@ def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path):
     """Whatever else is waited for: also while a round collects without that member."""
     bench = Bench.of(4, minimum_clients=3)
 
-    async def scenario() -> tuple[str, str, list[str]]:
+    async def scenario():
         async with running(bench, tmp_path) as engine:
             with capture_logs() as logs:
                 for _ in range(2):
@@ -252,12 +250,12 @@ def test_newcomers_that_wait_for_others_are_in_the_status():
     assert told.endswith("2 more have to join")
 
 
-def invitation() -> Credentials:
+def invitation():
     """Return a new invitation of the tests' authority."""
     return authority().issuer.credentials("invitation", "somebody")
 
 
-def application(who: Identity, by: Credentials) -> bytes:
+def application(who, by):
     """Return what an applicant hands in."""
     return SignedApplication.make(who.public, by).to_json()
 
@@ -266,7 +264,7 @@ async def test_an_invitation_is_good_for_one_identity_for_good(tmp_path):
     bench, invited = Bench.of(3), invitation()
     key, joiner, thief = key_of(invited.certificate), Identity.create("d"), Identity.create("t")
 
-    def strangers(applications: Applications) -> list[bytes]:
+    def strangers(applications):
         return applications.waiting(bench.federation.keys.roster)
 
     async with running(bench, tmp_path) as engine:
@@ -337,7 +335,7 @@ async def test_a_disk_that_fails_leaves_the_invitation_unused(tmp_path):
         assert [one.client_id for one in engine.run.store.applicants()] == [joiner.client_id]
 
 
-def leaving(number: int) -> SignedApplication:
+def leaving(number):
     """Return what a member hands in that leaves its cell's core."""
     who, own = identity(number), credentials(number)
     consent = who.sign(guest_consent("movies", who.client_id))

@@ -12,7 +12,7 @@ from world.cells import partition_of
 
 from fedrec.errors import NotInRoster, ProtocolError, RefusedError, RoundClosed
 from fedrec.ids import RoundId
-from fedrec.wire.messages import Finished, Reveal, RevealStatement, Wait
+from fedrec.wire.messages import Finished, Reveal, Wait
 from fedrec_server.polling import task_for
 from fedrec_server.rounds.changes import (
     CellsPaused,
@@ -32,18 +32,17 @@ from fedrec_server.rounds.events import (
     UpdatesUnfit,
 )
 from fedrec_server.rounds.selection import awaited
-from fedrec_server.rounds.state import Rules
 from fedrec_server.store.sqlite import SqliteStore
 
 REVEALER = client(AUTHORITY)
 
 
-def run(n_clients: int = 4, **rounds: float) -> World:
+def run(n_clients=4, **rounds):
     found = rules(needs_reveal=True, **rounds)
     return World.new(replace(found, revealer=REVEALER), n_clients)
 
 
-def revealing(**rounds: float) -> World:
+def revealing(**rounds):
     world = run(**rounds)
     world.tick(0, 1, 2, AUTHORITY)
     for number in range(3):
@@ -99,7 +98,6 @@ def test_its_word_is_enough():
     assert len(found.task.contributions) == 3
     (published,) = world.speak()
     assert isinstance(published, RoundPublished)
-    assert published.statement is not None
     assert published.statement.client_id == REVEALER
     assert published.metrics == bytes(8)
     assert world.state.base_state == published.statement.state_tag
@@ -202,12 +200,12 @@ def test_it_catches_up_like_everybody():
 SECOND = frozenset(map(client, range(3, 6)))
 
 
-def cell_rules(n_clients: int = 6, *, exact: bool = False, **rounds: float) -> Rules:
+def cell_rules(n_clients=6, *, exact=False, **rounds):
     found = rules(needs_reveal=True, exact=exact, **rounds)
     return replace(found, revealer=REVEALER, partition=partition_of(map(client, range(n_clients))))
 
 
-def revealing_in_cells(world: World, n_clients: int = 6) -> World:
+def revealing_in_cells(world, n_clients=6):
     """Bring a round with all clients to where the authority is asked."""
     world.tick(*range(n_clients))
     for number in range(n_clients):
@@ -216,17 +214,16 @@ def revealing_in_cells(world: World, n_clients: int = 6) -> World:
     return world
 
 
-def said(world: World, *paused: int, refused: str = "") -> RevealStatement:
+def said(world, *paused, refused=""):
     found = replace(statement(world.state, REVEALER, refused=refused), paused=paused)
     if refused:
         return found
-    assert world.state.current is not None
     left_out = world.state.rules.partition.members_of(paused)
     kept = world.state.current.manifest_digest("run", left_out)
     return replace(found, manifest_digest=kept)
 
 
-def speak(world: World, *paused: int, refused: str = "") -> tuple[object, ...]:
+def speak(world, *paused, refused=""):
     word = said(world, *paused, refused=refused)
     sealed = None if refused else blob("honest")
     return world.apply(StatementReceived(now=world.now, statement=word, blob=sealed))
@@ -312,7 +309,7 @@ def test_a_coordinator_that_is_killed_knows_it_still(tmp_path):
     assert {one.client_id for one in record.contributions} == set(map(client, range(3)))
 
 
-def readable(**rounds: float) -> World:
+def readable(**rounds):
     """Bring a round of four, whose updates the coordinator reads, to where it is summed."""
     world = World.new(rules(needs_reveal=False, minimum_clients=3, **rounds), 4)
     world.tick(0, 1, 2, 3)
@@ -321,8 +318,7 @@ def readable(**rounds: float) -> World:
     return world
 
 
-def unfit(world: World, *numbers: int) -> tuple[object, ...]:
-    assert world.state.current is not None
+def unfit(world, *numbers):
     clients = frozenset(map(client, numbers))
     event = UpdatesUnfit(now=world.now, round=world.state.current.number, clients=clients)
     return world.apply(event)

@@ -9,9 +9,6 @@ import random
 from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 from server.support.driving import told_of
@@ -31,22 +28,21 @@ from world.clock import FakeClock
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId
-from fedrec.protection import Paillier, ProtectionPlan, SegmentSpec, VectorSpec
+from fedrec.protection import Paillier, SegmentSpec, VectorSpec
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import Reveal, Task, Train, UploadHeader
+from fedrec.wire.messages import Reveal, Train, UploadHeader
 from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.changes import RoundAbandoned, RoundMeasured, RoundOpened, RoundPublished
 from fedrec_server.rounds.events import Polled, Resumed, StopRequested
 from fedrec_server.rounds.selection import absent
-from fedrec_server.rounds.state import Rules
 from fedrec_server.run.presence import LIVE_SECONDS
 
 DEADLINE = 100.0
 STEP = 5.0
 
 
-def cells_of(n_clients: int, size: int, n_guests: int = 0) -> Partition:
+def cells_of(n_clients, size, n_guests=0):
     """Return cells of neighbouring numbers; the last clients are guests of the first cell."""
     core = n_clients - n_guests
     parts = [range(begin, begin + size) for begin in range(0, core, size)]
@@ -82,7 +78,7 @@ class Play:
     given_up: int = 0
     opened: int = 0
 
-    def round(self, away: set[int], silent: set[int]) -> None:
+    def round(self, away, silent):
         """Let time pass until a round is over."""
         here = [number for number in range(self.n_clients) if number not in away]
         while not any(
@@ -90,7 +86,6 @@ class Play:
         ):
             pass
         self.opened += 1
-        assert self.world.state.current is not None
         asked = self.world.state.current.asked
         for number in here:
             if client(number) in asked and number not in silent:
@@ -106,7 +101,7 @@ class Play:
             self.counted.append(len(accepted))
 
 
-def play_of(n_clients: int, size: int, n_guests: int = 0, **rounds: float) -> Play:
+def play_of(n_clients, size, n_guests=0, **rounds):
     wanted = {"total": 200, "deadline_seconds": DEADLINE, "minimum_clients": size, **rounds}
     found = rules(needs_reveal=False, **wanted)
     if size > 1:
@@ -196,12 +191,12 @@ def test_a_resumed_run_starts_with_a_clean_slate():
     assert world.state.unanswered == frozenset()
 
 
-def rules_opening(entries: ProtectionPlan | None = None, **rounds: float) -> Rules:
+def rules_opening(entries=None, **rounds):
     return replace(plain_rules(**rounds), entries=entries)
 
 
 @pytest.fixture(scope="module")
-def entries() -> ProtectionPlan:
+def entries():
     table = SegmentSpec(name="table", length=64_000, max_abs_sum=2**31, entries=1000)
     counts = SegmentSpec(name="counts", length=1, max_abs_sum=1, signed=False)
     spec = VectorSpec(segments=(table, counts), max_summands=100)
@@ -251,7 +246,7 @@ class PlayWire:
         deadlines: rounds that closed only when their time was over.
     """
 
-    def __init__(self, folder: Path, n_clients: int) -> None:
+    def __init__(self, folder, n_clients):
         self.bench = Bench.of(
             n_clients, reveals=True, total=200, deadline_seconds=DEADLINE, minimum_clients=3
         )
@@ -262,20 +257,15 @@ class PlayWire:
         self._served = self._stack.enter_context(serving(self.bench, folder, clock=self._clock))
         self._links: dict[int, GrpcLink] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind, error, trace):
         for link in self._links.values():
             link.close()
         self._stack.close()
 
-    def round(self, away: set[int], silent: set[int]) -> None:
+    def round(self, away, silent):
         """Play until the next round's collecting is over."""
         engine = self._served.coordinator.engine
         here = [number for number in range(self._n_clients) if number not in away]
@@ -292,7 +282,7 @@ class PlayWire:
             self.deadlines += 1
             self._pass(DEADLINE + 1, here)
 
-    def journal(self) -> tuple[Counter[str], list[int]]:
+    def journal(self):
         """Return how often what happened, and how many clients each published round counted."""
         self._speak()
         found, counted = Counter[str](), []
@@ -303,32 +293,32 @@ class PlayWire:
                     counted.append(int(event.fields["counted"]))
         return found, counted
 
-    def _pass(self, seconds: float, here: list[int]) -> None:
+    def _pass(self, seconds, here):
         """Let time pass, at whose end those who are here poll."""
         self._clock.advance(seconds)
         for one in here:
             self._task(one)
         self._served.do(self._served.coordinator.engine.tick())
 
-    def _link(self, number: int) -> GrpcLink:
+    def _link(self, number):
         if number not in self._links:
             self._links[number] = GrpcLink(self._served.address, credentials(number))
         return self._links[number]
 
-    def _task(self, number: int, wait_seconds: float = 0.0) -> Task:
+    def _task(self, number, wait_seconds=0.0):
         published = self._served.coordinator.engine.run.state.published
         me = identity(number).client_id
         return self._link(number).next_task(
             me, self._served.run, published, wait_seconds=wait_seconds
         )
 
-    def _upload(self, number: int, round_id: int) -> None:
+    def _upload(self, number, round_id):
         payload = self.bench.payload(number, round_id)
         told = told_of(self._served.coordinator.engine.run.state)
         header = self.bench.header(number, round_id, payload, self._served.run, **told)
         assert not self._link(number).submit_update(header, payload)
 
-    def _speak(self) -> None:
+    def _speak(self):
         """Open the sum that waits for it, as the key authority."""
         round_ = self._served.coordinator.engine.run.state.current
         if round_ is None or round_.phase == "collecting":

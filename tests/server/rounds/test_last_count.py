@@ -14,7 +14,6 @@ from fedrec.errors import RoundClosed
 from fedrec.identity.cells import Cell, Partition
 from fedrec.wire.messages import StepMessage
 from fedrec_server.rounds.changes import (
-    Change,
     CollectingEnded,
     RoundAbandoned,
     RoundOpened,
@@ -29,7 +28,7 @@ from fedrec_server.rounds.state import State
 DEADLINE = 120.0
 
 
-def counted(*numbers: int, n_clients: int = 5, **rounds: float) -> World:
+def counted(*numbers, n_clients=5, **rounds):
     """Return a run whose count round is published, over these clients."""
     own = {"minimum_clients": 2, "total": 40, **rounds}
     world = World.new(rules(needs_reveal=False, exact=True, **own), n_clients)
@@ -38,7 +37,7 @@ def counted(*numbers: int, n_clients: int = 5, **rounds: float) -> World:
     return world
 
 
-def opened(world: World, *numbers: int, seconds: float = 0.0) -> RoundOpened | None:
+def opened(world, *numbers, seconds=0.0):
     """Return what opens while these clients are live."""
     changes = world.tick(*numbers, seconds=seconds)
     assert len(changes) <= 1
@@ -48,7 +47,7 @@ def opened(world: World, *numbers: int, seconds: float = 0.0) -> RoundOpened | N
     return changes[0]
 
 
-def answered(world: World, *numbers: int) -> RoundPublished:
+def answered(world, *numbers):
     """Let clients upload and publish the round."""
     for number in numbers:
         world.upload(number)
@@ -58,7 +57,7 @@ def answered(world: World, *numbers: int) -> RoundPublished:
     return published
 
 
-def who(found: RoundOpened | None) -> tuple[str, set[int]]:
+def who(found):
     assert found is not None
     return found.kind, {n for n in range(9) if client(n) in found.asked}
 
@@ -120,7 +119,7 @@ def test_who_is_asked_in_case_that_others_fail_is_no_newcomer():
         answered(world, *first)
 
 
-def in_cells(*sizes: int, **rounds: float) -> World:
+def in_cells(*sizes, **rounds):
     """Return a run over cells of these sizes, whose members are numbered one cell after another."""
     cells, start = [], 0
     for number, size in enumerate(sizes, start=1):
@@ -194,9 +193,8 @@ def test_who_is_here_and_silent_is_counted_without():
     assert who(opened(world, 0, 1, 2)) == ("count", {0, 1, 2})
 
 
-def masked(world: World, *numbers: int) -> None:
+def masked(world, *numbers):
     """Let clients send their messages of the present step."""
-    assert world.state.current is not None
     number, phase = world.state.current.number, world.state.current.phase
     for who_ in numbers:
         if phase == "masking":
@@ -209,9 +207,8 @@ def masked(world: World, *numbers: int) -> None:
         world.apply(StepHeard(now=world.now, message=message))
 
 
-def closed(world: World) -> Change:
+def closed(world):
     """Close the present step; return what came of it."""
-    assert world.state.current is not None
     number, phase = world.state.current.number, world.state.current.phase
     return world.apply(StepClosed(now=world.now, round=number, phase=phase))[0]
 
@@ -302,7 +299,7 @@ GUEST = 6
 EVERYBODY = range(7)
 
 
-def world_of(*, cells: bool = True, exact: bool = False) -> World:
+def world_of(*, cells=True, exact=False):
     """Return a run of two cells of three and a guest, in its first round."""
     found = rules(
         needs_reveal=cells, exact=exact, deadline_seconds=100.0, minimum_clients=3, total=5
@@ -315,14 +312,14 @@ def world_of(*, cells: bool = True, exact: bool = False) -> World:
     return world
 
 
-def tick(world: World, *gone: int, seconds: float = 0.0) -> tuple[Change, ...]:
+def tick(world, *gone, seconds=0.0):
     """Let time pass after goodbyes."""
     world.now += seconds
     here = frozenset(client(number) for number in EVERYBODY if number not in gone)
     return world.apply(Tick(now=world.now, live=here, gone=frozenset(map(client, gone))))
 
 
-def answer(world: World, *silent: int) -> None:
+def answer(world, *silent):
     """Upload the updates of all others."""
     for number in EVERYBODY:
         if number not in silent:

@@ -11,11 +11,10 @@ from world.cells import partition_of
 
 from fedrec.errors import ConflictingUpload, NotInRoster, ProtocolError, RefusedError, RoundError
 from fedrec.ids import RoundId
-from fedrec.wire.messages import Finished, RevealStatement, Wait
+from fedrec.wire.messages import Finished, Wait
 from fedrec_server.polling import task_for
 from fedrec_server.rounds.changes import (
     CellsPaused,
-    Change,
     ReportKept,
     RoundAbandoned,
     RoundLearnt,
@@ -36,10 +35,9 @@ from fedrec_server.rounds.events import (
 )
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.selection import awaited
-from fedrec_server.rounds.state import State
 
 
-def published(n_clients: int = 4, kind: str = "count", **rounds: float) -> World:
+def published(n_clients=4, kind="count", **rounds):
     """Return a run in which a round of a kind was just published."""
     world = World.new(rules(**{"report_seconds": 30.0, "total": 1, **rounds}), n_clients)
     while True:
@@ -53,7 +51,7 @@ def published(n_clients: int = 4, kind: str = "count", **rounds: float) -> World
         world.report(1)
 
 
-def measured(changes: tuple[object, ...]) -> RoundMeasured:
+def measured(changes):
     (found,) = (change for change in changes if isinstance(change, RoundMeasured))
     return found
 
@@ -269,7 +267,7 @@ def test_a_member_that_is_removed_has_the_round_given_up():
 REVEALER = client(AUTHORITY)
 
 
-def anew() -> World:
+def anew():
     """Return a run that was recovered up to round 4, of which nothing was opened since."""
     found = World.new(replace(rules(), revealer=REVEALER), 3)
     state = replace(
@@ -286,7 +284,7 @@ def anew() -> World:
     return found
 
 
-def word(state: State, round_id: int, **about: object) -> RevealStatement:
+def word(state, round_id, **about):
     """Return the key authority's word on a round of another folder's run."""
     opened = World.new(replace(rules(), revealer=REVEALER), 3)
     opened.tick(0, 1, 2)
@@ -294,13 +292,13 @@ def word(state: State, round_id: int, **about: object) -> RevealStatement:
     return replace(said, round=RoundId(round_id), trained=6, kind="train", **about)  # type: ignore[arg-type]
 
 
-def shown(state: State, said: RevealStatement) -> tuple[State, RoundLearnt]:
+def shown(state, said):
     after, (change,) = step(state, StatementShown(now=9.0, statement=said))
     assert isinstance(change, RoundLearnt)
     return after, change
 
 
-def opening(state: State) -> tuple[State, Change]:
+def opening(state):
     """Open the next round with everybody."""
     live = frozenset(map(client, range(3)))
     after, (opened,) = step(state, Tick(now=9.0, live=live))

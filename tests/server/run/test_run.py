@@ -22,7 +22,6 @@ from fedrec.plan.schema import EvaluationSettings
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
-from fedrec_server.engine import Engine
 from fedrec_server.rounds.changes import RoundPublished
 from fedrec_server.run.figures import LatestQuality
 from fedrec_server.run.journal import log_entry
@@ -33,12 +32,12 @@ from fedrec_server.service.admin_service import AdminService
 from fedrec_server.store.store import Entry
 
 
-def entry(line: str, number: int, **fields: object) -> Entry:
+def entry(line, number, **fields):
     text = json.dumps(fields)
     return Entry(unix_seconds=0.0, kind=line, round=RoundId(number), fields_json=text)
 
 
-def logged(one: Entry, published: int | None = 7) -> dict[str, object]:
+def logged(one, published=7):
     with capture_logs() as lines:
         log_entry("r", one, published=None if published is None else RoundId(published))
     (line,) = lines
@@ -73,7 +72,7 @@ def test_what_is_about_no_round_says_how_far_the_run_is():
     assert "last_published" not in logged(entry("key epoch installed", 0), None)
 
 
-def said(engine: Engine) -> str:
+def said(engine):
     """Return what `fedrec status` says of the disk."""
     found = RunStatus.of(status_of(engine, last_event=0))
     row = dict(status_rows(found)).get("disk", "")
@@ -81,7 +80,7 @@ def said(engine: Engine) -> str:
     return row
 
 
-def warnings(lines: list[dict[str, object]]) -> list[object]:
+def warnings(lines):
     return [line["event"] for line in lines if line["log_level"] == "warning"]
 
 
@@ -89,7 +88,7 @@ def warnings(lines: list[dict[str, object]]) -> list[object]:
 async def test_a_full_disk_is_told_once_a_minute_and_until_it_passed(tmp_path, where):
     bench, clock, full = Bench.of(3, deadline_seconds=600), FakeClock(), set[str]()
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name in full:
             raise DiskFull("The disk is full (write: No space left on device).")
 
@@ -131,7 +130,7 @@ async def test_another_trouble_of_the_disk_is_no_flood_either(tmp_path):
     bench, clock = Bench.of(3), FakeClock()
     broken: set[str] = set()
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name in broken:
             raise StorageError("The database cannot be read: disk I/O error.")
 
@@ -146,7 +145,7 @@ async def test_another_trouble_of_the_disk_is_no_flood_either(tmp_path):
         assert not said(engine)
 
 
-def sums(**values: int) -> list[int]:
+def sums(**values):
     return [values.get(name.replace(".", "_"), 0) for name in METRIC_NAMES]
 
 
@@ -165,17 +164,17 @@ EVALUATED = sums(
 class Journal:
     """Stands for a store that has entries and nothing else."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries):
         self._entries = entries
 
-    def last_entry(self) -> int:
+    def last_entry(self):
         return len(self._entries)
 
-    def entries(self, after: int, limit: int) -> list[Entry]:
+    def entries(self, after, limit):
         return self._entries[after : after + limit]
 
 
-def published(number: int, values: list[int]) -> RoundPublished:
+def published(number, values):
     return RoundPublished(
         round=RoundId(number), kind="train", blob=Blob.of(b""), counted=3, bytes_received=0,
         seconds=1.0, at=0.0, metrics=np.array(values, dtype="<i8").tobytes(),
@@ -216,7 +215,7 @@ def test_a_loss_alone_dates_no_rates():
 
 @pytest.mark.parametrize("between", [0, 499, 2000])
 def test_after_a_restart_the_journal_says_the_same(between):
-    def entry(number: int, text: str) -> Entry:
+    def entry(number, text):
         return Entry(
             unix_seconds=0.0, kind="round published", round=RoundId(number), fields_json=text
         )
@@ -244,7 +243,7 @@ def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
     plan = bench.federation.plan.model_copy(update={"evaluation": evaluation})
     bench = replace(bench, federation=replace(bench.federation, plan=plan))
 
-    async def scenario() -> list[RunStatus]:
+    async def scenario():
         async with running(bench, tmp_path) as engine:
             service = AdminService(engine)
             first = RunStatus.of(await service.GetStatus(None, None))
@@ -262,12 +261,12 @@ def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path):
     bench = Bench.of(3)
     labels = [identity(number).public.label for number in range(3)]
 
-    async def scenario() -> list[tuple[str, ...]]:
+    async def scenario():
         told = []
         async with running(bench, tmp_path) as engine:
             service = AdminService(engine)
 
-            async def awaited() -> tuple[str, ...]:
+            async def awaited():
                 return RunStatus.of(await service.GetStatus(None, None)).awaited
 
             engine.run.presence.heard(identity(0).client_id)
@@ -288,7 +287,7 @@ def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path):
 NORTH, SOUTH = ClientId("a" * 64), ClientId("b" * 64)
 
 
-def here() -> tuple[FakeClock, Presence]:
+def here():
     clock = FakeClock()
     presence = Presence(clock)
     for client in (NORTH, SOUTH):

@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +17,13 @@ import grpc
 import pytest
 from blake3 import blake3
 from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
-from server.support.serving import Serving, serving
+from server.support.serving import serving
 
 from fedrec.errors import (
     BadSignature,
     CatalogueMismatch,
     ConflictingUpload,
     CorruptUpload,
-    FedrecError,
     KeysError,
     MalformedUpdate,
     NotInRoster,
@@ -45,7 +43,7 @@ from fedrec_server.service.tls_port import options
 CLIENTS = range(3)
 
 
-def refusal(found: Serving, *chunks: tuple[int, bytes], **changes: object) -> FedrecError:
+def refusal(found, *chunks, **changes):
     """Return the error that a changed but properly signed upload of client 0 gets."""
     payload = found.bench.payload(0, 1)
     header = found.bench.header(0, 1, payload, found.run, **changes)
@@ -58,7 +56,7 @@ class TestAdmission:
     """Every bad input is told what is wrong, and costs neither disk nor the round."""
 
     @pytest.fixture(autouse=True)
-    def nothing_is_left(self, collecting: Serving, tmp_path: Path) -> Iterator[None]:
+    def nothing_is_left(self, collecting, tmp_path):
         yield
         spool = tmp_path / "state"
         assert not list((spool / "updates").iterdir())
@@ -223,7 +221,7 @@ class TestUploads:
     def test_too_many_streams_of_one_client(self, collecting):
         release = threading.Event()
 
-        def silent() -> Iterator[bytes]:
+        def silent():
             release.wait(20)
             yield from ()
 
@@ -240,7 +238,7 @@ class TestUploads:
                 for call in calls:
                     call.cancel()
 
-    def done(self, calls: list[grpc.Future]) -> list[grpc.Future]:
+    def done(self, calls):
         ended = threading.Event()
         for call in calls:
             call.add_done_callback(lambda _: ended.set())
@@ -248,7 +246,7 @@ class TestUploads:
         return [call for call in calls if call.done()]
 
 
-def revealing(found: Serving) -> Reveal:
+def revealing(found):
     """Bring a round to where the key authority opens it, and return its task."""
     found.come(CLIENTS)
     for number in CLIENTS:
@@ -358,7 +356,7 @@ asyncio.run(coordinator.serve(tell))
 """
 
 
-def program(folder: Path, first: str = "") -> subprocess.Popen[str]:
+def program(folder, first=""):
     environment = {name: value for name, value in os.environ.items() if "GRPC" not in name}
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(first=first), str(folder)],
@@ -369,7 +367,7 @@ def program(folder: Path, first: str = "") -> subprocess.Popen[str]:
     )
 
 
-def spoken(address: str, folder: Path, newest: ssl.TLSVersion) -> str | None:
+def spoken(address, folder, newest):
     """Return what a client with a good certificate and no newer TLS than this agrees on."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

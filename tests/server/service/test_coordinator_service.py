@@ -19,7 +19,7 @@ from server.support.federations import (
     identity,
     operator,
 )
-from server.support.serving import Serving, serving
+from server.support.serving import serving
 from structlog.testing import capture_logs
 
 from fedrec.errors import (
@@ -30,7 +30,6 @@ from fedrec.errors import (
     RefusedError,
     VersionMismatch,
 )
-from fedrec.identity.certificates import Credentials
 from fedrec.ids import RoundId
 from fedrec.protection import BFV, Paillier
 from fedrec.wire.grpc_calls import from_rpc_error
@@ -56,7 +55,7 @@ class TestWholeRun:
         shown = [json.loads(e.fields_json)["metrics"] for e in metrics[0] if e.kind == told]
         assert len(shown) == 3 and all(len(values) == 2 for values in shown)
 
-    def live(self, found: Serving, number: int) -> list[bytes]:
+    def live(self, found, number):
         """Be a client until the run is over; return what was published."""
         me = identity(number).client_id
         version = RoundId(0)
@@ -69,7 +68,6 @@ class TestWholeRun:
                 answer = link.next_task(me, info.run, version, wait_seconds=10.0)
                 while answer.published_round > version:
                     published = link.published(me, info.run, version)
-                    assert published is not None
                     version = published.round
                     sums.append(published.blob)
                     if found.coordinator.engine.run.state.rules.shares_key:
@@ -84,7 +82,7 @@ class TestWholeRun:
                 elif isinstance(task, Reveal):
                     self.reveal(found, link, task)
 
-    def reveal(self, found: Serving, link: GrpcLink, task: Reveal) -> None:
+    def reveal(self, found, link, task):
         me = identity(REVEALER).client_id
         parts = [
             link.contribution(me, found.run, task.round, header.client_id)
@@ -124,7 +122,7 @@ class TestTransport:
         error = from_rpc_error(caught.value)
         assert type(error) is ProtocolError and "deadline" in str(error)
 
-    def call(self, found: Serving, name: str, request: object, timeout: int | None) -> object:
+    def call(self, found, name, request, timeout):
         with found.channel() as channel:
             method = channel.unary_unary(
                 f"/fedrec.wire.v1.Coordinator/{name}",
@@ -133,7 +131,7 @@ class TestTransport:
             return method(request, timeout=timeout)
 
     def test_internal_errors_say_nothing_but_an_incident(self, plain, monkeypatch):
-        def defect(*_: object) -> None:
+        def defect(*_):
             raise ZeroDivisionError("the secret detail")
 
         monkeypatch.setattr(type(plain.bench.federation), "info", defect)
@@ -153,7 +151,7 @@ class TestTransport:
     def test_reflection_only_where_asked_for(self, tmp_path):
         from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-        def services(found: Serving) -> list[str]:
+        def services(found):
             ask = reflection_pb2.ServerReflectionRequest(list_services="")
             with found.channel(operator()) as channel:
                 stub = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -209,14 +207,14 @@ def test_context_with_a_secret_key_stops_the_start(kind):
         update={"protection": ProtectionSettings(name=kind.name, key_holder="members")}
     )
 
-    def start(server_context: bytes, fingerprint: str = protection.chosen.fingerprint()) -> None:
+    def start(server_context, fingerprint=None):
         keys = authority().new_epoch(
             federation="movies",
             epoch=1,
             members=[identity(n).public for n in CLIENTS],
             minimum_summands=3,
             protection=kind.name,
-            protection_fingerprint=fingerprint,
+            protection_fingerprint=fingerprint or protection.chosen.fingerprint(),
             server_context=server_context,
             protection_secret=b"",
         )
@@ -234,7 +232,7 @@ def test_context_with_a_secret_key_stops_the_start(kind):
 FIRST, OPENER = RoundId(1), 1000
 
 
-def held_by_the_authority() -> Bench:
+def held_by_the_authority():
     """Return a federation whose revealer is client 1000."""
     bench = Bench.of(3, minimum_clients=2)
     roster = bench.federation.keys.roster
@@ -252,18 +250,18 @@ def held_by_the_authority() -> Bench:
     return Bench(federation=replace(bench.federation, keys=keys))
 
 
-def contribution(link: GrpcLink, who: int, run: str) -> None:
+def contribution(link, who, run):
     link.contribution(identity(who).client_id, run, FIRST, identity(1).client_id)
 
 
-def round_sum(link: GrpcLink, who: int, run: str) -> None:
+def round_sum(link, who, run):
     link.round_sum(identity(who).client_id, run, FIRST)
 
 
 Fetch = Callable[[GrpcLink, int, str], None]
 
 
-def refusal(found: Serving, fetch: Fetch, who: Credentials | int) -> str:
+def refusal(found, fetch, who):
     """Return what is logged of a fetch that is refused; the caller gets no more than "Refused"."""
     named = who if isinstance(who, int) else 0
     with found.link(who) as link, pytest.raises(RefusedError, match="Refused") as told:

@@ -5,7 +5,6 @@ Fields are unsigned: -1 is written as 2^64 - 1, which parsers of 32 bits cut to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +14,7 @@ import structlog
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from server.support.federations import REVEALER, Bench, credentials, identity, operator
-from server.support.serving import Serving, serving
+from server.support.serving import serving
 from structlog.testing import capture_logs
 
 from fedrec.errors import FedrecError, ProtocolError, RoundClosed, StorageError
@@ -47,13 +46,13 @@ EXTREMES = {
 
 
 @pytest.fixture(scope="module")
-def open_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def open_run(tmp_path_factory):
     with serving(Bench.of(3, reveals=True), tmp_path_factory.mktemp("run")) as found:
         found.come(range(3))
         yield found
 
 
-def filled(kind: Any, texts: dict[str, str]) -> Any:
+def filled(kind, texts):
     """Return a message in which every field has a value that fits, as far as its type tells."""
     message = kind()
     for field in kind.DESCRIPTOR.fields:
@@ -72,7 +71,7 @@ def filled(kind: Any, texts: dict[str, str]) -> Any:
     return message
 
 
-def swept(message: Any, path: str = "") -> Iterator[tuple[str, Any, FieldDescriptor]]:
+def swept(message, path=""):
     """Yield every integer field of a message and of those in it: its name, its owner, what it is.
 
     A message of a `oneof` is made where none of its members is set.
@@ -86,7 +85,7 @@ def swept(message: Any, path: str = "") -> Iterator[tuple[str, Any, FieldDescrip
             yield name, message, field
 
 
-def extreme(message: Any) -> Iterator[tuple[str, int]]:
+def extreme(message):
     """Set one integer of a message after the other to each extreme, and then back again."""
     for name, owner, field in swept(message):
         for value in EXTREMES[field.cpp_type]:
@@ -101,7 +100,7 @@ def extreme(message: Any) -> Iterator[tuple[str, int]]:
             setattr(owner, field.name, before)
 
 
-def parts_of(kind: Any, texts: dict[str, str]) -> list[Any]:
+def parts_of(kind, texts):
     """Return a stream's parts: each member of the `oneof`, or the one message."""
     if "part" not in kind.DESCRIPTOR.oneofs_by_name:
         return [filled(kind, texts)]
@@ -262,7 +261,7 @@ SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 class Time:
     now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import Any
 
 import pytest
 from server.support.driving import current, gather, pieces, poll, running, upload, wait
@@ -44,7 +43,7 @@ class TestLongPoll:
         bench = Bench.of(4, minimum_clients=3)
         started, opening, go_on = (threading.Event() for _ in range(3))
 
-        def hold(name: str) -> None:
+        def hold(name):
             if name == "rows.commit" and started.is_set():
                 opening.set()
                 assert go_on.wait(60)
@@ -107,7 +106,7 @@ class TestLongPoll:
         async with running(bench, tmp_path) as engine:
             waiters = engine.polls.waiters
 
-            async def waits(client_id: ClientId) -> bool:
+            async def waits(client_id):
                 with waiters.listening(client_id) as news:
                     return await news.wait(60.0)
 
@@ -139,7 +138,7 @@ async def test_the_file_stays_open_until_nobody_uses_it(tmp_path, place):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == place:
             reached.set()
             assert go_on.wait(60)
@@ -150,7 +149,7 @@ async def test_the_file_stays_open_until_nobody_uses_it(tmp_path, place):
         header = bench.header(0, 1, payload, engine.run.name)
         incoming = IncomingUpdate(engine.run, engine.updates, header)
 
-        async def call() -> None:
+        async def call():
             await incoming.take(pieces(payload))
             await incoming.finish()
 
@@ -165,7 +164,6 @@ async def test_the_file_stays_open_until_nobody_uses_it(tmp_path, place):
         go_on.set()
         await leaving
         await engine.run.work.settled()
-        assert engine.run.state.current is not None
         counted = len(engine.run.state.current.accepted)
         assert counted == (0 if place == "draft.write" else 1)
         left = [path.stat().st_size for path in tmp_path.rglob("partial/*")]
@@ -178,7 +176,7 @@ def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypa
     opened = list[str]()
 
     class Slow(Draft):
-        def __init__(self, *arguments: Any) -> None:
+        def __init__(self, *arguments):
             super().__init__(*arguments)
             opened.append(f"/proc/self/fd/{self._file}")
             reached.set()
@@ -186,7 +184,7 @@ def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypa
 
     monkeypatch.setattr(durable_files, "Draft", Slow)
 
-    async def scenario() -> str:
+    async def scenario():
         async with running(bench, tmp_path) as engine:
             await gather(engine, range(3))
             payload = bench.payload(0, 1, 0)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from server.support.driving import gather, wait
@@ -15,24 +13,20 @@ from server.support.federations import identity
 from server.support.masked import Masked, epoch_of, federation_of, masked
 
 from fedrec.errors import ConflictingUpload, NotInRoster, ProtocolError, RoundClosed, StorageError
-from fedrec.identity.epoch import KeyEpoch
-from fedrec.ids import ClientId, RoundId
+from fedrec.ids import RoundId
 from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import Masks
-from fedrec.wire.messages import StepMessage, StepTask, Train, UploadHeader
+from fedrec.wire.messages import StepMessage, StepTask, Train
 from fedrec_server import stepped_rounds
-from fedrec_server.engine import Engine
-from fedrec_server.federation import Federation
 from fedrec_server.rounds.selection import has_all
-from fedrec_server.rounds.state import Round, Rules
 
 TRAIN = 2
 """The round after the count is the first one that is noisy."""
 
 
-def noisy(n_clients: int = 4, mechanism: str = "gaussian", **rounds: float) -> Federation:
+def noisy(n_clients=4, mechanism="gaussian", **rounds):
     privacy = PrivacySettings.model_validate(
         {"mechanism": mechanism, "noise_multiplier": 4.0, "epsilon": 100.0}
     )
@@ -44,20 +38,19 @@ def test_rounds_are_never_smaller_than_the_shares_of_noise_assume(rounds):
     """Shares are (z C)^2 / n: with no fewer than n summands a sum has all of (z C)^2."""
     federation = noisy(12, **rounds)
     found = mechanism_of(federation.plan)
-    assert found is not None
     wanted = 4.0 * found.bound
     for n_summands in (federation.rules("run").needed, 12):
         assert n_summands * found.share**2 >= wanted**2
     assert federation.rules("run").needed == max(3, *rounds.values(), 0)
 
 
-def rows_of(folder: Path) -> list[int]:
+def rows_of(folder):
     """Return the rounds that the ledger on disk counts."""
     with sqlite3.connect(folder / "state" / "coordinator.sqlite") as rows:
         return [row[0] for row in rows.execute("SELECT round FROM ledger ORDER BY round")]
 
 
-async def to_training(world: Masked, phase: str) -> None:
+async def to_training(world, phase):
     """Publish the count, and bring the first training round to a phase."""
     while world.engine.run.state.published < TRAIN - 1:
         await world.all_act()
@@ -65,7 +58,7 @@ async def to_training(world: Masked, phase: str) -> None:
     await world.to_phase(phase)
 
 
-def charged_by_journal(engine: Engine) -> list[int]:
+def charged_by_journal(engine):
     """Return the rounds that the journal says are charged."""
     found = engine.run.store.entries(0, 10_000)
     return [entry.round for entry in found if json.loads(entry.fields_json).get("charged")]
@@ -110,7 +103,7 @@ async def test_a_step_that_could_not_be_stored_asks_nobody_for_shares(tmp_path):
     """The charge is in the transaction that begins the answers: without it there are none."""
     failing: list[Masked] = []
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == "rows.begin" and failing and len(failing[0].round.sent("signature")) == 4:
             raise StorageError("The disk is full.")
 
@@ -164,13 +157,13 @@ N_AFTER = 8
 """With three who came: one alone would have no cell to be summed with."""
 
 
-def later(world: Masked, *numbers: int) -> KeyEpoch:
+def later(world, *numbers):
     protection = world.federation.protection
     assert isinstance(protection, Masks)
     return epoch_of(protection, numbers, epoch=2, previous=world.federation.keys.roster)
 
 
-async def made_by(world: Masked, number: int) -> StepMessage | tuple[UploadHeader, bytes]:
+async def made_by(world, number):
     """Return a client's next message without sending it."""
     engine, client_id = world.engine, identity(number).client_id
     task = (
@@ -183,20 +176,19 @@ async def made_by(world: Masked, number: int) -> StepMessage | tuple[UploadHeade
     return world.clients[number].step(task, lambda round_id, step: raw)
 
 
-def counted(world: Masked, round_id: int) -> set[ClientId]:
+def counted(world, round_id):
     record = world.engine.run.store.published(RoundId(round_id))
-    assert record is not None
     assert {header.epoch for header in record.contributions} == {record.epoch}
     return {header.client_id for header in record.contributions}
 
 
-def ids(*numbers: int) -> set[ClientId]:
+def ids(*numbers):
     return {identity(number).client_id for number in numbers}
 
 
 @pytest.mark.parametrize("phase", BEFORE)
 def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoch(tmp_path, phase):
-    async def scenario() -> None:
+    async def scenario():
         async with masked(tmp_path, N_CLIENTS) as world:
             engine = world.engine
             await world.to_phase(phase)
@@ -307,7 +299,7 @@ async def test_who_waits_for_a_step_hears_of_the_epoch_at_once(tmp_path):
         assert told.epoch == 2
 
 
-async def messages_of(world: Masked, number: int) -> StepMessage:
+async def messages_of(world, number):
     """Return a client's next message after its keys without sending it."""
     engine, client_id = world.engine, identity(number).client_id
     task = (
@@ -320,12 +312,12 @@ async def messages_of(world: Masked, number: int) -> StepMessage:
     return made
 
 
-def signed(message: StepMessage, number: int, body: bytes) -> StepMessage:
+def signed(message, number, body):
     changed = replace(message, body=body, signature=b"")
     return replace(changed, signature=identity(number).sign(changed.statement()))
 
 
-async def together(world: Masked, *messages: StepMessage) -> list[bool | BaseException]:
+async def together(world, *messages):
     """Have messages wait for one another; return what became of them, in their order."""
     engine = world.engine
     async with engine.run.lock:
@@ -357,13 +349,13 @@ async def test_messages_that_wait_together_share_a_transaction(tmp_path):
 def test_first_messages_are_rarely_held_against_all_cells(tmp_path, monkeypatch):
     looked: list[int] = []
 
-    def counting(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
+    def counting(rules, round_, here):
         looked.append(len(here))
         return has_all(rules, round_, here)
 
     monkeypatch.setattr(stepped_rounds, "has_all", counting)
 
-    async def scenario() -> None:
+    async def scenario():
         async with masked(tmp_path, 9, cells_per_round=2, over_provision=1.5) as world:
             await gather(world.engine, range(9))
             # Of three cells of three: after four messages two cells lack three at least.
@@ -399,7 +391,7 @@ async def test_a_message_that_breaks_the_collector_is_refused_alone(tmp_path, mo
         messages = [await messages_of(world, number) for number in range(4)]
         hear = world.engine.collection.hear  # type: ignore[union-attr]
 
-        def breaking(round_: object, message: StepMessage) -> None:
+        def breaking(round_, message):
             if message is messages[1]:
                 raise ArithmeticError("a defect")
             hear(round_, message)
@@ -418,7 +410,7 @@ async def test_a_message_that_breaks_the_collector_is_refused_alone(tmp_path, mo
 async def test_a_commit_that_fails_refuses_all_that_it_was_for(tmp_path):
     failing: list[bool] = []
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == "rows.begin" and failing:
             raise StorageError("The disk is full.")
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +30,7 @@ STEP_SECONDS = 30.0
 PHASES = ("sharing", "masking", "signing", "unmasking")
 
 
-async def task_of(world: Masked, number: int) -> Train | StepTask:
+async def task_of(world, number):
     engine = world.engine
     client_id = identity(number).client_id
     task = (
@@ -42,14 +40,14 @@ async def task_of(world: Masked, number: int) -> Train | StepTask:
     return task
 
 
-def table(folder: Path, query: str) -> list[tuple[object, ...]]:
+def table(folder, query):
     with sqlite3.connect(folder / "state" / "coordinator.sqlite") as rows:
         return rows.execute(query).fetchall()
 
 
 @pytest.mark.parametrize("n_clients", [3, 5, 12, 40])
 def test_the_published_sum_is_the_sum(tmp_path, n_clients):
-    async def scenario() -> None:
+    async def scenario():
         async with masked(tmp_path, n_clients) as world:
             while world.engine.run.state.ending is None:
                 await world.all_act()
@@ -97,7 +95,7 @@ async def test_a_client_that_drops_out_in_a_step(tmp_path, phase):
 def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(tmp_path, phase):
     federation = federation_of(9)
 
-    async def scenario() -> None:
+    async def scenario():
         async with masked(tmp_path, 9, federation=federation) as world:
             await world.to_phase("masking")
             await world.all_act(without=[2])
@@ -121,7 +119,7 @@ def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(tmp_path, pha
 
 
 def test_of_one_cell_none_may_drop_out(tmp_path):
-    async def scenario() -> None:
+    async def scenario():
         async with masked(tmp_path, 5) as world:
             await world.to_phase("masking")
             await world.all_act(without=[2])
@@ -185,7 +183,7 @@ def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_whoeve
 ):
     """Both sums may be known: they differ by a whole cell."""
 
-    async def scenario() -> None:
+    async def scenario():
         async with masked(tmp_path, 9) as world:
             engine = world.engine
             await world.to_phase("unmasking")
@@ -221,7 +219,7 @@ async def test_messages_count_once_and_in_their_step(tmp_path):
         assert len(world.round.sent("keys")) == 1
 
 
-def signed(number: int, message: StepMessage, body: bytes) -> StepMessage:
+def signed(number, message, body):
     changed = replace(message, body=body, signature=b"")
     return replace(changed, signature=identity(number).sign(changed.statement()))
 
@@ -298,10 +296,10 @@ async def test_whoever_starts_from_another_model_is_left_out(tmp_path, monkeypat
         assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
 
 
-def failing_once(name: str, world: list[Masked], phase: str) -> Callable[[str], None]:
+def failing_once(name, world, phase):
     left = [1]
 
-    def failpoint(found: str) -> None:
+    def failpoint(found):
         if found == name and world and world[0].round.phase == phase and left[0]:
             left[0] -= 1
             raise StorageError("The disk is full.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from conformance.store_suite import IDENTITY
 from server.support.federations import REVEALER, identity
@@ -23,7 +22,7 @@ RULES = replace(rules(), revealer=client(AUTHORITY))
 ROSTER = frozenset(map(client, range(3)))
 
 
-def a_word(round_id: int, **about: object):
+def a_word(round_id, **about):
     world = World.new(RULES, 3)
     world.tick(0, 1, 2)
     said = statement(world.state, client(AUTHORITY))
@@ -31,7 +30,7 @@ def a_word(round_id: int, **about: object):
     return replace(said, round=RoundId(round_id), **changed)
 
 
-def made_anew(folder: Path, *, exact: bool = False) -> SqliteStore:
+def made_anew(folder, *, exact=False):
     """Write a run that is known up to round 5, whose numbers go to 7."""
     store = SqliteStore(folder, IDENTITY)
     said = a_word(5)
@@ -57,7 +56,7 @@ def made_anew(folder: Path, *, exact: bool = False) -> SqliteStore:
     return store
 
 
-def nothing_opened(before: Recovered) -> RecoveredRun:
+def nothing_opened(before):
     """Return a run of which the key authority opened no sum."""
     return RecoveredRun(
         run="the run",

@@ -6,16 +6,14 @@ import errno
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from conformance.store_suite import IDENTITY, StoreSuite, durable, entry
 from server.support.chaos import Chaos, random_rules, volatile_free
 from server.support.federations import Bench
 from server.support.made_messages import blob
-from server.support.serving import Serving, serving
+from server.support.serving import serving
 from server.support.world import World
 
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
@@ -23,27 +21,24 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.state_folder import FILE, record
 from fedrec_server.store.durable_files import (
     DurabilityLost,
-    Failpoint,
     no_failpoint,
     snapshot_name,
     sum_name,
 )
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.state_folder import back_up
-from fedrec_server.store.store import RunIdentity, SnapshotRecord
+from fedrec_server.store.store import SnapshotRecord
 from fedrec_server.store.tables import prepare
 
 
 class TestSqliteStore(StoreSuite):
     module = "server.store.test_sqlite"
 
-    def open(
-        self, folder: Path, identity: RunIdentity, failpoint: Failpoint = no_failpoint
-    ) -> SqliteStore:
+    def open(self, folder, identity, failpoint=no_failpoint):
         return SqliteStore(folder, identity, failpoint=failpoint)
 
 
-def rows(folder: Path) -> sqlite3.Connection:
+def rows(folder):
     found = sqlite3.connect(folder / "coordinator.sqlite", isolation_level=None)
     prepare(found)
     return found
@@ -91,7 +86,7 @@ def test_a_folder_that_cannot_be_written_is_a_setting(tmp_path, monkeypatch):
             SqliteStore(folder, IDENTITY)
     for number in (errno.EROFS, errno.EACCES, errno.EPERM):
 
-        def refuse(path: Path, *_: object, number: int = number) -> int:
+        def refuse(path, *_, number=number):
             raise OSError(number, os.strerror(number))
 
         with monkeypatch.context() as changed:
@@ -146,7 +141,7 @@ def test_what_is_not_for_want_of_space_is_no_full_disk(tmp_path, kind):
     """Errors that Python makes have no code of SQLite's."""
     broken: list[sqlite3.Error] = []
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if broken and name == "rows.commit":
             raise broken.pop()
 
@@ -163,7 +158,7 @@ def test_what_is_not_for_want_of_space_is_no_full_disk(tmp_path, kind):
 EVERYBODY = range(3)
 
 
-def in_the_second_round(found: Serving) -> None:
+def in_the_second_round(found):
     """Publish a round, and count one update of the next."""
     found.come(EVERYBODY)
     for number in EVERYBODY:
@@ -223,7 +218,7 @@ WAL = "coordinator.sqlite-wal"
 COMMITS = 30
 
 
-def committed(folder: Path, n_commits: int = COMMITS) -> SqliteStore:
+def committed(folder, n_commits=COMMITS):
     """Return an open store in which so much was committed that nothing was checkpointed since."""
     store = SqliteStore(folder, IDENTITY)
     for number in range(n_commits):
@@ -232,7 +227,7 @@ def committed(folder: Path, n_commits: int = COMMITS) -> SqliteStore:
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Iterator[Path]:
+def killed(tmp_path):
     """A folder as `kill -9` leaves it: with everything in the write-ahead log."""
     store = committed(tmp_path / "running")
     shutil.copytree(tmp_path / "running", tmp_path / "killed")
@@ -240,7 +235,7 @@ def killed(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "killed"
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     """Return all files but the index of the log, which is made anew at will."""
     return {
         str(path.relative_to(folder)): path.read_bytes()

@@ -170,7 +170,6 @@ class Invariants:
         after = RoundId(0)
         for change in self.world.published:
             record = store.next_published(after)
-            assert record is not None
             assert (record.round, record.kind, record.blob) == (
                 change.round,
                 change.kind,

@@ -139,7 +139,6 @@ class LightClient:
         )
 
     def _message(self, step: str, body: bytes) -> StepMessage:
-        assert self._train is not None
         unsigned = StepMessage(
             federation=self._info.federation,
             run=self._info.run,
@@ -152,7 +151,6 @@ class LightClient:
         return replace(unsigned, signature=self.identity.sign(unsigned.statement()))
 
     def _header(self, payload: bytes, key_list: bytes) -> UploadHeader:
-        assert self._train is not None
         blob = Blob.of(payload)
         unsigned = UploadHeader(
             protocol_version=PROTOCOL_VERSION,

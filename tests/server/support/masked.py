@@ -170,7 +170,6 @@ class Masked:
     def published(self, round_id: int) -> NDArray[np.int64]:
         """Return a published sum."""
         record = self.engine.run.store.published(RoundId(round_id))
-        assert record is not None
         data = self.engine.run.store.spool.read(record.name, record.blob)
         spec = self.federation.vectors.largest
         codec = NoProtection(spec, NoProtection.plan(spec))

@@ -109,7 +109,6 @@ def random_epoch(state: State, choose: random.Random) -> tuple[Rules, frozenset[
 
 def sealed(state: State) -> str:
     """Return what stands for the opened sum of the round in progress: a function of its list."""
-    assert state.current is not None
     return "opened " + state.current.manifest_digest(state.rules.run).hex()
 
 

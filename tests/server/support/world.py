@@ -100,14 +100,12 @@ class World:
     def upload(self, number: int, content: str = "update", **changes: Any) -> tuple[Change, ...]:
         """Upload to the round in progress; `changes` are what the client says otherwise."""
         round_ = self.state.current
-        assert round_ is not None
         terms = told(self.state) | changes
         found = header(round_.number, client(number), content, **terms)
         return self.apply(Uploaded(now=self.now, header=found))
 
     def sum(self) -> tuple[Change, ...]:
         """Make the sum of the closed round."""
-        assert self.state.current is not None
         event = Summed(now=self.now, round=self.state.current.number, total=blob("sum"))
         return self.apply(event)
 
@@ -134,7 +132,6 @@ class World:
                 counted = self.counted.setdefault(found.round, set())
                 assert found.client_id not in counted, "counted twice"
                 assert found.round not in self.ended
-                assert round_ is not None
                 assert (found.kind, found.base_round) == (round_.kind, round_.base_round)
                 assert bool(found.key_list) == self.state.rules.steps.are_several
                 assert self.state.base_state in (None, found.base_state)

@@ -9,7 +9,6 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 from server.support.driving import (
@@ -34,10 +33,8 @@ from fedrec.ids import RoundId
 from fedrec.protection import none
 from fedrec.protection.protection_plan import HEADER_BYTES
 from fedrec.wire.chunks import ByteChunk
-from fedrec_server.engine import Engine
 from fedrec_server.store.durable_files import Draft, DurabilityLost
 from fedrec_server.uploads import incoming
-from fedrec_server.uploads.incoming import Incoming
 from fedrec_server.uploads.updates import IncomingUpdate
 
 
@@ -70,7 +67,6 @@ class TestUploads:
             await upload(engine, bench, 2)
             await engine.run.work.settled()
             record = engine.run.store.next_published(RoundId(0))
-            assert record is not None
             data = engine.run.store.spool.read(record.name, record.blob)
             assert data == bench.sum_of({0, 1, 2}, 1)
 
@@ -150,13 +146,13 @@ class TestUploads:
             assert not await upload(engine, bench, 0)
 
 
-async def opened(engine: Engine, bench: Bench, payload: bytes) -> Incoming:
+async def opened(engine, bench, payload):
     await gather(engine, range(3))
     header = bench.header(0, 1, payload, engine.run.name)
     return IncomingUpdate(engine.run, engine.updates, header)
 
 
-async def slow_pieces(payload: bytes, size: int) -> AsyncIterator[ByteChunk]:
+async def slow_pieces(payload, size):
     for offset in range(0, len(payload), size):
         yield ByteChunk(offset=offset, data=payload[offset : offset + size])
         await asyncio.sleep(0)
@@ -184,7 +180,7 @@ async def test_no_more_is_read_than_may_wait(tmp_path, monkeypatch):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == "draft.write":
             reached.set()
             assert go_on.wait(60)
@@ -193,7 +189,7 @@ async def test_no_more_is_read_than_may_wait(tmp_path, monkeypatch):
         payload, read = bench.payload(0, 1, 0), 0
         update = await opened(engine, bench, payload)
 
-        async def counted() -> AsyncIterator[ByteChunk]:
+        async def counted():
             nonlocal read
             async for chunk in slow_pieces(payload, 1):
                 read += 1
@@ -218,7 +214,7 @@ async def test_few_open_streams_are_read_ahead(tmp_path, monkeypatch, streams, m
     bench = Bench.of(3)
     reached, go_on = threading.Semaphore(0), threading.Event()
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == "draft.write":
             reached.release()
             assert go_on.wait(60)
@@ -227,10 +223,10 @@ async def test_few_open_streams_are_read_ahead(tmp_path, monkeypatch, streams, m
     async with running(bench, tmp_path, failpoint=failpoint) as engine:
         await gather(engine, range(3))
 
-        async def send(number: int) -> bool:
+        async def send(number):
             payload = bench.payload(number, 1, 0)
 
-            async def counted() -> AsyncIterator[ByteChunk]:
+            async def counted():
                 await both_are_open.wait()
                 async for chunk in slow_pieces(payload, 1):
                     read[number] += 1
@@ -253,7 +249,7 @@ async def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == "draft.write":
             reached.set()
             assert go_on.wait(60)
@@ -263,7 +259,7 @@ async def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path):
         header = bench.header(0, 1, payload, engine.run.name)
         update = await opened(engine, bench, payload)
 
-        async def broken() -> AsyncIterator[ByteChunk]:
+        async def broken():
             async for chunk in slow_pieces(payload[:20], 10):
                 yield chunk
             await asyncio.to_thread(reached.wait, 60)
@@ -285,7 +281,7 @@ async def test_what_does_not_follow_ends_the_stream(tmp_path):
         header = bench.header(0, 1, payload, engine.run.name)
         update = await opened(engine, bench, payload)
 
-        async def gap() -> AsyncIterator[ByteChunk]:
+        async def gap():
             yield ByteChunk(offset=0, data=payload[:10])
             yield ByteChunk(offset=11, data=payload[11:20])
             yield ByteChunk(offset=20, data=payload[20:])
@@ -321,7 +317,7 @@ class TestTrouble:
         bench = Bench.of(3)
         full: list[str] = []
 
-        def failpoint(name: str) -> None:
+        def failpoint(name):
             if name in full:
                 raise StorageError("The disk is full.")
 
@@ -352,7 +348,7 @@ class TestTrouble:
     async def test_failed_fsync_ends_the_service(self, tmp_path, monkeypatch):
         bench = Bench.of(3)
 
-        def failing(file: int) -> None:
+        def failing(file):
             raise OSError(errno.EIO, "Input/output error")
 
         async with running(bench, tmp_path) as engine:
@@ -373,7 +369,7 @@ class TestTrouble:
         payload = bench.payload(0, 1)
         whole = os.pwrite
 
-        def short(file: int, data: bytes, offset: int) -> int:
+        def short(file, data, offset):
             if offset >= 10:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return whole(file, bytes(data)[:10], offset)
@@ -399,7 +395,7 @@ class TestTrouble:
         payload = bench.payload(1, 1)
 
         class Shrinking(io.FileIO):
-            def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+            def seek(self, offset, whence=os.SEEK_SET, /):
                 if offset == HEADER_BYTES:
                     os.ftruncate(self.fileno(), len(payload) - 1)
                 return super().seek(offset, whence)
@@ -415,6 +411,5 @@ class TestTrouble:
                     await engine.updates.receive(header, pieces(payload))
             await play(engine, bench, range(3))
             record = engine.run.store.next_published(RoundId(0))
-            assert record is not None
             data = engine.run.store.spool.read(record.name, record.blob)
             assert data == bench.sum_of({0, 1, 2}, 1)
