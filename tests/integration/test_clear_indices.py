@@ -37,7 +37,7 @@ class Keeping(Passing):
 
     def submit_update(self, header, payload):
         self.sent[header.round] = payload
-        return super().submit_update(header, payload)
+        return self.link.submit_update(header, payload)
 
 
 def check_model(federation, **plan):

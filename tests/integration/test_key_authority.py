@@ -219,7 +219,7 @@ def test_members_fetch_nobodys_contribution(found, revealing):
 
     class Curious(Passing):
         def submit_update(self, header, payload):
-            found = super().submit_update(header, payload)
+            found = self.link.submit_update(header, payload)
             for name in (revealer.client_id, header.client_id):
                 for fetch in (
                     lambda: thief.contribution(name, header.run, header.round, victim),  # noqa: B023
@@ -248,7 +248,7 @@ def test_members_come_and_go(found, revealing):
     revealing(federation)
     clients = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
     removed = federation.client(3)
-    try:
+    with gate:
         assert gate.reached.wait(2 * DEADLINE_SECONDS)
         gone = Identity.load(bench.state(3)).client_id
         keep(folder, folder.membership.without_member(gone, 7))
@@ -256,8 +256,6 @@ def test_members_come_and_go(found, revealing):
         assert folder.revealer.epochs == (1, 2)
         assert _deliver(federation, made.to_json())
         removed.failure()
-    finally:
-        gate.opened.set()
     for client in clients:
         assert client.result().reason == "all rounds are published"
     assert len({bench.model(number) for number in range(3)}) == 1
@@ -280,7 +278,7 @@ def test_restored_from_a_backup(found, revealing, tmp_path):
     federation.client(0, wrap=gate)
     federation.client(1)
     federation.client(2)
-    try:
+    with gate:
         assert gate.reached.wait(2 * DEADLINE_SECONDS)
         revealing.stop()  # type: ignore[attr-defined]
         restored = AuthorityFolder(folder / "restored")
@@ -295,8 +293,6 @@ def test_restored_from_a_backup(found, revealing, tmp_path):
         assert _deliver(federation, made.to_json())
         gate.opened.set()
         check_against_one_process(federation)
-    finally:
-        gate.opened.set()
     assert [e.round for e in federation.journal() if e.kind == _ABANDONED] == [3]
     assert [p.epoch for p in federation.published()] == [1, 1, 2, 2, 2]
     # It opened none of the first epoch's rounds, and all of the second's.

@@ -61,7 +61,7 @@ def test_client_folder_back(found, protection):
     before = CopyAfter(state, 1)
     others = [federation.client(0, wrap=until_it_is_back), federation.client(1)]
     client = federation.client(2, on_event=before)
-    try:
+    with until_it_is_back:
         client.wait_for("sent", 3)
         client.wait_for("published", 3)
         client.stop()
@@ -84,8 +84,6 @@ def test_client_folder_back(found, protection):
         shutil.rmtree(state)
         newest.rename(state)
         federation.clients[:] = [*others, federation.client(2)]
-    finally:
-        until_it_is_back.opened.set()
     counted = check_against_one_process(federation)
     assert all(clients == {0, 1, 2} for clients in counted)
 
@@ -100,11 +98,9 @@ def test_client_folder_copied(found, tmp_path):
     federation.client(2, on_event=copy).wait_for("sent", 3)
     second = federation.client(2, client__state=copy.path)
     federation.clients.remove(second)
-    try:
+    with gate:
         error = second.failure()
         assert type(error) is FolderIsOld and "another copy of it runs" in error.message
-    finally:
-        gate.opened.set()
     assert not [event for event in second.events if event.name == "sent"]
     check_against_one_process(federation)
 

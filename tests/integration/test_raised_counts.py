@@ -293,7 +293,7 @@ def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded
     events, until_all_are_here = revealing(federation), Gate(2)
     for number in sorted(parts[0]):
         federation.client(number, wrap=until_all_are_here)
-    try:
+    with until_all_are_here:
         if is_guarded:
             poll(lambda: [event for event in events if event.name == "reveal refused"])
             assert not federation.published()
@@ -302,8 +302,6 @@ def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded
         for number in sorted(parts[1]):
             federation.client(number)
         federation.until_waiting(*parts[1])
-    finally:
-        until_all_are_here.opened.set()
     ended(federation)
     counted = [len(one.contributions) for one in federation.published() if one.kind == "count"]
     assert counted == ([6] if is_guarded else [3])

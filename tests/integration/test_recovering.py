@@ -93,7 +93,7 @@ def test_coordinator_whose_index_is_gone(found, revealing):
     gate = Gate(4)
     clients = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
     folder = state_of(federation)
-    try:
+    with gate:
         until(clients[1:], 3)
         federation.stop_coordinator()
         for path in [*folder.glob("coordinator.sqlite*"), folder / "highwater"]:
@@ -106,8 +106,6 @@ def test_coordinator_whose_index_is_gone(found, revealing):
             assert "fedrec coordinator recover" in refused.value.remedy
             assert content(folder) == before
         made = recovered(federation)
-    finally:
-        gate.opened.set()
     assert made.aside is not None
     assert content(made.aside) == before, "set aside, not deleted"
     check_everybody(federation)
@@ -178,12 +176,10 @@ def test_a_file_that_ends_before_the_folder(found, revealing):
     gate = Gate(3)
     clients = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
     file = state_of(federation).with_name("early.json")
-    try:
+    with gate:
         until(clients, 2)
         poll(lambda: _opened(federation) == 2)
         write_recovery(authority_of(federation), file)
-    finally:
-        gate.opened.set()
     for client in clients:
         client.result()
     federation.stop_coordinator()

@@ -71,7 +71,7 @@ def together(n_clients, rounds):
         def submit_update(self, header, payload):
             if header.round in rounds:
                 all_here.wait()
-            return super().submit_update(header, payload)
+            return self.link.submit_update(header, payload)
 
     def wrap(link):
         return Held(link)
@@ -161,7 +161,7 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found, spoiler):
             if header.round == 4:
                 reached.release()
                 assert go_on.wait(2 * DEADLINE_SECONDS)
-            return super().submit_update(header, payload)
+            return self.link.submit_update(header, payload)
 
     authority = AuthorityProcess(bench, federation.address)
     keys = AuthorityFolder(bench.workspace.folder / "keys")
@@ -206,7 +206,7 @@ def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
             if header.round == 4:
                 reached.release()
                 assert go_on.wait(2 * DEADLINE_SECONDS)
-            return super().submit_update(header, payload)
+            return self.link.submit_update(header, payload)
 
     try:
         federation.start_all(wrap=lambda link: Held(all_six(link)))
@@ -293,7 +293,7 @@ class Overheard(Passing):
     def submit_update(self, header, payload):
         with self._lock:
             self._sent[header.round].append(payload)
-        return super().submit_update(header, payload)
+        return self.link.submit_update(header, payload)
 
 
 def test_a_published_ciphertext_sum_is_not_the_plain_product(found):

@@ -84,7 +84,7 @@ class Payloads:
         class Watched(Passing):
             def submit_update(self, header, payload):
                 sent.append(payload)
-                return super().submit_update(header, payload)
+                return self.link.submit_update(header, payload)
 
         return Watched(link)
 
@@ -218,7 +218,7 @@ class OfOtherRows(Passing):
             header = replace(header, length=blob.length, digest=blob.digest)
             header = replace(header, **self._changes)  # type: ignore[arg-type]
             header = replace(header, signature=self._identity.sign(header.statement()))
-        return super().submit_update(header, payload)
+        return self.link.submit_update(header, payload)
 
 
 @pytest.mark.parametrize(
@@ -314,13 +314,11 @@ def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(found,
     plan = noisy("masks", mechanism="gaussian").model_copy(
         update={"rounds": plan_of("masks", 3, mask_step_seconds=60.0).rounds}
     )
-    gate = Gate(step, 3)
+    gate = Gate(3, step)
     federation = everybody(found, {4: gate}, 3, plan)
-    try:
+    with gate:
         let_it_drop_out(federation, gate, step)
         poll(lambda: federation.coordinator.engine.run.state.published >= 3)
-    finally:
-        gate.opened.set()
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
     bench = federation.bench

@@ -157,7 +157,7 @@ class _Unfit(Passing):
         changed = replace(header, length=blob.length, digest=blob.digest)
         changed = replace(changed, signature=self._identity.sign(changed.statement()))
         try:
-            return super().submit_update(changed, unfit)
+            return self.link.submit_update(changed, unfit)
         finally:
             self.answered.set()
 

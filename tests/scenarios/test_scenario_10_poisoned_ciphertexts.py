@@ -177,7 +177,7 @@ class Poisoner(Forgetful):
             payload = payload[:HEADER_BYTES] + body[HEADER_BYTES:]
             changed = replace(header, digest=blake3(payload).digest(), signature=b"")
             header = replace(changed, signature=self._identity.sign(changed.statement()))
-        return super().submit_update(header, payload)
+        return self.link.submit_update(header, payload)
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks"])

@@ -267,7 +267,7 @@ class _DyingLink(Passing):
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         self._strike("before the upload", header.round)
-        return super().submit_update(header, payload)
+        return self.link.submit_update(header, payload)
 
     def submit_masks(self, message: StepMessage) -> bool:
         self._strike(f"before {message.step}", message.round)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from integration.support.links import Passing
 
@@ -15,8 +16,6 @@ from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
-    NOTHING,
-    Remembered,
     Report,
     Reveal,
     RevealStatement,
@@ -141,18 +140,8 @@ class Falsifier(Passing):
         self.tried: list[str] = []
         self.opened: list[int] = []
 
-    def next_task(
-        self,
-        client_id: ClientId,
-        run: str,
-        version: RoundId,
-        *,
-        wait_seconds: float,
-        remembered: Remembered = NOTHING,
-    ) -> Task:
-        found = super().next_task(
-            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
-        )
+    def next_task(self, *args: Any, **how: Any) -> Task:
+        found = self.link.next_task(*args, **how)
         if self._playing:
             state = OpenedSums(self._state, read_only=True).state
             self.opened += [entry.round for entry in state.revealed]
@@ -164,7 +153,7 @@ class Falsifier(Passing):
         trick = self._tricks.popleft()
 
         def fetch(contributor: ClientId) -> bytes:
-            return self.link.contribution(client_id, run, task.round, contributor)
+            return self.link.contribution(args[0], args[1], task.round, contributor)
 
         attempt = trick(Means(task=task, victim=victim, fetch=fetch, make=self._make))
         self._payloads, self._playing = attempt.payloads, True
@@ -176,13 +165,13 @@ class Falsifier(Passing):
     ) -> bytes:
         if contributor in self._payloads:
             return self._payloads[contributor]
-        return super().contribution(client_id, run, round_id, contributor)
+        return self.link.contribution(client_id, run, round_id, contributor)
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
         if self._playing:
             (self.declined if statement.refused else self.revealed).append(statement.round)
             return
-        super().submit_reveal(statement, sealed)
+        self.link.submit_reveal(statement, sealed)
 
 
 class Misreporting(Passing):
@@ -207,4 +196,4 @@ class Misreporting(Passing):
             metrics = bytes([report.metrics[0] ^ self._bit]) + report.metrics[1:]
             report = replace(report, metrics=metrics)
             report = replace(report, signature=self._who.sign(report.statement()))
-        super().submit_report(report)
+        self.link.submit_report(report)

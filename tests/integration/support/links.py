@@ -11,7 +11,7 @@ from world.clock import DEADLINE_SECONDS
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
-from fedrec.wire.messages import NOTHING, Remembered, Report, RevealStatement, Task, UploadHeader
+from fedrec.wire.messages import StepMessage, Task, UploadHeader
 
 Wrap = Callable[[Link], Link]
 T = TypeVar("T")
@@ -26,73 +26,47 @@ class Passing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.link, name)
 
-    def next_task(
-        self,
-        client_id: ClientId,
-        run: str,
-        version: RoundId,
-        *,
-        wait_seconds: float,
-        remembered: Remembered = NOTHING,
-    ) -> Task:
-        return self.link.next_task(
-            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
-        )
-
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-        return self.link.submit_update(header, payload)
-
-    def contribution(
-        self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
-    ) -> bytes:
-        return self.link.contribution(client_id, run, round_id, contributor)
-
-    def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
-        self.link.submit_reveal(statement, sealed)
-
-    def submit_report(self, report: Report) -> None:
-        self.link.submit_report(report)
-
-    def submit_snapshot(self, report: Report, blob: bytes) -> None:
-        self.link.submit_snapshot(report, blob)
-
 
 class Forgetful(Passing):
     """Keeps from a client which update the coordinator has of it: a hostile one does not look."""
 
-    def next_task(
-        self,
-        client_id: ClientId,
-        run: str,
-        version: RoundId,
-        *,
-        wait_seconds: float,
-        remembered: Remembered = NOTHING,
-    ) -> Task:
-        found = super().next_task(
-            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
-        )
+    def next_task(self, *args: Any, **how: Any) -> Task:
+        found = self.link.next_task(*args, **how)
         return replace(found, latest=None)
 
 
 class Gate:
-    """Holds one client's update of one round until it is opened."""
+    """Holds one client's message of one step of a round until the block is left or it is opened."""
 
-    def __init__(self, round_id: int) -> None:
-        self._round = round_id
+    def __init__(self, round_id: int, step: str = "vector") -> None:
+        self._what = (round_id, step)
         self.reached, self.opened = threading.Event(), threading.Event()
 
     def __call__(self, link: Link) -> Link:
         gate = self
 
         class Held(Passing):
+            def submit_masks(self, message: StepMessage) -> bool:
+                gate.let_through(message.round, message.step)
+                return self.link.submit_masks(message)
+
             def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-                if header.round == gate._round:
-                    gate.reached.set()
-                    assert gate.opened.wait(2 * DEADLINE_SECONDS)
-                return super().submit_update(header, payload)
+                gate.let_through(header.round, "vector")
+                return self.link.submit_update(header, payload)
 
         return Held(link)
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.opened.set()
+
+    def let_through(self, round_id: int, step: str) -> None:
+        """Let everything through at once but what is held."""
+        if (round_id, step) == self._what:
+            self.reached.set()
+            assert self.opened.wait(2 * DEADLINE_SECONDS)
 
 
 class InTurn:
@@ -110,7 +84,7 @@ class InTurn:
         class Queued(Passing):
             def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
                 turns.wait(header.round, number)
-                found = super().submit_update(header, payload)
+                found = self.link.submit_update(header, payload)
                 turns.done(header.round, number)
                 return found
 
@@ -145,7 +119,7 @@ class Acknowledged:
 
         class Watched(Passing):
             def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-                found = super().submit_update(header, payload)
+                found = self.link.submit_update(header, payload)
                 known.add((header.round, header.client_id))
                 return found
 

@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 
 from integration.support.bench import plan_of
-from integration.support.links import Passing, Wrap
+from integration.support.links import Gate, Passing, Wrap
 from integration.support.parties import Federation
 from world.clock import DEADLINE_SECONDS, poll
 
 from fedrec.identity.identity import Identity
-from fedrec.ids import RoundId
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS
-from fedrec.wire.link import Link
-from fedrec.wire.messages import StepMessage, UploadHeader
 
 Found = Callable[..., Federation]
 
 N_CLIENTS = 9
-
-
-class Gate:
-    """Holds one client's message of one step until it is opened."""
-
-    def __init__(self, step: str, round_id: int) -> None:
-        self._what = (step, round_id)
-        self.reached, self.opened = threading.Event(), threading.Event()
-
-    def __call__(self, link: Link) -> Link:
-        gate = self
-
-        class Held(Passing):
-            def submit_masks(self, message: StepMessage) -> bool:
-                gate.pass_(message.step, message.round)
-                return self.link.submit_masks(message)
-
-            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-                gate.pass_("vector", header.round)
-                return super().submit_update(header, payload)
-
-        return Held(link)
-
-    def pass_(self, step: str, round_id: RoundId) -> None:
-        """Let everything through at once but what is held."""
-        if (step, round_id) == self._what:
-            self.reached.set()
-            assert self.opened.wait(DEADLINE_SECONDS)
 
 
 def phase_in(federation: Federation, step: str) -> str:
@@ -79,14 +47,12 @@ def everybody(
     # One more round follows the one that a test disturbs, the second or the third.
     usual = plan_of("masks", 3, mask_step_seconds=60.0, total=2)
     federation = found(plan or usual, N_CLIENTS)
-    first = Gate("keys", round_id)
+    first = Gate(round_id, "keys")
     federation.client(0, wrap=first)
     for number in range(1, N_CLIENTS):
         federation.client(number, wrap=held.get(number, Passing))
-    try:
+    with first:
         poll(lambda: keys_of(federation, round_id) == N_CLIENTS - 1)
-    finally:
-        first.opened.set()
     return federation
 
 

@@ -31,7 +31,7 @@ class Poisoner(Forgetful):
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         if header.round != POISONED_ROUND or not self._poisons:
-            return super().submit_update(header, payload)
+            return self.link.submit_update(header, payload)
         *others, last = self._poisons
         self._poisons = ()
         for poison in others:
@@ -44,4 +44,4 @@ class Poisoner(Forgetful):
             header, digest=blake3(payload).digest(), length=len(payload), signature=b""
         )
         signature = self._identity.sign(changed.statement())
-        return super().submit_update(replace(changed, signature=signature), payload)
+        return self.link.submit_update(replace(changed, signature=signature), payload)
