@@ -16,7 +16,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MOST_WORDS = 30
-DONE = ("docs/reference/glossary.md",)
+DONE = (
+    "common/fedrec/identity",
+    "docs/reference/glossary.md",
+)
 """Folders with all below them, folders without (`/*.py`) and files."""
 
 _SECTION = re.compile(r"^ *(Args|Attributes|Raises|Returns|Yields|Examples?|Sources?):$")
@@ -27,9 +30,9 @@ TROUBLE = {
     "a party without a name": r"\b(?:nobody|somebody|anybody|everybody|who|whoever|whom)\b",
     "a turn of phrase": r"\b(?:so many|as much as is|go(?:es)? on|goes with|comes to|stands for|"
     r"held against|is good for|beside|at hand|for itself)\b",
-    "says, for reports": r"\bsays\b",
+    "says, for reports": r"\bsays\b(?! why)",
     "where, for if": r"^where\b",
-    "what, as a subject": r"^(?:of )?what\b[^?]*$",
+    "what, as a subject": r"^(?:of )?what [^?]*$",
     "a semicolon": r"; ",
 }
 _TROUBLE = {kind: re.compile(words, re.IGNORECASE) for kind, words in TROUBLE.items()}

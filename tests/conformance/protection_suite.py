@@ -210,7 +210,7 @@ class ProtectionSuite(PlanSuite):
     def test_a_refreshed_sum_reveals_the_same(self, party: Party) -> None:
         vectors = random_vectors(self.spec, 3)
         total = self.total(party, [party.member.protect(vector) for vector in vectors])
-        fresh = party.protection.refreshed(party.context, total)
+        fresh = party.protection.accumulator(party.context).refreshed(total)
         assert np.array_equal(party.member.reveal(fresh, 3), np.sum(vectors, axis=0))
 
     def test_the_shortest_vector(self) -> None:
@@ -260,7 +260,7 @@ class ProtectionSuite(PlanSuite):
         with pytest.raises(MalformedUpdate):
             party.protection.accumulator(party.context).add(foreign)
         with pytest.raises(KeysError):
-            party.protection.check_context(other.context)
+            party.protection.envelope(other.context)
         with pytest.raises(PlanMismatch):
             self.kind(self.spec, other.protection.chosen)
 
@@ -304,7 +304,7 @@ class ProtectionSuite(PlanSuite):
             secret.export_for_wrapping()
 
     def test_a_context_with_anything_else_in_it_is_refused(self, party: Party) -> None:
-        party.protection.check_context(party.context)
+        party.protection.envelope(party.context)
         for context in (
             b"",
             party.context[:-1],
@@ -314,6 +314,6 @@ class ProtectionSuite(PlanSuite):
             party.context[:5] + b"\1" + party.context[6:],
         ):
             with pytest.raises(KeysError):
-                party.protection.check_context(context)
+                party.protection.envelope(context)
             with pytest.raises(KeysError):
                 party.protection.accumulator(context)

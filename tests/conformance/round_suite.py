@@ -28,6 +28,7 @@ from fedrec.errors import (
     ProtocolError,
     RoundError,
 )
+from fedrec.plan.protections import about_protection
 from fedrec.protection import ProtectionSettings, SegmentSpec, VectorSpec
 from fedrec.protection.round_protocol import COLLECTING, SUMMING
 from fedrec.protection.vector import Integers
@@ -100,7 +101,7 @@ class RoundSuite(PlanSuite):
         table.play()
         vector = self.kind.steps.vector.name
         assert {len(one) for one in table.sent[vector].values()} == {table.plan.message_bytes}
-        price = self.kind.steps_price(table.asked)
+        price = about_protection(self.kind.name).steps_price(table.asked)
         assert price is not None
         framing = FRAMING_BYTES * len(self.kind.steps.all) + FRAMING_BYTES * N_CLIENTS
         for who in table.ids:
@@ -108,7 +109,7 @@ class RoundSuite(PlanSuite):
             down = sum(len(found[who]) for found in table.fetched.values())
             assert 0.9 * price.up_bytes <= up <= price.up_bytes + framing
             assert 0.9 * price.down_bytes <= down <= price.down_bytes + framing
-        assert self.kind.warnings(table.asked) and price.name
+        assert about_protection(self.kind.name).warnings(table.asked) and price.name
 
     def test_what_the_coordinator_gets_says_nothing_of_a_vector(
         self, settings: ProtectionSettings, table: RoundTable
@@ -233,7 +234,7 @@ class RoundSuite(PlanSuite):
         self, settings: ProtectionSettings
     ) -> None:
         """Never is there another sum than that of the vectors that are here."""
-        declared = "protection.dropout_share" in self.kind.own_settings
+        declared = "protection.dropout_share" in about_protection(self.kind.name).own_settings
         for step in self.kind.steps.all[1:]:
             table = self.seated(settings)
             try:
@@ -287,7 +288,7 @@ class RoundSuite(PlanSuite):
 
     def test_there_is_nothing_outside_a_round(self, table: RoundTable) -> None:
         context, secret = table.protection.generate()
-        table.protection.check_context(context)
+        table.protection.envelope(context)
         with secret, pytest.raises(RoundError):
             table.protection.member(context, secret).protect(table.vectors[table.ids[0]])
         with pytest.raises(RoundError):

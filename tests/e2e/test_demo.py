@@ -13,7 +13,7 @@ from e2e.commands import Command, commands, descendants, is_running
 from world.clock import poll
 
 from fedrec import Recommender
-from fedrec.protection import PROTECTIONS
+from fedrec.plan.protections import about_protection
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def test_it_runs_to_the_end(start, tmp_path):
     # In one process it comes out the same.
     assert summary["differences"] == []
     assert "every round's sums are the same." in running.told
-    assert PROTECTIONS["none"].statement() in running.told
+    assert about_protection("none").statement in running.told
     arithmetic = json.loads((folder / "environment.json").read_text())["arithmetic"]
     assert arithmetic["device"] == "cpu"
     clients = sorted((folder / "kits" / "clients").iterdir())

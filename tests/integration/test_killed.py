@@ -193,7 +193,7 @@ def test_a_client_killed_half_way_through_its_upload(found):
     federations.append(federation)
     bench = federation.bench
     counting = Layout.counting(bench.plan, N_ITEMS).vector_spec
-    whole = protection_of(bench.plan, N_ITEMS).plan_over(counting).message_bytes
+    whole = protection_of(bench.plan, N_ITEMS).over(counting).chosen.message_bytes
     partial = bench.workspace.coordinator_state / "partial"
     for number in range(VICTIM):
         federation.client(number)

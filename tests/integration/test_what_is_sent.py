@@ -179,8 +179,8 @@ def test_updates_have_two_lengths_which_the_journal_explains(found, protection):
         assert client.result().reason == "all rounds are published"
     plan = federation.bench.plan
     planned = protection_of(plan, N_ITEMS)
-    counting = planned.plan_over(Layout.counting(plan, N_ITEMS).vector_spec).message_bytes
-    training = planned.plan_over(Layout.of(plan, 256).vector_spec).message_bytes
+    counting = planned.over(Layout.counting(plan, N_ITEMS).vector_spec).chosen.message_bytes
+    training = planned.over(Layout.of(plan, 256).vector_spec).chosen.message_bytes
     for published in federation.published():
         wanted = counting if published.kind == "count" else training
         rows = N_ITEMS if published.kind == "count" else 256

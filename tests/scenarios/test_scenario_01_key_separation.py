@@ -274,7 +274,7 @@ def test_scenario_01_what_the_coordinator_has_opens_nothing(tmp_path, protection
     context = epoch.server_context
     assert len(context) == context_bytes
     protecting = protection_of(workspace.plan, N_ITEMS)
-    protecting.check_context(context)
+    protecting.envelope(context)
     stranger = Identity.create("coordinator")
     with pytest.raises(FedrecError):
         open_epoch(
@@ -288,6 +288,6 @@ def test_scenario_01_what_the_coordinator_has_opens_nothing(tmp_path, protection
         with pytest.raises(FedrecError):
             protecting.member(context, attempt)
     with pytest.raises(FedrecError):
-        protecting.check_context(context + b"\0")
+        protecting.envelope(context + b"\0")
     served = json.loads(epoch.to_json())
     assert "group_key" not in json.dumps(served)

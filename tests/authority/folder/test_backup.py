@@ -121,7 +121,7 @@ def test_backups_that_do_not_open(folder, tmp_path):
     with pytest.raises(KeysError, match="at least 12"):
         back_up(folder, copy, "short")
     back_up(folder, copy, PASSPHRASE)
-    with pytest.raises(KeysError, match="exists already"):
+    with pytest.raises(KeysError, match="already exists"):
         back_up(folder, copy, PASSPHRASE)
     fresh = AuthorityFolder(tmp_path / "fresh")
     with pytest.raises(KeysError, match="does not open"):

@@ -333,7 +333,7 @@ def test_invitations_run_out_and_are_the_authoritys_own(folder):
     ]
     delivery.look()
     told = {e.label: e.detail for e in events if e.name == "applicant refused"}
-    assert "this machine's clock says" in told["late"] and "no such invitation" in told["foreign"]
+    assert "This machine's clock reads" in told["late"] and "no such invitation" in told["foreign"]
     assert len(folder.membership.present) == 3 and link.installed == []
     for name in ("../up", "", "a b"):
         with pytest.raises(KeysError):

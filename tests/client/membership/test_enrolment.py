@@ -108,7 +108,7 @@ def test_bytes_that_are_no_catalogue(world):
         ({"epoch": 2}, KeysError, "epoch 1 instead of 2"),
         ({"server_context": b"\x00" * 56}, KeysError, "context"),
         ({"wrapped_secrets": b""}, KeysError, "no secrets"),
-        ({"wrapped_secrets": b"\x00" * 99}, KeysError, "do not open"),
+        ({"wrapped_secrets": b"\x00" * 99}, KeysError, "cannot unwrap"),
         ({"roster_json": b"{}"}, KeysError, "roster"),
     ],
 )

@@ -60,7 +60,7 @@ def test_an_update_after_the_count_covers_the_active_rows_and_says_so(world):
     if world.protection.needs_reveal:
         assert header.rows_digest == named(world)
     layout = Layout.of(world.plan, 256)
-    assert len(payload) == world.largest.plan_over(layout.vector_spec).message_bytes
+    assert len(payload) == world.largest.over(layout.vector_spec).chosen.message_bytes
     assert header.rows_digest == world.stated_rows(2).digest != UNSAID
 
 

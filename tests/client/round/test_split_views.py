@@ -208,7 +208,7 @@ def test_survivors_with_half_a_cell(tmp_path, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:5])
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "partial_cell", "2 clients without the 1 others")
+    refused(world, key, "partial_cell", "2 clients without 1 others")
     whole = world.open(2)
     world.contribute(whole, *world.puppets[3:])
     world.run_revealer(lambda: world.reveal(whole))
@@ -235,7 +235,7 @@ def test_guests_make_no_sum(tmp_path, key):
     world.contribute(round_, *world.puppets[:2])
     world.put_vector(round_, world.identity, world.vector(8))
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "over 2 clients that have to be in it, expected at least 3")
+    refused(world, key, "covers 2 clients that are not guests, expected at least 3")
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ SAID = {
     empty: "an empty folder",
     of_something_else: "a folder with coordinator.db, spool in it",
     a_file: "a file",
-    of_who_opens_sums: "no client was made there",
+    of_who_opens_sums: "No client has its state there",
 }
 
 
@@ -172,7 +172,7 @@ def test_no_keys_are_made_beside_something_else(world, call, place):
     place(world.folder)
     before = files(world.folder)
     code, said = call("identity", "--state", "sate")
-    assert code == 2 and "which is no client's" in " ".join(said.split())
+    assert code == 2 and "not a client's folder" in " ".join(said.split())
     assert files(world.folder) == before
 
 

@@ -59,7 +59,7 @@ def test_every_member_can_open_the_epoch(tmp_path: Path, settings_file: Path) ->
     assert stat.S_IMODE((keys / "authority" / "authority.key").stat().st_mode) == 0o600
     epoch = KeyEpoch.load(keys / "epoch.json")
     protection = protection_of(load_settings(settings_file, environ={}).plan, 20)
-    protection.check_context(epoch.server_context)
+    protection.envelope(epoch.server_context)
     assert epoch.roster.protection_fingerprint == protection.chosen.fingerprint()
     for name in "abc":
         identity = Identity.load(tmp_path / name)

@@ -133,7 +133,7 @@ def test_same_party_as_fresh() -> None:
     made = Cell(id=2, since=2, core=ids(3, 4, 5))
     known = (*FIRST.partition.standings, standing(3, 2, replaces=0), standing(4, 2), standing(5, 2))
     new = roster(2, (1, 2, 3, 4, 5), (ended, made), known, FIRST)
-    refused(FIRST, new, "not the place of whom it replaces")
+    refused(FIRST, new, "not have the place of the client")
     honest = (*FIRST.partition.standings, standing(3, 1, replaces=0), standing(4, 2))
     new = roster(2, (1, 2, 3, 4, 5), (ended, made), (*honest, standing(5, 2)), FIRST)
     refused(FIRST, new, "cell 2 has 2 members")
@@ -143,16 +143,18 @@ def test_who_replaces_keeps_the_place() -> None:
     kept = Cell(id=1, since=1, core=ids(1, 2, 3))
     known = (*FIRST.partition.standings, standing(3, 1, replaces=0))
     check(FIRST, roster(2, (1, 2, 3), (kept,), known, FIRST))
-    refused(FIRST, roster(2, (0, 1, 2, 3), (kept,), known, FIRST), "two ids stand for one party")
+    refused(
+        FIRST, roster(2, (0, 1, 2, 3), (kept,), known, FIRST), "two client ids belong to one party"
+    )
 
 
 def test_roster_without_history() -> None:
     fresh = tuple(standing(n, 2) for n in range(3))
     new = roster(2, (0, 1, 2), (Cell(id=1, since=2, core=ids(0, 1, 2)),), fresh)
-    refused(FIRST, new, "another roster as the one before")
-    refused(FIRST, replace(new, previous=FIRST.digest()), "forgets how long")
+    refused(FIRST, new, "a different previous roster")
+    refused(FIRST, replace(new, previous=FIRST.digest()), "changes the epoch since which")
     # Who was away for some epochs sees the same.
-    refused(FIRST, replace(new, epoch=7), "forgets how long")
+    refused(FIRST, replace(new, epoch=7), "changes the epoch since which")
     none = roster(7, (0, 1, 2), (), FIRST.partition.standings)
     refused(FIRST, none, "cell 1 is gone")
     refused(replace(FIRST, epoch=2), replace(FIRST, epoch=2, minimum_summands=4), "come after")
@@ -195,7 +197,7 @@ def test_a_core_member_becomes_a_guest_by_its_own_word_only() -> None:
     check(four, roster(2, tuple(range(4)), moved, (*known, guest(3, 1)), four))
     others = replace(guest(2), client_id=PEOPLE[3].client_id, since=1)
     for word in (standing(3, 1), others):
-        refused(four, roster(2, tuple(range(4)), moved, (*known, word), four), "own word")
+        refused(four, roster(2, tuple(range(4)), moved, (*known, word), four), "signed consent")
 
 
 def test_a_guest_that_held_an_earlier_cell_is_refused() -> None:

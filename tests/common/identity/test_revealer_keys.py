@@ -69,7 +69,7 @@ def test_old_secrets_are_destroyed(keys: RevealerKeyChanges) -> None:
 
 
 def test_the_identity_is_made_once(keys: RevealerKeyChanges) -> None:
-    with pytest.raises(KeysError, match="no keys of a revealer"):
+    with pytest.raises(KeysError, match="no revealer's keys"):
         keys.load()
     assert not (keys.folder / KEY_FILE).exists(), "looking makes nothing"
     made = keys.load_or_create()

@@ -7,6 +7,7 @@ from conformance.keyed_suite import EncryptedSuite, KeyedSuite
 from conformance.protection_suite import SHORT, SHORTEST, SPEC, PlanSuite, ProtectionSuite
 from conformance.round_suite import RoundSuite
 
+from fedrec.plan.protections import about_protection
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 
 MOST_BLOCKS = 30
@@ -37,11 +38,10 @@ for _kind in PROTECTIONS.values():
 
 @pytest.mark.parametrize("name", PROTECTIONS)
 def test_a_protection_goes_by_its_name_and_says_what_it_is(name: str) -> None:
-    kind = PROTECTIONS[name]
-    assert kind.name == name and kind.summary and kind.statement()
-    assert kind.presets and not set(kind.presets) & set(kind.retired)
+    kind, about = PROTECTIONS[name], about_protection(name)
+    assert kind.name == name and kind.presets and about.summary and about.statement
     assert kind.settings_type(name=name).name == name
-    for key in kind.own_settings:
+    for key in about.own_settings:
         section, field = key.split(".")
         assert section in ("protection", "rounds") and field
 

@@ -103,7 +103,7 @@ def test_a_sum_has_the_union_of_indices_and_is_zero_elsewhere(party: Party) -> N
     wanted = of({3: 7, 8: 2, 20: 1, 22: 6, 30: 1, 31: 1, 39: 9}, counts=3, metrics=111)
     assert np.array_equal(party.member.reveal(total, 2), wanted)
     assert np.array_equal(
-        party.member.reveal(party.protection.refreshed(party.context, total), 2), wanted
+        party.member.reveal(party.protection.accumulator(party.context).refreshed(total), 2), wanted
     )
 
 
@@ -319,7 +319,7 @@ def messages_of(tagged: Party) -> list[bytes]:
 def test_the_sum_of_exactly_the_named_messages_opens(tagged: Party) -> None:
     assert tagged.protection.chosen.n_tags == 2
     total = summed(tagged, *messages_of(tagged))
-    fresh = tagged.protection.refreshed(tagged.context, total)
+    fresh = tagged.protection.accumulator(tagged.context).refreshed(total)
     assert np.array_equal(tagged.member.reveal(fresh, 3, NAMES), np.sum(VECTORS, axis=0))
 
 

@@ -252,7 +252,7 @@ def test_a_poisoned_value_is_refused_when_revealed(
 def test_a_refreshed_sum_is_another_that_reveals_the_same(party: Party) -> None:
     vectors = random_vectors(SHORT, 3)
     total = summed(party, *map(party.member.protect, vectors))
-    fresh = [party.protection.refreshed(party.context, total) for _ in range(2)]
+    fresh = [party.protection.accumulator(party.context).refreshed(total) for _ in range(2)]
     assert len({total, *fresh}) == 3
     assert {len(each) for each in fresh} == {len(total)}
     for other in fresh:
@@ -260,7 +260,7 @@ def test_a_refreshed_sum_is_another_that_reveals_the_same(party: Party) -> None:
         assert all(before != after for before, after in pairs)
         assert np.array_equal(party.member.reveal(other, 3), np.sum(vectors, axis=0))
     with pytest.raises(MalformedUpdate):
-        party.protection.refreshed(party.context, total[:-1])
+        party.protection.accumulator(party.context).refreshed(total[:-1])
 
 
 def test_a_context_is_a_modulus_and_no_factor(party: Party, key: PaillierSecretKey) -> None:
@@ -277,7 +277,7 @@ def test_a_context_is_a_modulus_and_no_factor(party: Party, key: PaillierSecretK
             PaillierPublicKey.from_bytes(number.to_bytes(256, "big"), 2048)
     other = n + 2
     with pytest.raises(KeysError, match="another public modulus"):
-        party.protection.check_context(party.context[:CONTEXT_HEAD] + other.to_bytes(256, "big"))
+        party.protection.envelope(party.context[:CONTEXT_HEAD] + other.to_bytes(256, "big"))
     for number in (p, q):
         assert number.to_bytes(128, "big") not in party.context
 
@@ -346,7 +346,7 @@ def test_tagged_sums_are_exact_and_known(preset: str, sign: int) -> None:
         accumulator = protection.accumulator(context)
         for index in chosen:
             accumulator.add(messages[index])
-        return protection.refreshed(context, accumulator.finish())
+        return accumulator.refreshed(accumulator.finish())
 
     assert np.array_equal(member.reveal(total(*range(6)), 6, names), 6 * vector)
     for wrong in ((0, 0, 2, 3, 4, 5), (0, 0, 0, 0, 0, 0)):

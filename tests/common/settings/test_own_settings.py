@@ -13,6 +13,7 @@ from reference_tables import settings_markdown
 from fedrec.errors import SettingsError
 from fedrec.plan import combinations
 from fedrec.plan.agreement import plan_differences, plan_fingerprint, plan_from_json, plan_to_json
+from fedrec.plan.protections import ABOUT, AboutProtection
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, NoProtection, ProtectionSettings
 from fedrec.settings import explain as explaining
@@ -28,7 +29,6 @@ class RelaySettings(ProtectionSettings):
 
 class Relay(NoProtection):
     name: ClassVar[str] = "relay"
-    summary: ClassVar[str] = "shares that two parties add up"
     settings_type: ClassVar[type[ProtectionSettings]] = RelaySettings
 
 
@@ -41,6 +41,8 @@ def forget() -> None:
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
     monkeypatch.setitem(PROTECTIONS, "relay", Relay)
+    told = AboutProtection(summary="shares that two parties add up")
+    monkeypatch.setitem(ABOUT, "relay", told)
     # The table of combinations was made before, of the protections that there were.
     monkeypatch.setattr(combinations, "_outside", lambda *_: ())
     yield

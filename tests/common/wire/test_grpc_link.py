@@ -344,7 +344,7 @@ def test_what_a_handshake_refuses_is_told_in_our_words(
         assert told.value.message.startswith(f"The handshake failed: {said}")
         assert remedy in told.value.remedy
         if own in (expired, early):
-            assert f"this machine's clock says {today}" in told.value.message
+            assert f"This machine's clock reads {today}" in told.value.message
     assert coordinator.calls == calls
 
 

@@ -102,7 +102,7 @@ def test_survivors_with_half_a_cell() -> None:
             with pytest.raises(PartialCell):
                 cohort.participants[own].sign(pack(half, 9), cohort.people[own], cohort.roster)
             assert cohort.participants[own].phase == "masked"
-    with pytest.raises(PartialCell, match="2 clients without the 1 others"):
+    with pytest.raises(PartialCell, match="2 clients without 1 others"):
         cohort.collector.close_vectors()
 
 
