@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from client.support.fake_federation import World
-from client.support.fake_link import down
-from client.support.fake_parties import USERS
+from world.fake_federation import World
+from world.fake_link import down
+from world.fake_parties import USERS
 
 from fedrec.cli.main import main
 from fedrec.data.reading import DataSettings

@@ -8,9 +8,8 @@ import signal
 import threading
 
 import pytest
-from client.support.dying import dying_at
-from client.support.fake_federation import World
-from client.support.fake_link import Killed, down
+from world.fake_federation import World
+from world.fake_link import Killed, down, dying_at
 
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import FolderInUse, PlanMismatch, RoundClosed, SettingsError, VersionMismatch

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 
 import pytest
-from e2e.commands import Command, commands
-from e2e.kits import Kits, events_of, fedrec, wait_for_event
-from e2e.wrong_clock import wrong_clock
+from world.kits import Command, Kits, commands, events_of, fedrec, wait_for_event, wrong_clock
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions

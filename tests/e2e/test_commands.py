@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from e2e.commands import WITHOUT, Command, commands
 from world.clock import DEADLINE_SECONDS
 from world.federation import DemoData, prepare
+from world.kits import WITHOUT, Command, commands
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan

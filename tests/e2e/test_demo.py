@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.commands import Command, commands, descendants, is_running
 from world.clock import poll
+from world.kits import Command, commands, descendants, is_running
 
 from fedrec import Recommender
 from fedrec.plan.protections import about_protection

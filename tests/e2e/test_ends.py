@@ -19,10 +19,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from e2e.commands import Command, commands, descendants, is_running
-from e2e.kits import Kits, fedrec, wait_for_event
 from e2e.test_bad_days import counted, finished
 from world.clock import poll
+from world.kits import Command, Kits, commands, descendants, fedrec, is_running, wait_for_event
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from e2e.commands import Command, commands
-from e2e.kits import Kits, events_of, fedrec, wait_for_event
-from e2e.small_disk import SmallDisk
 from e2e.test_bad_days import counted, finished
 from world.clock import poll
+from world.kits import Command, Kits, SmallDisk, commands, events_of, fedrec, wait_for_event
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

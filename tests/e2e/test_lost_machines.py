@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.commands import Command, commands
 from world.clock import DEADLINE_SECONDS, poll
+from world.kits import Command, commands
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import structlog
-from integration.support.bench import Bench
-from integration.support.parties import Federation, Loop
+from world.bench import Bench
+from world.parties import Federation, Loop
 
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.link import Link

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from blake3 import blake3
 from filling_disk import Disk
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import N_ITEMS, Bench, accepted, compute, federal, merged, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import Passing
-from integration.support.parties import Client
+from world.bench import N_ITEMS, Bench, accepted, compute, federal, merged, plan_of
 from world.clock import poll
+from world.links import Passing
+from world.parties import AuthorityProcess, Client, check_against_one_process
 
 from fedrec.data import Catalogue
 from fedrec.durable import DiskFull

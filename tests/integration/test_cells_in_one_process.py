@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from integration.support.bench import N_ITEMS, data, plan_of
-from integration.support.checks import check_against_one_process
+from world.bench import N_ITEMS, data, plan_of
+from world.parties import check_against_one_process
 
 from fedrec.cli.flags import read_cells
 from fedrec.data import leave_one_out

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from integration.support.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
-from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
-from integration.support.links import Gate, Passing
-from integration.support.parties import Client, operators_link
+from world.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
+from world.children import CoordinatorProcess, KillCoordinator, close_all
 from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
+from world.links import Gate, Passing
+from world.parties import Client, operators_link
 
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.identity.authority import Authority

@@ -10,11 +10,11 @@ import time
 from contextlib import closing, contextmanager
 
 import pytest
-from e2e.commands import commands
-from integration.support.bench import plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import Gate, Passing
+from world.bench import plan_of
 from world.clock import DEADLINE_SECONDS, poll
+from world.kits import commands
+from world.links import Gate, Passing
+from world.parties import check_against_one_process
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions

@@ -9,16 +9,12 @@ import threading
 from contextlib import closing
 
 import pytest
-from integration.support.alone import Alone, clear_plan
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import N_ITEMS, Bench, federal, merged, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.children import ClientProcess, CoordinatorProcess, close_all
-from integration.support.hostile import TRICKS, Falsifier
-from integration.support.links import Gate, Passing
-from integration.support.parties import operators_link
+from world.bench import N_ITEMS, Alone, Bench, clear_plan, federal, merged, plan_of
+from world.children import ClientProcess, CoordinatorProcess, close_all
 from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
+from world.links import TRICKS, Falsifier, Gate, Passing
+from world.parties import AuthorityProcess, check_against_one_process, operators_link
 
 from fedrec.cli.operating import status_rows
 from fedrec.errors import KeysError, RefusedError

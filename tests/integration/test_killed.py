@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import (
+from world.bench import (
     KINDS,
     N_ITEMS,
     Accepted,
@@ -25,7 +24,7 @@ from integration.support.bench import (
     merged,
     plan_of,
 )
-from integration.support.children import (
+from world.children import (
     INTERRUPTED,
     PIECE_BYTES,
     Child,
@@ -35,9 +34,9 @@ from integration.support.children import (
     KillCoordinator,
     close_all,
 )
-from integration.support.links import Acknowledged
-from integration.support.parties import Client, Federation, published_rounds
 from world.clock import poll
+from world.links import Acknowledged
+from world.parties import AuthorityProcess, Client, Federation, published_rounds
 
 from fedrec.data import leave_one_out
 from fedrec.identity.identity import Identity

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from integration.support.bench import invite, never_met, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.children import ClientProcess, KillClient, close_all
-from integration.support.links import Passing
-from integration.support.masked import (
+from integration.test_changing_members import Authorities
+from world.bench import invite, never_met, plan_of
+from world.children import ClientProcess, KillClient, close_all
+from world.clock import DEADLINE_SECONDS, poll
+from world.held_steps import (
     N_CLIENTS,
     Gate,
     everybody,
@@ -23,8 +23,8 @@ from integration.support.masked import (
     until_others_are_done,
     without_cell_of,
 )
-from integration.test_changing_members import Authorities
-from world.clock import DEADLINE_SECONDS, poll
+from world.links import Passing
+from world.parties import check_against_one_process
 
 from fedrec.errors import NotInRoster, RoundClosed
 from fedrec.follower.round_journal import AUDIT_FILE

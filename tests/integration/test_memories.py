@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from integration.support.bench import plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import Gate
-from integration.support.parties import operators_link
+from world.bench import plan_of
 from world.clock import DEADLINE_SECONDS, poll
+from world.links import Gate
+from world.parties import check_against_one_process, operators_link
 
 from fedrec.errors import FolderIsOld, SecondCopy, StateWentBack
 from fedrec.follower.database import STATE_FILE

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from integration.support.bench import federal, merged, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.hostile import Misreporting
-from integration.support.links import Gate, Passing
+from world.bench import federal, merged, plan_of
 from world.clock import DEADLINE_SECONDS, poll
+from world.links import Gate, Misreporting, Passing
+from world.parties import check_against_one_process
 
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId

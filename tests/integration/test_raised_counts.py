@@ -17,14 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import data, invite, never_met, plan_of
-from integration.support.links import Gate
 from integration.test_changing_members import Authorities
 from integration.test_spoilers import cells, together
 from numpy.typing import NDArray
+from world.bench import data, invite, never_met, plan_of
 from world.clock import poll
 from world.federation import keep, rotate
+from world.links import Gate
+from world.parties import AuthorityProcess
 
 from fedrec.data import Interactions
 from fedrec.data.writing import write_interactions

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from integration.support.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
-from integration.support.links import Gate
-from integration.support.parties import operators_link
+from world.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
 from world.clock import poll
 from world.federation import rotate
+from world.links import Gate
+from world.parties import operators_link
 
 from fedrec.errors import (
     AuthorityIsOld,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from integration.support.bench import KINDS, data, federal, merged, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import InTurn
+from world.bench import KINDS, data, federal, merged, plan_of
+from world.links import InTurn
+from world.parties import check_against_one_process
 
 from fedrec.data import leave_one_out
 from fedrec.ids import RoundId

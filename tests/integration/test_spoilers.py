@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import structlog
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import N_ITEMS, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import Passing
-from integration.support.parties import operators_link
 from integration.test_recovering import recovered, state_of
+from world.bench import N_ITEMS, plan_of
 from world.clock import DEADLINE_SECONDS, poll
 from world.federation import rotate
+from world.links import Passing
+from world.parties import AuthorityProcess, check_against_one_process, operators_link
 
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch

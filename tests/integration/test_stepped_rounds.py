@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from integration.support.bench import plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.masked import Gate, let_it_drop_out, until_others_are_done
+from world.bench import plan_of
 from world.clock import poll
+from world.held_steps import Gate, let_it_drop_out, until_others_are_done
+from world.parties import check_against_one_process
 
 from fedrec.protection import PROTECTIONS
 

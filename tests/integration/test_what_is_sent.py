@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from integration.support.bench import N_ITEMS, merged, plan_of
-from integration.support.children import Child, ClientProcess, KillClient, close_all
-from integration.support.links import Passing
-from integration.support.masked import N_CLIENTS, Gate, everybody, let_it_drop_out, without_cell_of
-from integration.support.proxy import Proxy
+from world.bench import N_ITEMS, merged, plan_of
+from world.children import Child, ClientProcess, KillClient, Proxy, close_all
 from world.clock import poll
+from world.held_steps import N_CLIENTS, Gate, everybody, let_it_drop_out, without_cell_of
+from world.links import Passing
 
 from fedrec.errors import MalformedUpdate, ProtocolError
 from fedrec.follower.round_journal import AUDIT_FILE

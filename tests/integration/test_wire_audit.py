@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from integration.support.bench import N_ITEMS, plan_of
-from integration.support.links import Passing
-from integration.support.parties import operators_link
+from world.bench import N_ITEMS, plan_of
 from world.clock import DEADLINE_SECONDS
 from world.federation import rotate
+from world.links import Passing
+from world.parties import operators_link
 
 import fedrec.wire.grpc_link as grpc_link
 from fedrec.identity.identity import Identity

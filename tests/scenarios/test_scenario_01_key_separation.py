@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from integration.support.bench import N_ITEMS, Bench, data, plan_of
 from scenarios.support.searching import found_in, without_empty_pages
+from world.bench import N_ITEMS, Bench, data, plan_of
 from world.federation import prepare
 
 from fedrec.errors import FedrecError

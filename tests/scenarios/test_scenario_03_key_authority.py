@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.key_watch import put_watch
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_link import put_watch
 
 from fedrec.errors import BadSignature
 from fedrec.identity.identity import Identity

@@ -42,7 +42,7 @@ def fast_folder(tmp_path):
 @pytest.mark.parametrize("kind", ["plain", "veiled", "revealed", "concurrent"])
 def test_scenario_04_killed_at_every_failpoint(fast_folder, kind):
     ended = subprocess.run(
-        [sys.executable, "-m", "server.support.crash", str(fast_folder), kind],
+        [sys.executable, "-m", "world.crash", str(fast_folder), kind],
         cwd=TESTS,
         env={"PYTHONPATH": str(TESTS)},
         capture_output=True,

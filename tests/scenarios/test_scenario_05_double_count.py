@@ -4,9 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from reference.plain_parts import split
-from server.support.driving import told_of
-from server.support.federations import Bench, identity
-from server.support.serving import serving
+from world.engine import Bench, identity, told_of
+from world.serving import serving
 
 from fedrec.errors import ConflictingUpload
 from fedrec.ids import RoundId

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance.protection_suite import make_party
-from integration.support.bench import N_ITEMS, Bench, plan_of
-from integration.support.parties import Federation, Loop
+from world.bench import N_ITEMS, Bench, plan_of
 from world.federation import DemoData, prepare
+from world.parties import Federation, Loop
 
 from fedrec.data import Catalogue, Interactions
 from fedrec.identity.identity import Identity

@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 import secrets
 
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import KINDS, accepted, compute, plan_of
-from integration.support.poisoner import POISONED_ROUND, Poisoner
+from world.bench import KINDS, accepted, compute, plan_of
+from world.links import POISONED_ROUND, Poisoner
+from world.parties import AuthorityProcess
 
 from fedrec.errors import MalformedUpdate
 from fedrec.follower.round_journal import AUDIT_FILE

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from blake3 import blake3
 from conformance.protection_suite import Party, make_party
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import N_ITEMS, plan_of
-from integration.support.links import Forgetful
+from world.bench import N_ITEMS, plan_of
+from world.links import Forgetful
+from world.parties import AuthorityProcess
 
 from fedrec.errors import MalformedUpdate, RevealRefused
 from fedrec.follower.round_journal import AUDIT_FILE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conformance.protection_suite import extreme, make_party
-from integration.support.bench import N_ITEMS
 from pydantic import ValidationError
+from world.bench import N_ITEMS
 from world.plans import check_plan
 
 from fedrec.errors import MalformedUpdate, RoundError, SettingsError

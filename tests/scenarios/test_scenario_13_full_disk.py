@@ -7,11 +7,11 @@ import resource
 import threading
 
 import pytest
-from integration.support.bench import Bench, merged, plan_of
-from integration.support.children import ClientProcess, CoordinatorProcess
-from integration.support.links import Gate
-from integration.support.parties import Client
+from world.bench import Bench, merged, plan_of
+from world.children import ClientProcess, CoordinatorProcess
 from world.clock import DEADLINE_SECONDS, poll
+from world.links import Gate
+from world.parties import Client
 
 from fedrec_client.state.private_store import PrivateStore
 

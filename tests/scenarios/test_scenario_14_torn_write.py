@@ -11,8 +11,8 @@ import shutil
 
 import pytest
 from conformance.store_suite import IDENTITY, durable
-from server.support.chaos import Chaos, random_rules, volatile_free
-from server.support.world import World
+from world.chaos import Chaos, random_rules, volatile_free
+from world.machine import World
 
 from fedrec.errors import StorageError
 from fedrec_server.store.sqlite import SqliteStore

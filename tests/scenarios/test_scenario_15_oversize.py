@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.support.bench import Bench, plan_of
-from integration.support.children import CoordinatorProcess
-from server.support.federations import Bench as Federation
-from server.support.serving import serving
+from world.bench import Bench, plan_of
+from world.children import CoordinatorProcess
+from world.engine import Bench as Federation
+from world.serving import serving
 
 from fedrec.errors import CorruptUpload, TooLarge
 from fedrec.identity.certificates import Credentials

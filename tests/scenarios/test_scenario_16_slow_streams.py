@@ -10,9 +10,9 @@ from contextlib import ExitStack
 
 import grpc
 import pytest
-from server.support.federations import Bench, credentials
-from server.support.serving import serving
 from world.clock import poll
+from world.engine import Bench, credentials
+from world.serving import serving
 
 from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
 from fedrec.wire.convert import UPLOAD_HEADER

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from server.support.federations import Bench, authority, credentials, identity
-from server.support.serving import serving
+from world.engine import Bench, authority, credentials, identity
 from world.keys import credentials as strangers
+from world.serving import serving
 
 from fedrec.errors import (
     BadSignature,

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
-from integration.support.bench import plan_of
-from server.support.federations import (
+from world.bench import plan_of
+from world.engine import (
     Bench,
     authority,
     credentials,
@@ -16,7 +16,7 @@ from server.support.federations import (
     identity,
     operator,
 )
-from server.support.serving import Serving, serving
+from world.serving import Serving, serving
 
 from fedrec.errors import CertificateExpired, KeysError, NotInRoster, Unreachable, WrongIdentity
 from fedrec.identity.certificates import Credentials, Issuer

@@ -4,9 +4,8 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from server.support.driving import told_of
-from server.support.federations import Bench
-from server.support.serving import Serving, serving
+from world.engine import Bench, told_of
+from world.serving import Serving, serving
 
 from fedrec.errors import BadSignature, FedrecError, KeysError, ProtocolError, RoundClosed
 from fedrec.ids import RoundId

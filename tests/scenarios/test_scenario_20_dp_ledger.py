@@ -19,9 +19,8 @@ from pathlib import Path
 
 import pytest
 from reference.dp_epsilon import by_loss_distributions
-from server.support.federations import Bench
-from server.support.made_messages import AUTHORITY, client, rules
-from server.support.world import World
+from world.engine import Bench
+from world.machine import AUTHORITY, World, client, rules
 
 from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan, PrivacySettings
@@ -46,7 +45,7 @@ def test_scenario_20_killed_at_every_failpoint(tmp_path, kind):
     """Laplace noise that the coordinator may read, and Gaussian noise that is revealed."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
-        [sys.executable, "-m", "server.support.crash", str(tmp_path), kind],
+        [sys.executable, "-m", "world.crash", str(tmp_path), kind],
         cwd=TESTS,
         env={"PYTHONPATH": path},
         capture_output=True,

@@ -15,11 +15,10 @@ import hashlib
 
 import numpy as np
 import pytest
-from isolation import smallest_isolated
-from server.support.federations import Bench
-from server.support.made_messages import client, rules
-from server.support.serving import serving
-from server.support.world import World
+from world.engine import Bench
+from world.invariants import smallest_isolated
+from world.machine import World, client, rules
+from world.serving import serving
 
 from fedrec.errors import NotInRoster
 from fedrec.identity.cells import Partition, Standing, check_whole, whole_among

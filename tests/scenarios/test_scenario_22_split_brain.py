@@ -12,16 +12,16 @@ import signal
 from pathlib import Path
 
 import pytest
-from integration.support.bench import KINDS, Bench, merged, plan_of
-from integration.support.children import (
+from world.bench import KINDS, Bench, merged, plan_of
+from world.children import (
     ClientProcess,
     CoordinatorProcess,
     DidNotStart,
     KillClient,
     close_all,
 )
-from integration.support.parties import operators_link, published_rounds
 from world.clock import poll
+from world.parties import operators_link, published_rounds
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ readers before they apply it. And a client itself checks what it can know before
 from dataclasses import replace
 
 import pytest
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import World
-from client.support.key_watch import put_watch
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_federation import World
+from world.fake_link import put_watch
 
 from fedrec.errors import BadSignature, PlanMismatch, RefusedError
 

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 
 import pytest
-from server.support.histories import REPLAY, play
+from world.histories import REPLAY, play
 
 SHORT = 60
 FULL = 5_000

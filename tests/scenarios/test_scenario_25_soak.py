@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from integration.support.soak import Growth, Held, growth, soak
+from world.soak import Growth, Held, growth, soak
 
 pytestmark = pytest.mark.slow
 

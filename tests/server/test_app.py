@@ -17,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from server.support.federations import Bench, authority, identity
-from server.support.serving import serving, settings_of
+from world.engine import Bench, authority, identity
 from world.federation import DemoData, prepare
+from world.serving import serving, settings_of
 
 from fedrec.cli.main import main
 from fedrec.data import generate
@@ -41,8 +41,8 @@ TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from server.support.federations import Bench, credentials, identity
-from server.support.serving import settings_of
+from world.engine import Bench, credentials, identity
+from world.serving import settings_of
 from fedrec.identity.document import write_secret
 from fedrec_server.app import Coordinator
 

@@ -9,12 +9,18 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from server.support.browsing import with_page
-from server.support.driving import (
+from world.clock import FakeClock
+from world.engine import (
+    REVEALER,
+    SEALED_BYTES,
+    Bench,
     act,
+    credentials,
     current,
+    epoch_of,
     files,
     gather,
+    identity,
     play,
     poll,
     report,
@@ -22,16 +28,7 @@ from server.support.driving import (
     speak,
     upload,
 )
-from server.support.federations import (
-    REVEALER,
-    SEALED_BYTES,
-    Bench,
-    credentials,
-    epoch_of,
-    identity,
-)
-from server.support.serving import serving
-from world.clock import FakeClock
+from world.serving import serving, with_page
 
 from fedrec.errors import (
     AuthorityIsOld,

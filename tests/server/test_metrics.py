@@ -10,10 +10,9 @@ from collections.abc import Callable
 import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from server.support.driving import gather, play, running, speak, upload
-from server.support.federations import Bench, identity
-from server.support.serving import serving, settings_of
 from world.clock import FakeClock
+from world.engine import Bench, gather, identity, play, running, speak, upload
+from world.serving import serving, settings_of
 
 from fedrec.errors import FedrecError, NotInRoster, SettingsError, StorageError
 from fedrec.evaluation.metrics import Rates

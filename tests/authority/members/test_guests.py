@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator
-from isolation import smallest_isolated
 from world.clock import FakeClock
 from world.federation import change, keep, rotate
+from world.invariants import smallest_isolated
 
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication

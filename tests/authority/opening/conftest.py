@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from client.support.key_watch import put_watch
+from world.fake_link import put_watch
 
 
 @pytest.fixture

@@ -7,13 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from authority.opening.counting import APART, LEAST, MADE_UP, RARE, CountedWorld
-from authority.opening.spoiling import added, state_of
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import FakeRound
-from client.support.fake_link import Killed
-from client.support.fake_parties import N_ITEMS
-from client.support.key_watch import KeyWatch
+from world.fake_authority import (
+    APART,
+    LEAST,
+    MADE_UP,
+    RARE,
+    AuthorityWorld,
+    CountedWorld,
+    added,
+    refused,
+    state_of,
+)
+from world.fake_federation import FakeRound
+from world.fake_link import KeyWatch, Killed
+from world.fake_parties import N_ITEMS
 
 from fedrec.ids import RoundId
 from fedrec.plan.travelling_rows import held_widely

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_link import Killed
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_link import Killed
 
 from fedrec.durable import DiskFull
 from fedrec.errors import NotInRoster, PlanMismatch

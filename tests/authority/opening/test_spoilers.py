@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from authority.opening.spoiling import (
+from world.fake_authority import (
     ATTACKS,
+    PLAN,
+    AuthorityWorld,
     added,
     audited,
     check_published_over,
@@ -18,10 +20,7 @@ from authority.opening.spoiling import (
     spoilt,
     state_of,
 )
-from client.round.test_what_is_sent import PLAN
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_link import Killed
-from client.support.key_watch import KeyWatch, put_watch
+from world.fake_link import KeyWatch, Killed, put_watch
 
 from fedrec.identity.authority import ROSTERS_FOLDER
 from fedrec.identity.document import write_public

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 from blake3 import blake3
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import World
-from client.support.fake_link import Killed
-from client.support.key_watch import KeyWatch
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_federation import World
+from world.fake_link import KeyWatch, Killed
 
 from fedrec.identity.public import verify
 from fedrec.plan.layout import METRICS_SLICE

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import World
+from world.fake_authority import AuthorityWorld
+from world.fake_federation import World
 
 from fedrec.algorithms import FedMFSettings
 from fedrec.data import Catalogue

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import World
 from world.cells import guest, partition_of
+from world.fake_authority import AuthorityWorld
+from world.fake_federation import World
 
 from fedrec.clock import SystemClock
 from fedrec.errors import RosterBreaksCells, SettingsError

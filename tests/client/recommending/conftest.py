@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from client.support.fake_federation import World
+from world.fake_federation import World
 
 
 @pytest.fixture

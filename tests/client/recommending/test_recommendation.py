@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from client.support.fake_federation import World
-from client.support.fake_parties import USERS
-from client.support.silo import Silo
 from safetensors import safe_open
+from world.fake_federation import World
+from world.fake_parties import USERS
+from world.silo import Silo
 
 from fedrec.cli.main import main
 from fedrec.data import Catalogue

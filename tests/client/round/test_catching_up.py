@@ -5,10 +5,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import World
-from client.support.fake_link import Killed
-from client.support.following import follow, make_snapshot, version
+from world.fake_authority import AuthorityWorld
+from world.fake_federation import World
+from world.fake_link import Killed, follow, make_snapshot, version
 
 from fedrec.errors import (
     BadSignature,

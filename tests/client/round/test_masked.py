@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from client.round.test_what_is_sent import PLAN
-from client.support.authority_federation import AuthorityWorld
-from client.support.dying import dying_at
-from client.support.fake_link import Killed
-from client.support.fake_parties import USERS
-from client.support.masked_federation import STEPS, MaskedWorld
 from world.cells import partition_of
+from world.fake_authority import PLAN, AuthorityWorld
+from world.fake_link import Killed, dying_at
+from world.fake_masks import STEPS, MaskedWorld
+from world.fake_parties import USERS
 
 from fedrec.errors import BadSignature, RefusedError
 from fedrec.follower.round_journal import AUDIT_FILE

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import World
-from client.support.fake_parties import N_ITEMS
-from client.support.following import make_snapshot
+from world.fake_authority import AuthorityWorld
+from world.fake_federation import World
+from world.fake_link import make_snapshot
+from world.fake_parties import N_ITEMS
 
 from fedrec.identity.sealing import keyed_tag
 from fedrec.ids import RoundId, UserId, canonical

@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 import pytest
 from blake3 import blake3
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import World
-from client.support.following import (
+from safetensors.numpy import load, save
+from world.fake_authority import AuthorityWorld
+from world.fake_federation import World
+from world.fake_link import (
     attested,
     crossed,
     follow,
@@ -19,7 +20,6 @@ from client.support.following import (
     sealed_snapshot,
     version,
 )
-from safetensors.numpy import load, save
 
 from fedrec.errors import KeysError, RefusedError
 from fedrec.follower.database import STATE_FILE

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 import tenseal
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import World
-from client.support.following import follow, version
-from client.support.key_watch import put_watch
-from client.support.masked_federation import MaskedWorld
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_federation import World
+from world.fake_link import follow, put_watch, version
+from world.fake_masks import MaskedWorld
 
 from fedrec.errors import (
     BadSignature,

@@ -7,16 +7,14 @@ nothing is applied, and the round is audited.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import World
-from client.support.fake_parties import USERS
-from client.support.key_watch import put_watch
-from client.support.masked_federation import MaskedWorld
-from numpy.typing import NDArray
+from world.fake_authority import BITS, PLAN, ROW, WIDTH, AuthorityWorld, packed_without_checks
+from world.fake_federation import World
+from world.fake_link import put_watch
+from world.fake_masks import MaskedWorld
+from world.fake_parties import USERS
 
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
@@ -130,15 +128,6 @@ def test_nothing_is_trained_before_rare_items_are_known(tmp_path):
     assert len(world.link.uploads) == 1
 
 
-Vector = NDArray[np.int64]
-
-ROW, WIDTH, BITS = 5, 4, 8
-PLAN: dict[str, Any] = {
-    "federation": {"name": "films", "seed": 7, "minimum_item_users": 1},
-    "algorithm": {"dim": WIDTH, "local_epochs": 1, "batch_size": 8},
-    "update": {"structure": "dense", "clip": 1.0, "fraction_bits": BITS},
-}
-"""An honest user moves a value of a row by 1 at most: 256 steps."""
 MOVED = 11_775
 N_PUPPETS = 4
 
@@ -212,11 +201,6 @@ def spoilt(world, attack, monkeypatch):
     # Changed software does not check what it sends, and writes negative numbers where none are.
     monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
     monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)
-
-
-def packed_without_checks(values, width):
-    """Write negative numbers where none are, as changed software does."""
-    return sum(value << (place * width) for place, value in enumerate(values))
 
 
 def moved_unchecked(world, round_):

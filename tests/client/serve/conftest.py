@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from client.support.silo import Silo
+from world.silo import Silo
 
 from fedrec_client.recommending import own_recommender
 from fedrec_client.serve.model_holder import ModelHolder

@@ -9,7 +9,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 from client.serve.asking import ask
-from client.support.silo import Silo
+from world.silo import Silo
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import StorageError, VersionMismatch

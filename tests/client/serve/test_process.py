@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from client.support.silo import Silo
 from world.keys import credentials
+from world.silo import Silo
 
 from fedrec.cli.main import main
 from fedrec_client.recommending import own_recommender

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from client.support.fake_federation import World
 from structlog.testing import capture_logs
+from world.fake_federation import World
 
 from fedrec.data.splits import NO_ITEM, UserSplit
 from fedrec.errors import StorageError

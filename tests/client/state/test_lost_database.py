@@ -9,8 +9,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 from client.state.test_private_store import PIN, header, publish, stage, store
-from client.support.fake_federation import World
-from client.support.fake_parties import USERS
+from world.fake_federation import World
+from world.fake_parties import USERS
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.data import Catalogue

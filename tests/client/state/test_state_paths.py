@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from client.support.fake_federation import World
+from world.fake_federation import World
 
 from fedrec.cli.main import main
 from fedrec.follower.stopping import Stopped

@@ -11,10 +11,9 @@ import pytest
 from debian import install
 from playwright.sync_api import Page, expect, sync_playwright
 from server.page.test_feed import metrics
-from server.support.browsing import give_up_rounds, publish_round, with_page
-from server.support.federations import Bench, identity, operator
-from server.support.serving import serving
 from world.clock import FakeClock
+from world.engine import Bench, identity, operator
+from world.serving import give_up_rounds, publish_round, serving, with_page
 
 from fedrec.ids import RoundId
 from fedrec.wire.admin_link import AdminLink

@@ -6,9 +6,8 @@ import asyncio
 import json
 
 import pytest
-from server.support.driving import running
-from server.support.federations import Bench
 from world.clock import FakeClock
+from world.engine import Bench, running
 
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import METRIC_NAMES

@@ -11,10 +11,9 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from server.support.browsing import ask, give_up_rounds, publish_round, told, with_page
-from server.support.federations import Bench, authority, operator
-from server.support.serving import serving, settings_of
 from world.clock import FakeClock
+from world.engine import Bench, authority, operator
+from world.serving import ask, give_up_rounds, publish_round, serving, settings_of, told, with_page
 
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import PrivacySettings
@@ -367,7 +366,7 @@ class TestLink:
         assert (page.token, page.url("127.0.0.1")) == ("", url(found))
 
     def test_others_are_given_none(self, found):
-        from server.support.federations import credentials
+        from world.engine import credentials
 
         from fedrec.errors import RefusedError
 

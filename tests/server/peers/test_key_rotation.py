@@ -8,10 +8,9 @@ from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
-from server.support.driving import act, gather, poll, running, upload, wait
-from server.support.federations import Bench, authority, identity
 from world.cells import partition_after
 from world.clock import FakeClock
+from world.engine import Bench, act, authority, gather, identity, poll, running, upload, wait
 
 from fedrec.errors import (
     KeysError,

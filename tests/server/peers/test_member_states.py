@@ -8,12 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from server.support.driving import gather, poll, running, upload, wait
-from server.support.federations import Bench, authority, credentials, identity, operator
-from server.support.serving import serving, settings_of
 from structlog.testing import capture_logs
 from world.clock import FakeClock
+from world.engine import (
+    Bench,
+    authority,
+    credentials,
+    gather,
+    identity,
+    operator,
+    poll,
+    running,
+    upload,
+    wait,
+)
 from world.federation import DemoData, keep, prepare, rotate
+from world.serving import serving, settings_of
 
 from fedrec.data import generate
 from fedrec.errors import (

@@ -8,19 +8,21 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
-from server.support.driving import gather, poll, running
-from server.support.federations import (
+from structlog.testing import capture_logs
+from world.cells import partition_of
+from world.clock import FakeClock
+from world.engine import (
     Bench,
     authority,
     credentials,
     epoch_of,
+    gather,
     identity,
     operator,
+    poll,
+    running,
 )
-from server.support.serving import serving
-from structlog.testing import capture_logs
-from world.cells import partition_of
-from world.clock import FakeClock
+from world.serving import serving
 
 from fedrec.errors import (
     BadSignature,

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 from conformance.store_suite import IDENTITY, durable, entry
-from server.support.made_messages import AUTHORITY, blob, client, rules, statement
-from server.support.world import World
 from world.cells import partition_of
+from world.machine import AUTHORITY, World, blob, client, rules, statement
 
 from fedrec.errors import NotInRoster, ProtocolError, RefusedError, RoundClosed
 from fedrec.ids import RoundId

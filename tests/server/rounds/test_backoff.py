@@ -11,20 +11,19 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 import pytest
-from server.support.driving import told_of
-from server.support.federations import (
+from world.clock import FakeClock
+from world.engine import (
     REVEALER,
     SEALED_BYTES,
     Bench,
     credentials,
     identity,
     operator,
+    told_of,
 )
-from server.support.made_messages import client, rules
-from server.support.made_messages import rules as plain_rules
-from server.support.serving import serving
-from server.support.world import World
-from world.clock import FakeClock
+from world.machine import World, client, rules
+from world.machine import rules as plain_rules
+from world.serving import serving
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId

@@ -4,7 +4,7 @@ Members come, leave and become guests; the authority places them; somebody propo
 own; rounds of every kind run through the coordinator's state machine with clients that fail, and a
 coordinator that lies asks the authority for the sum of anybody. What is opened is decided by the
 product: `place`, `cells.check`, `step` and `check_whole`. What is isolated is decided by
-`isolation`. Take one of the rules away, and it finds somebody.
+`world.invariants`. Take one of the rules away, and it finds somebody.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from isolation import smallest_isolated
-from server.support.made_messages import AUTHORITY, blob, client, header, rules, statement
+from world.invariants import smallest_isolated
+from world.machine import AUTHORITY, blob, client, header, rules, statement
 
 from fedrec.errors import RefusedError, RosterBreaksCells, RoundError
 from fedrec.identity import cell_rules, cells

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 from server.rounds.test_backoff import cells_of
-from server.support.made_messages import RUN, client, rules
-from server.support.steps import STEP_OF, stepwise
-from server.support.world import World
+from world.machine import RUN, STEP_OF, World, client, rules, stepwise
 
 from fedrec.errors import RoundClosed
 from fedrec.identity.cells import Cell, Partition

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from server.support.made_messages import client, header, rules, told
-from server.support.world import World
+from world.machine import World, client, header, rules, told
 
 from fedrec.errors import (
     ConflictingUpload,

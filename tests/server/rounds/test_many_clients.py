@@ -8,10 +8,8 @@ from dataclasses import replace
 from io import BytesIO
 
 import pytest
-from server.support.driving import gather, running, upload
-from server.support.federations import Bench
-from server.support.made_messages import client, header, rules, told
-from server.support.steps import stepwise
+from world.engine import Bench, gather, running, upload
+from world.machine import client, header, rules, stepwise, told
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.protection import Accumulator

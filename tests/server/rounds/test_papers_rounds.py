@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from server.support.made_messages import AUTHORITY, client, report, rules, statement
-from server.support.world import World
 from world.cells import partition_of
+from world.machine import AUTHORITY, World, client, report, rules, statement
 
 from fedrec.errors import ConflictingUpload, NotInRoster, ProtocolError, RefusedError, RoundError
 from fedrec.ids import RoundId
@@ -246,7 +245,7 @@ def test_nobody_opens_a_sum_for_others():
     for number in range(3):
         world.upload(number)
     assert world.state.current is not None
-    from server.support.world import statement
+    from world.machine import statement
 
     world.state = replace(world.state, current=replace(world.state.current, phase="revealing"))
     event = StatementReceived(now=world.now, statement=statement(world.state, client(0)), blob=None)

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from server.support.driving import current, gather, play, running, upload
-from server.support.federations import Bench, identity
 from structlog.testing import capture_logs
 from world.clock import FakeClock
+from world.engine import Bench, current, gather, identity, play, running, upload
 
 from fedrec.cli.operating import status_rows
 from fedrec.durable import DiskFull

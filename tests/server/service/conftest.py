@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from server.support.federations import Bench
-from server.support.serving import serving
+from world.engine import Bench
+from world.serving import serving
 
 CLIENTS = range(3)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import grpc
 import pytest
 from blake3 import blake3
-from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
-from server.support.serving import serving
+from world.engine import REVEALER, SEALED_BYTES, Bench, identity
+from world.serving import serving
 
 from fedrec.errors import (
     BadSignature,
@@ -343,8 +343,8 @@ PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
 {first}
-from server.support.federations import Bench, credentials
-from server.support.serving import settings_of
+from world.engine import Bench, credentials
+from world.serving import settings_of
 from fedrec.identity.document import write_secret
 from fedrec_server.app import Coordinator
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 import grpc
 import pytest
 from blake3 import blake3
-from server.support.federations import (
+from structlog.testing import capture_logs
+from world.engine import (
     CATALOGUE,
     REVEALER,
     Bench,
@@ -19,8 +20,7 @@ from server.support.federations import (
     identity,
     operator,
 )
-from server.support.serving import serving
-from structlog.testing import capture_logs
+from world.serving import serving
 
 from fedrec.errors import (
     FedrecError,
@@ -195,7 +195,7 @@ class TestAdmin:
 
 @pytest.mark.parametrize("kind", [BFV, Paillier])
 def test_context_with_a_secret_key_stops_the_start(kind):
-    from server.support.federations import authority, spec_of
+    from world.engine import authority, spec_of
 
     from fedrec.protection import ProtectionSettings
     from fedrec_server.federation import Federation

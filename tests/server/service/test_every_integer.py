@@ -13,9 +13,9 @@ import pytest
 import structlog
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from server.support.federations import REVEALER, Bench, credentials, identity, operator
-from server.support.serving import serving
 from structlog.testing import capture_logs
+from world.engine import REVEALER, Bench, credentials, identity, operator
+from world.serving import serving
 
 from fedrec.errors import FedrecError, ProtocolError, RoundClosed, StorageError
 from fedrec.protection.masks import messages
@@ -227,7 +227,7 @@ def test_offsets_of_chunks_behind_a_header(tmp_path):
         found.come(range(3))
         payload = bench.payload(0, 1)
         state = found.coordinator.engine.run.state
-        from server.support.driving import told_of
+        from world.engine import told_of
 
         header = bench.header(0, 1, payload, found.run, **told_of(state))
         for offset in EXTREMES[FieldDescriptor.CPPTYPE_UINT64]:

@@ -10,10 +10,9 @@ import sys
 import grpc
 import numpy as np
 import pytest
-from server.support.federations import Bench, credentials, identity
-from server.support.light import made_up
-from server.support.masked import federation_of
-from server.support.serving import serving
+from world.engine import Bench, credentials, identity
+from world.light import federation_of, made_up
+from world.serving import serving
 
 from fedrec.identity.document import write_secret
 from fedrec.ids import RoundId
@@ -129,7 +128,7 @@ def test_fifty_processes(tmp_path):
             identity(number).save(folder)
             write_secret(folder / "own.pem", credentials(number).to_pem())
             command = [
-                sys.executable, "-m", "server.support.light_process", served.address,
+                sys.executable, "-m", "world.light_process", served.address,
                 str(folder), str(number), str(VALUES), str(federation.vectors.largest.max_summands),
             ]  # fmt: skip
             children.append(

@@ -7,9 +7,8 @@ import os
 import threading
 
 import pytest
-from server.support.driving import current, gather, pieces, poll, running, upload, wait
-from server.support.federations import Bench, identity
 from world.clock import FakeClock
+from world.engine import Bench, current, gather, identity, pieces, poll, running, upload, wait
 
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.ids import ClientId, RoundId

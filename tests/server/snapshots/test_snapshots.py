@@ -6,9 +6,8 @@ import asyncio
 import itertools
 
 import pytest
-from server.support.driving import act, files, gather, poll, running, send_snapshot, wait
-from server.support.federations import Bench, identity
 from world.clock import FakeClock
+from world.engine import Bench, act, files, gather, identity, poll, running, send_snapshot, wait
 
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import RoundId

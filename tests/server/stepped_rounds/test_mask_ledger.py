@@ -8,9 +8,8 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
-from server.support.driving import gather, wait
-from server.support.federations import identity
-from server.support.masked import Masked, epoch_of, federation_of, masked
+from world.engine import gather, identity, wait
+from world.light import Masked, epoch_of, federation_of, masked
 
 from fedrec.errors import ConflictingUpload, NotInRoster, ProtocolError, RoundClosed, StorageError
 from fedrec.ids import RoundId

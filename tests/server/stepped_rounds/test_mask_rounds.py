@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from server.support.federations import identity
-from server.support.many import play_round
-from server.support.masked import Masked, federation_of, masked
+from world.engine import identity
+from world.light import Masked, federation_of, masked, play_round
 
 from fedrec.errors import (
     BadSignature,
@@ -285,7 +284,7 @@ async def test_keys_must_be_of_the_round_and_its_owner(tmp_path):
 
 
 async def test_whoever_starts_from_another_model_is_left_out(tmp_path, monkeypatch):
-    from server.support import light
+    from world import light
 
     async with masked(tmp_path, 9) as world:
         with monkeypatch.context() as patch:

@@ -11,8 +11,7 @@ from contextlib import closing
 
 import pytest
 from server.store.test_sqlite import contents
-from server.support.driving import files, gather, play, running, upload
-from server.support.federations import Bench
+from world.engine import Bench, files, gather, play, running, upload
 
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
 from fedrec.ids import RoundId

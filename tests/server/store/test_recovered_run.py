@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.store_suite import IDENTITY
-from server.support.federations import REVEALER, identity
-from server.support.made_messages import AUTHORITY, client, header, rules, statement
-from server.support.world import World
 from world.cells import partition_of
+from world.engine import REVEALER, identity
+from world.machine import AUTHORITY, World, client, header, rules, statement
 
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob

@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conformance.store_suite import IDENTITY, StoreSuite, durable, entry
-from server.support.chaos import Chaos, random_rules, volatile_free
-from server.support.federations import Bench
-from server.support.made_messages import blob
-from server.support.serving import serving
-from server.support.world import World
+from world.chaos import Chaos, random_rules, volatile_free
+from world.engine import Bench
+from world.machine import World, blob
+from world.serving import serving
 
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
 from fedrec.ids import ClientId, RoundId

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from server.support.driving import gather, pieces, play, running, together, upload
-from server.support.federations import Bench, identity
+from world.engine import Bench, gather, identity, pieces, play, running, together, upload
 
 from fedrec.errors import FedrecError, MalformedUpdate, RoundClosed, StorageError
 from fedrec.ids import RoundId

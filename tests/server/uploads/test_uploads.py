@@ -11,7 +11,8 @@ import threading
 from collections import Counter
 
 import pytest
-from server.support.driving import (
+from world.engine import (
+    Bench,
     current,
     files,
     gather,
@@ -20,7 +21,6 @@ from server.support.driving import (
     running,
     upload,
 )
-from server.support.federations import Bench
 
 from fedrec.errors import (
     ConflictingUpload,
