@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 import pytest
 from world.clock import DEADLINE_SECONDS
-from world.federation import DemoData, prepare
+from world.federation import made_data, prepare
 from world.kits import WITHOUT, Command, commands
 
-from fedrec.data import generate
 from fedrec.plan.schema import Plan
 
 pytestmark = pytest.mark.slow
@@ -40,11 +39,14 @@ def folders(folder, protection, *, total):
             "rounds": {"total": total},
         }
     )
-    made = generate(
-        n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+    return prepare(
+        folder,
+        plan,
+        made_data(
+            n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+        ),
+        n_clients=3,
     )
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
-    return prepare(folder, plan, data, n_clients=3)
 
 
 @pytest.fixture

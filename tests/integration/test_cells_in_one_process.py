@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from world.bench import N_ITEMS, data, plan_of
 from world.parties import check_against_one_process
+from world.plans import params
 
 from fedrec.cli.flags import read_cells
 from fedrec.data import leave_one_out
@@ -40,7 +41,7 @@ def with_names(settings, names):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
+@pytest.mark.parametrize("algorithm", params("ease", long=["fedmf"]))
 def test_the_same_bits_as_a_simulation_with_the_rosters_cells(found, revealing, algorithm):
     planned = plan_of("bfv", N_CLIENTS, algorithm, key_holder="authority").model_dump()
     planned["federation"]["minimum_item_users"] = 3

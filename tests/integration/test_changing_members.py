@@ -17,6 +17,7 @@ from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
 from world.links import Gate, Passing
 from world.parties import Client, operators_link
+from world.plans import params
 
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.identity.authority import Authority
@@ -63,7 +64,7 @@ def check_against_one_process(federation, numbers):
     return [played.clients for played in rounds]
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv", "masks"])
+@pytest.mark.parametrize("protection", params("bfv", "masks", long=["none"]))
 def test_somebody_joins_while_a_round_is_in_progress(found, protection):
     federation = found(plan_of(protection, 3), 4, prepare=lambda bench: never_met(bench, 3))
     owners = Authorities(federation)
@@ -107,7 +108,7 @@ def test_somebody_joins_while_a_round_is_in_progress(found, protection):
         assert "epoch_changed" in {event.name for event in client.events}
 
 
-@pytest.mark.parametrize("algorithm", ["fedmf", "fedrap"])
+@pytest.mark.parametrize("algorithm", params("fedrap", long=["fedmf"]))
 def test_somebody_is_removed_while_a_round_is_in_progress(found, algorithm):
     """The round is abandoned, and moves nothing: fedrap's steps count published ones."""
     federation = found(plan_of("bfv", 3, algorithm), 4)
@@ -246,7 +247,7 @@ def test_forged_older_and_foreign_epochs_are_refused(found):
     assert owners.link.status().epoch == 2
 
 
-@pytest.mark.parametrize("place", ["file.rename", "rows.committed", "epoch.ack"])
+@pytest.mark.parametrize("place", params("rows.committed", long=["file.rename", "epoch.ack"]))
 def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path, place):
     bench = Bench.make(tmp_path, plan_of("bfv", 3), 4)
     folder = AuthorityFolder(bench.workspace.folder / "keys")

@@ -15,6 +15,7 @@ from world.clock import DEADLINE_SECONDS, poll
 from world.kits import commands
 from world.links import Gate, Passing
 from world.parties import check_against_one_process
+from world.plans import params
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
@@ -42,7 +43,7 @@ class FirstCopyIsWrong:
         return Wrong(link)
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_an_update_that_comes_too_late_is_rolled_back(found, protection):
     federation = found(plan_of(protection, 3), 4)
     gate, until_it_is_back = Gate(3), Gate(4)
@@ -107,7 +108,7 @@ def test_who_is_left_is_counted_again(found):
     assert counted == [first, first, left, left, first, first, first]
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_late_joiners_take_a_snapshot_and_then_part(found, protection):
     federation = found(plan_of(protection, 3), 5)
     gate = Gate(4)
@@ -249,7 +250,7 @@ def stop_in_a_round(link, name, client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protection", ["bfv", "masks"])
+@pytest.mark.parametrize("protection", params("bfv", long=["masks"]))
 def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
     """The deadline, ten minutes, is never waited for, nor what a step under masks may take."""
     slow = {"deadline_seconds": 600.0, "protection": protection}

@@ -15,6 +15,7 @@ from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
 from world.links import TRICKS, Falsifier, Gate, Passing
 from world.parties import AuthorityProcess, check_against_one_process, operators_link
+from world.plans import params
 
 from fedrec.cli.operating import status_rows
 from fedrec.errors import KeysError, RefusedError
@@ -168,7 +169,7 @@ def test_a_silent_authority(found, revealing):
     assert len(trained) == 3
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+@pytest.mark.parametrize("protection", params("bfv", long=["ckks", "paillier"]))
 def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
     """A coordinator plays every trick over sockets; then it lets the honest task through."""
     plan = plan_of(protection, key_holder="authority")

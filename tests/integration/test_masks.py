@@ -25,6 +25,7 @@ from world.held_steps import (
 )
 from world.links import Passing
 from world.parties import check_against_one_process
+from world.plans import params
 
 from fedrec.errors import NotInRoster, RoundClosed
 from fedrec.follower.round_journal import AUDIT_FILE
@@ -44,7 +45,7 @@ from fedrec.wire.messages import (
 )
 
 
-@pytest.mark.parametrize("step", ["shares", "vector", "signature"])
+@pytest.mark.parametrize("step", params("vector", long=["shares", "signature"]))
 def test_the_others_go_on_without_a_client_that_drops_out(found, step):
     gate = Gate(3, step)
     federation = everybody(found, {4: gate}, 3)
@@ -269,7 +270,7 @@ def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(fou
 ROUND = 3
 
 
-@pytest.mark.parametrize("step", ["keys", "shares", "vector"])
+@pytest.mark.parametrize("step", params("vector", long=["keys", "shares"]))
 def test_a_member_is_removed(found, step):
     """The round is abandoned where it stands, and those who are left go on in the new epoch."""
     federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 4)
@@ -292,7 +293,7 @@ def test_a_member_is_removed(found, step):
     assert [round_.epoch for round_ in federation.published()] == [1, 1, 2, 2, 2]
 
 
-@pytest.mark.parametrize("step", ["signature", "answer"])
+@pytest.mark.parametrize("step", params("signature", long=["answer"]))
 def test_a_member_is_removed_once_survivors_are_told(found, step):
     """Its vector is in the sum already: without it the next sum would give its update away."""
     federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 4)
@@ -315,7 +316,7 @@ def test_a_member_is_removed_once_survivors_are_told(found, step):
     assert [round_.epoch for round_ in federation.published()] == [1, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("step", ["keys", "shares", "signature", "answer"])
+@pytest.mark.parametrize("step", params("signature", long=["keys", "shares", "answer"]))
 def test_a_member_is_added(found, step):
     """The round ends in its own epoch with everybody who is in it; the next one is of the new."""
     plan = plan_of("masks", 3, mask_step_seconds=60.0)

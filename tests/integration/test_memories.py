@@ -11,6 +11,7 @@ from world.bench import plan_of
 from world.clock import DEADLINE_SECONDS, poll
 from world.links import Gate
 from world.parties import check_against_one_process, operators_link
+from world.plans import params
 
 from fedrec.errors import FolderIsOld, SecondCopy, StateWentBack
 from fedrec.follower.database import STATE_FILE
@@ -52,7 +53,7 @@ def audited(folder):
     return [json.loads(line)["code"] for line in lines]
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_client_folder_back(found, protection):
     """An older copy of a folder is told from the newest one, which then goes on."""
     federation = found(plan_of(protection))
@@ -177,7 +178,7 @@ def test_coordinator_folder_back(found, revealing, last):
     check_against_one_process(federation)
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_an_older_copy_of_the_same_round_goes_on(found, protection):
     """What was acknowledged and then lost, of a round that nobody published, is sent again."""
     federation = found(plan_of(protection))

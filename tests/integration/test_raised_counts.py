@@ -25,6 +25,7 @@ from world.clock import poll
 from world.federation import keep, rotate
 from world.links import Gate
 from world.parties import AuthorityProcess
+from world.plans import params
 
 from fedrec.data import Interactions
 from fedrec.data.writing import write_interactions
@@ -238,7 +239,7 @@ def away_after_the_count(federation, stay, away):
 
 
 @guarded
-@pytest.mark.parametrize("lies_first", [True, False], ids=["absent cell", "recount"])
+@pytest.mark.parametrize("lies_first", params(True, long=[False]), ids=["absent cell", "recount"])
 def test_a_raised_count_while_a_cell_is_away(
     found, revealing, attack, monkeypatch, lies_first, is_guarded
 ):

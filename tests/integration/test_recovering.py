@@ -14,6 +14,7 @@ from world.clock import poll
 from world.federation import rotate
 from world.links import Gate
 from world.parties import operators_link
+from world.plans import params
 
 from fedrec.errors import (
     AuthorityIsOld,
@@ -144,7 +145,7 @@ def test_coordinator_three_rounds_back(found, revealing):
     assert federation.coordinator.engine.run.state.published == 5
 
 
-@pytest.mark.parametrize("algorithm", ["fedmf", "fedals"])
+@pytest.mark.parametrize("algorithm", params("fedmf", long=["fedals"]))
 def test_coordinator_whole_folder_lost(found, revealing, algorithm):
     """Nothing is left; whoever was behind takes the model from the key authority's copy."""
     federation = found(plan_of("bfv", key_holder="authority", algorithm=algorithm))

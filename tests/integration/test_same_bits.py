@@ -7,6 +7,7 @@ import pytest
 from world.bench import KINDS, data, federal, merged, plan_of
 from world.links import InTurn
 from world.parties import check_against_one_process
+from world.plans import params
 
 from fedrec.data import leave_one_out
 from fedrec.ids import RoundId
@@ -129,7 +130,7 @@ def test_low_rank_rows_of_other_algorithms(found, protection, algorithm, setting
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ease", "fedmf"])
+@pytest.mark.parametrize("algorithm", params("ease", long=["fedmf"]))
 def test_with_a_floor_of_the_clients_own(found, algorithm):
     """Three holders among a client's own users are asked of every row, from the count on."""
     federation = found(plan_of("bfv", algorithm=algorithm))

@@ -19,6 +19,7 @@ from world.clock import DEADLINE_SECONDS, poll
 from world.federation import rotate
 from world.links import Passing
 from world.parties import AuthorityProcess, check_against_one_process, operators_link
+from world.plans import params
 
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
@@ -100,7 +101,7 @@ def begun(found, spoiler, protection="bfv", *, n_clients=6, least=1, **rounds):
     return federation, frozenset().union(*others)
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+@pytest.mark.parametrize("protection", params("bfv", long=["ckks", "paillier"]))
 def test_the_others_publish_the_same_bits_without_its_cell(found, revealing, spoiler, protection):
     federation, good = begun(found, spoiler, protection)
     events = revealing(federation)
@@ -227,7 +228,7 @@ def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
         assert len(record.contributions) == len(good)
 
 
-@pytest.mark.parametrize("protection", ["bfv", "masks"])
+@pytest.mark.parametrize("protection", params("bfv", long=["masks"]))
 def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, protection):
     """Three rounds are given up and everybody is told; nobody is paused."""
     holder = {"key_holder": "authority"} if protection == "bfv" else {}
@@ -253,7 +254,7 @@ def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, p
     assert not [e for e in federation.journal() if e.kind == "cells paused"]
 
 
-@pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
+@pytest.mark.parametrize("algorithm", params("fedmf", long=["ease"]))
 def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, algorithm):
     """The round goes on without it, and the log names whose it was."""
     federation = found(plan_of("none", n_clients=3, algorithm=algorithm), 4)

@@ -11,12 +11,12 @@ from world.parties import check_against_one_process
 from fedrec.protection import PROTECTIONS
 
 STEPS = [
-    (name, step.name)
+    pytest.param(name, step.name, marks=[pytest.mark.long] * (step.name != "vector"))
     for name, kind in PROTECTIONS.items()
     if kind.steps.are_several
     for step in kind.steps.all
 ]
-LATER = [(name, step) for name, step in STEPS if step != PROTECTIONS[name].steps.first.name]
+LATER = [one for one in STEPS if one.values[1] != PROTECTIONS[one.values[0]].steps.first.name]
 
 
 def held_at(found, protection, step):

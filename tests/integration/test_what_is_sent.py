@@ -14,6 +14,7 @@ from world.children import Child, ClientProcess, KillClient, Proxy, close_all
 from world.clock import poll
 from world.held_steps import N_CLIENTS, Gate, everybody, let_it_drop_out, without_cell_of
 from world.links import Passing
+from world.plans import params
 
 from fedrec.errors import MalformedUpdate, ProtocolError
 from fedrec.follower.round_journal import AUDIT_FILE
@@ -109,7 +110,7 @@ class Privates:
         return found
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_nothing_private_is_written_to_a_socket(found, protection):
     federation = found(plan_of(protection))
     bench = federation.bench
@@ -171,7 +172,7 @@ def with_least(plan, least):
     return plan.model_copy(update={"federation": federation})
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv", "masks"])
+@pytest.mark.parametrize("protection", params("bfv", "masks", long=["none"]))
 def test_updates_have_two_lengths_which_the_journal_explains(found, protection):
     federation = found(plan_of(protection))
     for client in federation.start_all():
@@ -192,7 +193,7 @@ def test_updates_have_two_lengths_which_the_journal_explains(found, protection):
     assert models == {merged().model}
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_a_run_in_which_no_item_has_enough_holders_names_the_setting(found, protection):
     federation = found(with_least(plan_of(protection), 1000))
     for client in federation.start_all():
@@ -229,7 +230,7 @@ class OfOtherRows(Passing):
     ],
     ids=["another number", "another list", "another length"],
 )
-@pytest.mark.parametrize("protection", ["none", "masks"])
+@pytest.mark.parametrize("protection", params("none", long=["masks"]))
 def test_a_coordinator_refuses_updates_over_other_rows(found, protection, changes, error):
     """It is refused before a byte of it is kept; under bfv by key holders, too."""
     federation = found(plan_of(protection, 3, total=1), 3)
@@ -275,7 +276,7 @@ def test_one_noisy_model_for_everybody(found, protection, mechanism):
         check_ledger(bench, number, plan.rounds.total)
 
 
-@pytest.mark.parametrize("protection", ["bfv", "masks"])
+@pytest.mark.parametrize("protection", params("masks", long=["bfv"]))
 def test_sketch_under_noise_has_two_sums_and_no_grades(found, protection):
     values = plan_of(protection, 3, "fedmf").model_dump()
     values["algorithm"] = {"name": "sketch", "dim": 4, "form": "plain", "regularisation": 1.0}
@@ -361,7 +362,7 @@ def test_a_client_killed_under_masks_charges_every_round_once(found):
         check_ledger(federation.bench, number, plan.rounds.total)
 
 
-@pytest.mark.parametrize("protection", ["bfv", "masks"])
+@pytest.mark.parametrize("protection", params("masks", long=["bfv"]))
 def test_the_budget_ends_the_run(found, protection):
     """One round costs epsilon 0.926 (dp-accounting, noise 4), two cost 1.356."""
     plan = noisy(

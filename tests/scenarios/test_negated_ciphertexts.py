@@ -13,10 +13,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conformance.protection_suite import random_vectors
+from world.plans import plan_of
 
 from fedrec.errors import WrongTags
 from fedrec.plan.layout import vector_spec
-from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, Member, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.protection_plan import HEADER_BYTES
@@ -99,4 +99,4 @@ def test_it_rests_on_names_that_only_their_authors_and_the_authority_know():
 @pytest.mark.parametrize(("name", "tagged"), [("bfv", True), ("paillier", True), ("ckks", False)])
 def test_sums_that_the_authority_opens_are_tagged_where_that_is_possible(name, tagged):
     protection = {"name": name, "key_holder": "authority"}
-    assert vector_spec(Plan.model_validate({"protection": protection}), 10).tagged == tagged
+    assert vector_spec(plan_of(protection=protection), 10).tagged == tagged

@@ -14,10 +14,10 @@ import pytest
 from conformance.protection_suite import Party, make_party, random_vectors
 from numpy.typing import NDArray
 from scenarios.support.key_recovery import coefficients, recover_key, transform
+from world.plans import plan_of
 
 from fedrec.errors import SettingsError
 from fedrec.plan.combinations import find_conflicts
-from fedrec.plan.schema import Plan
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout, Residues
 from fedrec.protection.lattice import BlockMember, unpack_blocks
@@ -118,9 +118,7 @@ def test_scenario_02_what_is_revealed_does_not_depend_on_the_noise(exact):
 
 
 def test_scenario_02_parameters_that_prove_nothing_are_refused_when_settings_are_read():
-    (conflict,) = find_conflicts(
-        Plan.model_validate({"protection": {"name": "ckks", "preset": "approximate"}})
-    )
+    (conflict,) = find_conflicts(plan_of(protection={"name": "ckks", "preset": "approximate"}))
     assert conflict.keys == ("protection.preset", "protection.name")
     assert "ckks/approximate is gone" in conflict.sentence
     for fix in ("ckks/lean", "ckks/paper", "bfv", 'protection.preset = "lean"'):

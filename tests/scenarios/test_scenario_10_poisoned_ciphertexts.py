@@ -20,6 +20,7 @@ from conformance.protection_suite import Party, make_party
 from world.bench import N_ITEMS, plan_of
 from world.links import Forgetful
 from world.parties import AuthorityProcess
+from world.plans import params
 
 from fedrec.errors import MalformedUpdate, RevealRefused
 from fedrec.follower.round_journal import AUDIT_FILE
@@ -180,7 +181,7 @@ class Poisoner(Forgetful):
         return self.link.submit_update(header, payload)
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks"])
+@pytest.mark.parametrize("protection", params("bfv", long=["ckks"]))
 def test_scenario_10_a_poisoned_round_publishes_nothing(found, protection):
     """The key authority refuses its sum and says so; the others' next round goes on."""
     federation = found(plan_of(protection, key_holder="authority"))
@@ -198,7 +199,7 @@ def test_scenario_10_a_poisoned_round_publishes_nothing(found, protection):
     assert 2 not in [entry.round for entry in federation.published()]
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks"])
+@pytest.mark.parametrize("protection", params("bfv", long=["ckks"]))
 def test_scenario_10_where_members_decrypt_nobody_applies_it(found, protection):
     """Everybody is taken to be honest there: whoever is not can end the run, and no more."""
     federation = found(plan_of(protection))

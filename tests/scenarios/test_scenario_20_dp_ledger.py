@@ -21,9 +21,10 @@ import pytest
 from reference.dp_epsilon import by_loss_distributions
 from world.engine import Bench
 from world.machine import AUTHORITY, World, client, rules
+from world.plans import plan_of
 
 from fedrec.plan.planned_noise import mechanism_of
-from fedrec.plan.schema import Plan, PrivacySettings
+from fedrec.plan.schema import PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec_server.rounds.changes import RoundPublished, SumKept
 from fedrec_server.rounds.events import Failed
@@ -150,11 +151,9 @@ def test_scenario_20_the_ledger_is_in_the_database(tmp_path):
 @pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 5), (8.0, 10), (3.0, 100)])
 def test_scenario_20_epsilon_is_what_another_accountant_finds(epsilon, rounds):
     """The noise follows from the budget; dp-accounting, given that noise, finds the budget."""
-    plan = Plan.model_validate(
-        {
-            "privacy": {"mechanism": "gaussian", "epsilon": epsilon, "rounds_per_user": rounds},
-            "rounds": {"total": 100},
-        }
+    plan = plan_of(
+        privacy={"mechanism": "gaussian", "epsilon": epsilon, "rounds_per_user": rounds},
+        rounds={"total": 100},
     )
     mechanism = mechanism_of(plan)
     noise = mechanism.deviation / mechanism.bound
@@ -167,11 +166,9 @@ def test_scenario_20_nothing_is_claimed_for_sampling():
     """Whatever share of users takes part, a round costs the same."""
     costs = set()
     for fraction in (0.01, 0.5, 1.0):
-        plan = Plan.model_validate(
-            {
-                "privacy": {"mechanism": "gaussian", "noise_multiplier": 2.0, "epsilon": 100},
-                "rounds": {"user_fraction": fraction, "clients_per_round": 3},
-            }
+        plan = plan_of(
+            privacy={"mechanism": "gaussian", "noise_multiplier": 2.0, "epsilon": 100},
+            rounds={"user_fraction": fraction, "clients_per_round": 3},
         )
         mechanism = mechanism_of(plan)
         costs.add(mechanism.cost)

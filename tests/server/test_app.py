@@ -18,16 +18,15 @@ from pathlib import Path
 
 import pytest
 from world.engine import Bench, authority, identity
-from world.federation import DemoData, prepare
+from world.federation import made_data, prepare
+from world.plans import plan_of
 from world.serving import serving, settings_of
 
 from fedrec.cli.main import main
-from fedrec.data import generate
 from fedrec.errors import FolderInUse, KeysError, SettingsError, StorageError
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.document import write_secret
 from fedrec.ids import ClientId, RoundId
-from fedrec.plan.schema import Plan
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
@@ -296,10 +295,8 @@ def test_the_command_leaves_with_the_documented_code(tmp_path, monkeypatch, endi
 
     monkeypatch.setattr(Coordinator, "serve", serve)
     monkeypatch.setattr("fedrec.telemetry.log_to_stderr", lambda **_: None)
-    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
-    plan = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "bfv"}})
-    workspace = prepare(tmp_path, plan, data, n_clients=3)
+    plan = plan_of(algorithm={"dim": 4}, protection={"name": "bfv"})
+    workspace = prepare(tmp_path, plan, made_data(), n_clients=3)
     with pytest.raises(SystemExit) as left:
         main(["coordinator", "run", str(workspace.parties.coordinator), "--until-finished"])
     assert (left.value.code or 0) == code

@@ -17,6 +17,7 @@ from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, 
 from authority.members.test_guests import World, people
 from world.clock import FakeClock
 from world.federation import change, keep, rotate
+from world.plans import plan_of
 
 from fedrec import state_folder
 from fedrec.errors import FolderInUse, KeysError
@@ -25,7 +26,6 @@ from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
-from fedrec.plan.schema import Plan
 from fedrec_authority.cli import roster, running
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import folder_changes
@@ -192,12 +192,8 @@ def test_who_is_killed_in_a_change_leaves_the_folder_free_and_whole(folder, peop
 
 @pytest.mark.parametrize("protection", ["none", "masks", "bfv"])
 def test_a_second_authority_is_refused_before_it_looks(people, tmp_path, protection, capsys):
-    plan = Plan.model_validate(
-        {
-            "federation": {"name": "films"},
-            "protection": {"name": protection},
-            "algorithm": {"dim": 4},
-        }
+    plan = plan_of(
+        federation={"name": "films"}, protection={"name": protection}, algorithm={"dim": 4}
     )
     folder = AuthorityFolder(tmp_path / "keys")
     keep(folder, folder.begin(plan, 12).of_exactly([who.public for who in people], 100))

@@ -7,10 +7,10 @@ from itertools import combinations
 
 import pytest
 from world.federation import keep, rotate
+from world.plans import plan_of
 
 from fedrec.errors import KeysError
 from fedrec.identity.identity import Identity
-from fedrec.plan.schema import Plan
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.members.cell_placement import (
     HONEST,
@@ -20,8 +20,8 @@ from fedrec_authority.members.cell_placement import (
     too_few_honest,
 )
 
-MASKS = Plan.model_validate({"federation": {"name": "t"}, "protection": {"name": "masks"}})
-NONE = Plan.model_validate({"federation": {"name": "t"}, "protection": {"name": "none"}})
+MASKS = plan_of(federation={"name": "t"}, protection={"name": "masks"})
+NONE = plan_of(federation={"name": "t"}, protection={"name": "none"})
 
 
 def test_a_cell_has_as_many_as_a_sum_at_least():
@@ -62,14 +62,12 @@ def test_epochs_follow_each_other_and_a_place_goes_to_new_keys(tmp_path):
 @pytest.mark.parametrize(("algorithm", "least"), [("ease", 32), ("fedals", 32), ("fedmf", 3)])
 def test_exact_counts_of_single_users_need_large_cells(tmp_path, algorithm, least):
     for size in (3, 31, 32):
-        plan = Plan.model_validate(
-            {
-                "federation": {"name": "t"},
-                "algorithm": {"name": algorithm},
-                "update": {"structure": "dense"},
-                "protection": {"name": "masks"},
-                "rounds": {"minimum_summands": size, "minimum_clients": size},
-            }
+        plan = plan_of(
+            federation={"name": "t"},
+            algorithm={"name": algorithm},
+            update={"structure": "dense"},
+            protection={"name": "masks"},
+            rounds={"minimum_summands": size, "minimum_clients": size},
         )
         folder = AuthorityFolder(tmp_path / str(size))
         membership = folder.begin(plan, 12)

@@ -11,6 +11,7 @@ from authority.folder.fake_coordinator import NOW, FakeCoordinator
 from world.clock import FakeClock
 from world.federation import change, keep, rotate
 from world.invariants import smallest_isolated
+from world.plans import plan_of
 
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication
@@ -26,7 +27,6 @@ from fedrec.identity.cells import (
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId
-from fedrec.plan.schema import Plan
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.members.cell_placement import place
@@ -34,9 +34,7 @@ from fedrec_authority.members.register import MemberRegister
 
 pytestmark = pytest.mark.slow
 
-PLAN = Plan.model_validate(
-    {"federation": {"name": "films"}, "protection": {"name": "masks"}, "algorithm": {"dim": 4}}
-)
+PLAN = plan_of(federation={"name": "films"}, protection={"name": "masks"}, algorithm={"dim": 4})
 SIZE = 3
 
 

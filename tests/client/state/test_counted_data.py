@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 from world.fake_federation import World
+from world.plans import plan_of
 
 from fedrec.data.splits import NO_ITEM, UserSplit
 from fedrec.errors import StorageError
@@ -21,7 +22,6 @@ from fedrec.ids import ItemId, RoundId, UserId
 from fedrec.model.state import SharedState
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.planned_noise import mechanism_of
-from fedrec.plan.schema import Plan
 from fedrec.privacy import Spent
 from fedrec.training.learner import Learner
 from fedrec_client.round.local_model import LocalModel
@@ -105,16 +105,14 @@ class Client:
 
     def learner(self):
         own: dict[str, Any] = {} if self.name == "ease" else {"dim": 4}
-        plan = Plan.model_validate(
-            {
-                "federation": {
-                    "seed": 5, "maximum_users": 256, "minimum_item_users": 1,
-                    "minimum_new_users": self.least,
-                },
-                "algorithm": {"name": self.name, **own},
-                "update": {"structure": "dense"},
-                "rounds": {"total": 2 if self.name == "sketch" else 1},
-            }
+        plan = plan_of(
+            federation={
+                "seed": 5, "maximum_users": 256, "minimum_item_users": 1,
+                "minimum_new_users": self.least,
+            },
+            algorithm={"name": self.name, **own},
+            update={"structure": "dense"},
+            rounds={"total": 2 if self.name == "sketch" else 1},
         )  # fmt: skip
         return Learner(plan, len(self.items), device="cpu")
 
@@ -240,12 +238,10 @@ def test_under_noise_nobody_is_counted(tmp_path):
     client = Client(tmp_path)
     before = people(0, 14)
     learner = Learner(
-        Plan.model_validate(
-            {
-                "federation": {"maximum_users": 256, "minimum_item_users": 1},
-                "algorithm": {"name": "fedmf", "dim": 4},
-                "privacy": {"mechanism": "gaussian"},
-            }
+        plan_of(
+            federation={"maximum_users": 256, "minimum_item_users": 1},
+            algorithm={"name": "fedmf", "dim": 4},
+            privacy={"mechanism": "gaussian"},
         ),
         N_ITEMS,
         device="cpu",
@@ -288,7 +284,7 @@ USERS = tuple(map(UserId, ("ann", "bob", "cid")))
 
 
 def mechanism(**privacy):
-    found = mechanism_of(Plan.model_validate({"privacy": {"mechanism": "gaussian", **privacy}}))
+    found = mechanism_of(plan_of(privacy={"mechanism": "gaussian", **privacy}))
     assert found is not None
     return found
 

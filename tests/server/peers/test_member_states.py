@@ -22,10 +22,10 @@ from world.engine import (
     upload,
     wait,
 )
-from world.federation import DemoData, keep, prepare, rotate
+from world.federation import keep, made_data, prepare, rotate
+from world.plans import plan_of
 from world.serving import serving, settings_of
 
-from fedrec.data import generate
 from fedrec.errors import (
     DamagedFile,
     FedrecError,
@@ -38,7 +38,6 @@ from fedrec.errors import (
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.plan.schema import Plan
 from fedrec.settings.validation import load_settings
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.admin_link import AdminLink, RunStatus
@@ -285,15 +284,13 @@ def test_a_coordinator_that_was_set_back_ends(tmp_path):
     assert "newest folder" in told.value.remedy
 
 
-PLAN = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "bfv"}})
+PLAN = plan_of(algorithm={"dim": 4}, protection={"name": "bfv"})
 
 
 @pytest.fixture
 def workspace(tmp_path):
-    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
     (tmp_path / "federation").mkdir()
-    return prepare(tmp_path / "federation", PLAN, data, n_clients=3)
+    return prepare(tmp_path / "federation", PLAN, made_data(), n_clients=3)
 
 
 @pytest.fixture
