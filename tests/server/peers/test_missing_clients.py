@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import closing
 from dataclasses import replace
 from unittest.mock import patch
@@ -48,36 +47,30 @@ def words(engine):
     ("seconds", "told"),
     [(10, "here"), (59, "59 s"), (300, "5 min"), (3 * 3600, "3 h"), (2 * 86_400, "2 d")],
 )
-def test_one_of_three_is_away(tmp_path, seconds, told):
+async def test_one_of_three_is_away(tmp_path, seconds, told):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
     label = identity(2).public.label
 
-    async def scenario():
-        async with running(bench, tmp_path, clock=clock) as engine:
+    async with running(bench, tmp_path, clock=clock) as engine:
+        engine.run.presence.heard(identity(2).client_id)
+        clock.advance(max(seconds, 31.0))
+        for number in range(2):
+            engine.run.presence.heard(identity(number).client_id)
+        if seconds < 31.0:
             engine.run.presence.heard(identity(2).client_id)
-            clock.advance(max(seconds, 31.0))
-            for number in range(2):
-                engine.run.presence.heard(identity(number).client_id)
-            if seconds < 31.0:
-                engine.run.presence.heard(identity(2).client_id)
-            return words(engine)
-
-    found = asyncio.run(scenario())
+        found = words(engine)
     if seconds < 31.0:
         assert found == "", "all are here"
         return
     assert found == f"{label}, last heard {told} ago; goes on by itself when it is back"
 
 
-def test_nobody_came_yet(tmp_path):
+async def test_nobody_came_yet(tmp_path):
     bench = Bench.of(5, reveals=True)
 
-    async def scenario():
-        async with running(bench, tmp_path) as engine:
-            engine.run.presence.heard(identity(0).client_id)
-            return words(engine)
-
-    found = asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        engine.run.presence.heard(identity(0).client_id)
+        found = words(engine)
     first, second, third = (identity(number).public.label for number in (1, 2, 3))
     together = f"{first}, {second}, and {third}, not heard since the coordinator started"
     assert found.startswith(together), "those of whom the same is told stand together"
@@ -85,72 +78,63 @@ def test_nobody_came_yet(tmp_path):
     assert found.endswith(", and 1 more; goes on by itself when they are back")
 
 
-def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
+async def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
     bench = Bench.of(3, reveals=True)
 
-    async def scenario():
-        async with running(bench, tmp_path) as engine:
-            run = engine.run
-            nobody = replace(run.state, roster=frozenset())
-            return waits_for(nobody, run.federation.keys.roster, run.presence)
-
-    found = asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        run = engine.run
+        nobody = replace(run.state, roster=frozenset())
+        found = waits_for(nobody, run.federation.keys.roster, run.presence)
     assert found.startswith("the first clients: ") and "start those" in found
     assert "have applied; none has yet; start" in found
     assert "provision" not in found
 
 
-def test_a_federation_that_forms_names_who_applied(tmp_path):
+async def test_a_federation_that_forms_names_who_applied(tmp_path):
     bench = Bench.of(3)
 
-    async def scenario():
-        told = []
-        async with running(bench, tmp_path) as engine:
-            run, applications = engine.run, engine.applications
-            nobody = replace(run.state, roster=frozenset())
-            for label in ("south", "north", "", "west"):
-                invited = authority().issuer.credentials("invitation", label)
-                who = Identity.create(label)
-                signed = SignedApplication.make(who.public, invited).to_json()
-                await applications.apply(signed, key_of(invited.certificate))
-                roster = run.federation.keys.roster
-                told.append(waits_for(nobody, roster, run.presence, applications.labels))
-        return told
-
-    one, two, unnamed, many = asyncio.run(scenario())
+    told = []
+    async with running(bench, tmp_path) as engine:
+        run, applications = engine.run, engine.applications
+        nobody = replace(run.state, roster=frozenset())
+        for label in ("south", "north", "", "west"):
+            invited = authority().issuer.credentials("invitation", label)
+            who = Identity.create(label)
+            signed = SignedApplication.make(who.public, invited).to_json()
+            await applications.apply(signed, key_of(invited.certificate))
+            roster = run.federation.keys.roster
+            told.append(waits_for(nobody, roster, run.presence, applications.labels))
+    one, two, unnamed, many = told
     assert "have applied; south applied; start those" in one
     assert "; north, and south applied; " in two
     assert len(unnamed) > len(two)
     assert ", and 1 more applied; " in many
 
 
-def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
+async def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
     """A first start compiles for long; a client that ended with an error looks the same."""
     bench, clock = Bench.of(3, reveals=True), FakeClock()
     first, second, third = (identity(number) for number in range(3))
 
-    async def scenario():
-        async with running(bench, tmp_path, clock=clock) as engine:
-            presence, told = engine.run.presence, []
-            for who in (first, second, third):
-                presence.joined(who.client_id)
-            assert not presence.live(), "no round counts on a client that is not ready"
-            told.append(words(engine))
-            clock.advance(120.0)
-            told.append(words(engine))
-            presence.heard(first.client_id)
-            clock.advance(60.0)
-            presence.joined(first.client_id)
-            clock.advance(60.0)
-            presence.heard(second.client_id)
-            clock.advance(60.0)
-            told.append(words(engine))
-            assert presence.seen == {who.client_id for who in (first, second, third)}
-        return told
-
     compiles = "a first start compiles for a while; look at its terminal where that lasts"
     a, b, c = (who.public.label for who in (first, second, third))
-    at_once, later, mixed = asyncio.run(scenario())
+    async with running(bench, tmp_path, clock=clock) as engine:
+        presence, told = engine.run.presence, []
+        for who in (first, second, third):
+            presence.joined(who.client_id)
+        assert not presence.live(), "no round counts on a client that is not ready"
+        told.append(words(engine))
+        clock.advance(120.0)
+        told.append(words(engine))
+        presence.heard(first.client_id)
+        clock.advance(60.0)
+        presence.joined(first.client_id)
+        clock.advance(60.0)
+        presence.heard(second.client_id)
+        clock.advance(60.0)
+        told.append(words(engine))
+        assert presence.seen == {who.client_id for who in (first, second, third)}
+    at_once, later, mixed = told
     assert at_once == f"{a}, {b}, and {c}, joined just now, asked for no round yet; {compiles}"
     assert later == f"{a}, {b}, and {c}, joined 2 min ago, asked for no round yet; {compiles}"
     assert mixed == (
@@ -171,70 +155,58 @@ def test_describing_the_federation_counts_as_heard(tmp_path):
     assert "asked for no round yet" in found.waits_for
 
 
-def test_nobody_is_away_and_they_are_too_few(tmp_path):
+async def test_nobody_is_away_and_they_are_too_few(tmp_path):
     """One of five left for good, and the plan wants five: who joins is all that helps."""
     bench = Bench.of(4, reveals=True, minimum_clients=5)
 
-    async def scenario():
-        async with running(bench, tmp_path) as engine:
-            for number in range(4):
-                engine.run.presence.heard(identity(number).client_id)
-            return words(engine)
-
-    found = asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        for number in range(4):
+            engine.run.presence.heard(identity(number).client_id)
+        found = words(engine)
     assert found.startswith("more clients: 4 are left that sums are over, 5 are needed")
     assert "rounds.minimum_clients" in found and "`fedrec provision --add`" in found
 
 
-def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
+async def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
 
-    async def scenario():
-        with capture_logs() as logs:
-            async with running(bench, tmp_path, clock=clock) as engine:
-                for _ in range(8):
-                    for number in range(2):
-                        engine.run.presence.heard(identity(number).client_id)
-                    await engine.tick()
-                    clock.advance(20.0)
-        return [line["waits_for"] for line in logs if line["event"] == "round waits"]
-
-    (told,) = asyncio.run(scenario())
+    with capture_logs() as logs:
+        async with running(bench, tmp_path, clock=clock) as engine:
+            for _ in range(8):
+                for number in range(2):
+                    engine.run.presence.heard(identity(number).client_id)
+                await engine.tick()
+                clock.advance(20.0)
+    (told,) = [line["waits_for"] for line in logs if line["event"] == "round waits"]
     assert told.startswith(identity(2).public.label)
     assert "goes on by itself when it is back" in told
 
 
-def test_the_papers_protocol_waits_for_anybody(tmp_path):
+async def test_the_papers_protocol_waits_for_anybody(tmp_path):
     bench = Bench.of(4, veiled=True, minimum_clients=3)
 
-    async def scenario():
-        async with running(bench, tmp_path) as engine:
-            for number in range(2):
-                engine.run.presence.heard(identity(number).client_id)
-            before = words(engine)
-            engine.run.presence.heard(identity(2).client_id)
-            return before, words(engine)
-
-    before, after = asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        for number in range(2):
+            engine.run.presence.heard(identity(number).client_id)
+        before = words(engine)
+        engine.run.presence.heard(identity(2).client_id)
+        before, after = before, words(engine)
     assert "not heard since the coordinator started" in before
     assert after == ""
 
 
-def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path):
+async def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path):
     """Whatever else is waited for: also while a round collects without that member."""
     bench = Bench.of(4, minimum_clients=3)
 
-    async def scenario():
-        async with running(bench, tmp_path) as engine:
-            with capture_logs() as logs:
-                for _ in range(2):
-                    await poll(engine, 3, version=7)
-                alone = words(engine)
-            await gather(engine, range(3))
-            assert engine.run.state.current is not None
-            return alone, words(engine), [line["event"] for line in logs]
-
-    alone, within, logged = asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        with capture_logs() as logs:
+            for _ in range(2):
+                await poll(engine, 3, version=7)
+            alone = words(engine)
+        await gather(engine, range(3))
+        assert engine.run.state.current is not None
+        alone, within, logged = alone, words(engine), [line["event"] for line in logs]
     name = identity(3).public.label
     assert alone == within
     assert alone.startswith(

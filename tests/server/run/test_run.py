@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -234,7 +233,7 @@ def test_after_a_restart_the_journal_says_the_same(between):
     ("protocol", "before", "after"),
     [("full", "", ""), ("sampled", None, "The untrained model gets HR@10 0.60, not 0.10")],
 )
-def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
+async def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
     tmp_path, protocol, before, after
 ):
     bench = Bench.of(3)
@@ -242,42 +241,36 @@ def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
     plan = bench.federation.plan.model_copy(update={"evaluation": evaluation})
     bench = replace(bench, federation=replace(bench.federation, plan=plan))
 
-    async def scenario():
-        async with running(bench, tmp_path) as engine:
-            service = AdminService(engine)
-            first = RunStatus.of(await service.GetStatus(None, None))
-            engine.quality.note([published(2, TRAINED), published(3, EVALUATED)])
-            return [first, RunStatus.of(await service.GetStatus(None, None))]
-
-    first, last = asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        service = AdminService(engine)
+        first = RunStatus.of(await service.GetStatus(None, None))
+        engine.quality.note([published(2, TRAINED), published(3, EVALUATED)])
+        first, last = [first, RunStatus.of(await service.GetStatus(None, None))]
     assert first.protocol == last.protocol == protocol
     assert first.caution == before
     assert last.caution is not None and last.caution.startswith(after)
     assert bool(last.caution) == bool(after)
 
 
-def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path):
+async def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path):
     bench = Bench.of(3)
     labels = [identity(number).public.label for number in range(3)]
 
-    async def scenario():
-        told = []
-        async with running(bench, tmp_path) as engine:
-            service = AdminService(engine)
+    told = []
+    async with running(bench, tmp_path) as engine:
+        service = AdminService(engine)
 
-            async def awaited():
-                return RunStatus.of(await service.GetStatus(None, None)).awaited
+        async def awaited():
+            return RunStatus.of(await service.GetStatus(None, None)).awaited
 
-            engine.run.presence.heard(identity(0).client_id)
-            told.append(await awaited())
-            await gather(engine, range(3))
-            assert current(engine.run.state).phase == "collecting"
-            told.append(await awaited())
-            await upload(engine, bench, 1)
-            told.append(await awaited())
-        return told
-
-    before, begun, after_one = asyncio.run(scenario())
+        engine.run.presence.heard(identity(0).client_id)
+        told.append(await awaited())
+        await gather(engine, range(3))
+        assert current(engine.run.state).phase == "collecting"
+        told.append(await awaited())
+        await upload(engine, bench, 1)
+        told.append(await awaited())
+    before, begun, after_one = told
     assert set(before) <= set(labels) - {labels[0]}
     assert begun == tuple(labels)
     assert after_one == (labels[0], labels[2])

@@ -169,7 +169,7 @@ async def test_the_file_stays_open_until_nobody_uses_it(tmp_path, place):
         assert left == ([] if counted else [len(payload)])
 
 
-def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypatch):
+async def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypatch):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
     opened = list[str]()
@@ -183,20 +183,16 @@ def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypa
 
     monkeypatch.setattr(durable_files, "Draft", Slow)
 
-    async def scenario():
-        async with running(bench, tmp_path) as engine:
-            await gather(engine, range(3))
-            payload = bench.payload(0, 1, 0)
-            header = bench.header(0, 1, payload, engine.run.name)
-            calling = asyncio.ensure_future(engine.updates.receive(header, pieces(payload)))
-            await asyncio.to_thread(reached.wait, 60)
-            path = os.readlink(opened[0])
-            calling.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await calling
-            go_on.set()
-            return path
-
-    path = asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(3))
+        payload = bench.payload(0, 1, 0)
+        header = bench.header(0, 1, payload, engine.run.name)
+        calling = asyncio.ensure_future(engine.updates.receive(header, pieces(payload)))
+        await asyncio.to_thread(reached.wait, 60)
+        path = os.readlink(opened[0])
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        go_on.set()
     # Threads and loop have ended, with what waited in it; another file may have the number.
     assert os.path.realpath(opened[0]) != path

@@ -186,35 +186,34 @@ def ids(*numbers):
 
 
 @pytest.mark.parametrize("phase", BEFORE)
-def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoch(tmp_path, phase):
-    async def scenario():
-        async with masked(tmp_path, N_CLIENTS) as world:
-            engine = world.engine
-            await world.to_phase(phase)
-            for number in (0, 3):
-                await world.act(number)
-            stale = await made_by(world, 1)
-            assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, True)
-            await engine.run.work.settled()
-            assert (engine.run.state.abandoned, engine.run.state.abandoned_in_row) == (1, 0)
-            assert engine.run.state.rules.epoch == 2
-            with pytest.raises(RoundClosed, match="epoch 1 is over"):
-                await world.send(stale)
-            with pytest.raises(RoundClosed):
-                await engine.steps.material(identity(1).client_id, RoundId(1), "shares")
-            with pytest.raises(NotInRoster):
-                await world.act(4)
-            world.enrol(range(4))
-            while engine.run.state.published == 0:
-                await world.all_act()
-            number = int(engine.run.state.published)
-            assert number == 2
-            assert counted(world, number) == ids(0, 1, 2, 3)
-            assert world.published(number).tolist() == world.sum_of(range(4), number).tolist()
-            record = engine.run.store.published(RoundId(number))
-            assert record is not None and record.epoch == 2
-
-    asyncio.run(scenario())
+async def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoch(
+    tmp_path, phase
+):
+    async with masked(tmp_path, N_CLIENTS) as world:
+        engine = world.engine
+        await world.to_phase(phase)
+        for number in (0, 3):
+            await world.act(number)
+        stale = await made_by(world, 1)
+        assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, True)
+        await engine.run.work.settled()
+        assert (engine.run.state.abandoned, engine.run.state.abandoned_in_row) == (1, 0)
+        assert engine.run.state.rules.epoch == 2
+        with pytest.raises(RoundClosed, match="epoch 1 is over"):
+            await world.send(stale)
+        with pytest.raises(RoundClosed):
+            await engine.steps.material(identity(1).client_id, RoundId(1), "shares")
+        with pytest.raises(NotInRoster):
+            await world.act(4)
+        world.enrol(range(4))
+        while engine.run.state.published == 0:
+            await world.all_act()
+        number = int(engine.run.state.published)
+        assert number == 2
+        assert counted(world, number) == ids(0, 1, 2, 3)
+        assert world.published(number).tolist() == world.sum_of(range(4), number).tolist()
+        record = engine.run.store.published(RoundId(number))
+        assert record is not None and record.epoch == 2
     with sqlite3.connect(tmp_path / "state" / "coordinator.sqlite") as rows:
         reasons = rows.execute("SELECT reason FROM rounds WHERE phase = 'abandoned'").fetchall()
         kept = rows.execute("SELECT count(*) FROM mask_messages WHERE round = 1").fetchall()
@@ -345,7 +344,7 @@ async def test_messages_that_wait_together_share_a_transaction(tmp_path):
         assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
 
-def test_first_messages_are_rarely_held_against_all_cells(tmp_path, monkeypatch):
+async def test_first_messages_are_rarely_held_against_all_cells(tmp_path, monkeypatch):
     looked: list[int] = []
 
     def counting(rules, round_, here):
@@ -354,16 +353,13 @@ def test_first_messages_are_rarely_held_against_all_cells(tmp_path, monkeypatch)
 
     monkeypatch.setattr(stepped_rounds, "has_all", counting)
 
-    async def scenario():
-        async with masked(tmp_path, 9, cells_per_round=2, over_provision=1.5) as world:
-            await gather(world.engine, range(9))
-            # Of three cells of three: after four messages two cells lack three at least.
-            for number in (0, 3, 6, 1, 4, 7, 2, 5):
-                await world.act(number)
-                await world.engine.run.work.settled()
-            assert world.round.phase == "sharing"
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, 9, cells_per_round=2, over_provision=1.5) as world:
+        await gather(world.engine, range(9))
+        # Of three cells of three: after four messages two cells lack three at least.
+        for number in (0, 3, 6, 1, 4, 7, 2, 5):
+            await world.act(number)
+            await world.engine.run.work.settled()
+        assert world.round.phase == "sharing"
     assert looked == [4, 7, 8]
 
 
