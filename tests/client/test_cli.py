@@ -18,7 +18,7 @@ from world.fake_parties import USERS
 from fedrec.cli.main import main
 from fedrec.data.reading import DataSettings
 from fedrec.follower.events import ClientEvent
-from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.follower.patient_link import Stopped, StopSwitch
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished
 from fedrec_client.metrics import ClientMetrics

@@ -13,8 +13,8 @@ from world.fake_link import Killed, down, dying_at
 
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import FolderInUse, PlanMismatch, RoundClosed, SettingsError, VersionMismatch
+from fedrec.follower.patient_link import Stopped, StopSwitch
 from fedrec.follower.round_journal import JOURNAL_FILE
-from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, names_in, read_manifest
 from fedrec.training.learner import Learner

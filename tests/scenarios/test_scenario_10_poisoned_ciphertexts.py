@@ -28,7 +28,6 @@ from fedrec.identity.identity import Identity
 from fedrec.plan.layout import Layout
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import pack_blocks
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.state.private_store import PrivateStore
@@ -122,7 +121,7 @@ def random_residues(party):
     rng = np.random.default_rng(10)
     primes = np.array(layout.primes, dtype=np.uint64)[:, None]
     shape = (party.protection.chosen.n_blocks, *layout.shape)
-    return pack_blocks(layout, rng.integers(0, primes, size=shape, dtype=np.uint64))
+    return b"".join(map(layout.pack, rng.integers(0, primes, size=shape, dtype=np.uint64)))
 
 
 UNTOLD: dict[str, Callable[[Party, bytes], bytes]] = {

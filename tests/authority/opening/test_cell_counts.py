@@ -25,7 +25,7 @@ from world.fake_parties import N_ITEMS
 from fedrec.ids import RoundId
 from fedrec.plan.travelling_rows import held_widely
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import BlockMember, unpack_blocks
+from fedrec.protection.lattice import BlockMember
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Wait
 from fedrec_authority.folder import backup as backup_module
@@ -352,7 +352,7 @@ def doubled(world, round_):
     chosen = world.protection.chosen
     layout = ResidueLayout.of_plan(chosen)
     total = world.total(round_)
-    blocks = unpack_blocks(layout, memoryview(total)[44:])
+    blocks = layout.unpack_all(memoryview(total)[44:])
     for block in blocks:
         layout.add_to(block, block.copy())
     return total[:44] + b"".join(layout.pack(block) for block in blocks)
@@ -369,7 +369,7 @@ def masked(world, round_):
     assert isinstance(member, BlockMember)
     cipher = member._open_cipher()
     total = world.total(round_)
-    blocks = unpack_blocks(layout, memoryview(total)[44:])
+    blocks = layout.unpack_all(memoryview(total)[44:])
     row = np.array(cipher.decrypt(blocks[0]), dtype=np.int64)
     slot = int(np.flatnonzero(row)[0])
     assert slot < len(row) - world.protection.chosen.n_tags - 1, "a value, no counter and no tag"

@@ -13,8 +13,8 @@ from world.fake_federation import World
 from fedrec.clock import SystemClock
 from fedrec.errors import RosterBreaksCells, SettingsError
 from fedrec.follower.events import ClientEvent
+from fedrec.follower.patient_link import Stopped
 from fedrec.follower.round_journal import AUDIT_FILE, AuditLog
-from fedrec.follower.stopping import Stopped
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import Cell, Partition, Standing, consents
 from fedrec.identity.certificates import CERTIFICATE_FILE

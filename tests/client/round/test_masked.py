@@ -19,7 +19,12 @@ from fedrec.identity.cells import Standing
 from fedrec.ids import RoundId
 from fedrec.plan.planned_noise import mechanism_of
 from fedrec.protection.masks import KeyList
-from fedrec.protection.masks.messages import key_list_from_bytes, key_list_to_bytes, pack, unpack
+from fedrec.protection.masks.messages import (
+    KEY_LIST,
+    key_list_from_bytes,
+    pack,
+    unpack,
+)
 from fedrec.wire.messages import Wait
 from fedrec_authority.opening.sum_opening import _UNFIT
 from fedrec_client.state.privacy_ledger import PrivacyLedger
@@ -48,7 +53,7 @@ class Lied(MaskedWorld):
             everybody = sorted(member.client_id for member in self.epoch.roster.members)
             if step == "shares":
                 keys = key_list_from_bytes(raw).keys
-                return key_list_to_bytes(KeyList(tuple(k for k in keys if k.client_id != out)))
+                return KEY_LIST.to_bytes(KeyList(tuple(k for k in keys if k.client_id != out)))
             left = unpack(raw, len(everybody)) - {everybody.index(out)}
             return pack(left, len(everybody))
 

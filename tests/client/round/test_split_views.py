@@ -31,8 +31,7 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection.masks.messages import (
-    inbox_from_bytes,
-    inbox_to_bytes,
+    INBOX,
     signatures_from_bytes,
     signatures_to_bytes,
 )
@@ -73,8 +72,8 @@ def of_another_set(raw):
 
 def of_another_list(raw):
     """Return shares that were sealed for another list of keys."""
-    inbox = inbox_from_bytes(raw)
-    return inbox_to_bytes(
+    inbox = INBOX.from_bytes(raw)
+    return INBOX.to_bytes(
         replace(inbox, sealed=tuple(bytes([one[0] ^ 1, *one[1:]]) for one in inbox.sealed))
     )
 

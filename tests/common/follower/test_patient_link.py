@@ -10,8 +10,7 @@ from world.fake_link import down
 from world.serving import serving
 
 from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
-from fedrec.follower.patient_link import Backoff, Meter, patient_link
-from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.follower.patient_link import Backoff, Meter, Stopped, StopSwitch, patient_link
 from fedrec.wire.link import Link
 
 
