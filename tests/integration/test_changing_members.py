@@ -53,7 +53,7 @@ class Authorities:
         return [event.name for event in self.events]
 
 
-def check_against_one_process(federation, numbers):
+def check_members(federation, numbers):
     """Compare models and metrics with the same accepted sets in one process."""
     bench = federation.bench
     rounds = accepted(bench, federation.published(numbers[0]))
@@ -93,7 +93,7 @@ def test_somebody_joins_while_a_round_is_in_progress(found, protection):
         until_it_is_there.opened.set()
     for client in (*clients, joiner):
         assert client.result().reason == "all rounds are published"
-    counted = check_against_one_process(federation, [0, 1, 2, 3])
+    counted = check_members(federation, [0, 1, 2, 3])
     assert counted[2] == {0, 1, 2}
     assert 3 in counted[-1]
     kinds = [event.kind for event in federation.journal()]
@@ -128,7 +128,7 @@ def test_somebody_is_removed_while_a_round_is_in_progress(found, algorithm):
         assert isinstance(removed.failure(), NotInRoster)
     for client in clients:
         assert client.result().reason == "all rounds are published"
-    counted = check_against_one_process(federation, [0, 1, 2])
+    counted = check_members(federation, [0, 1, 2])
     assert all(clients == {0, 1, 2} for clients in counted[2:])
     (abandoned,) = [e for e in federation.journal() if e.kind == "round abandoned"]
     assert (abandoned.round, abandoned.fields["reason"]) == (3, "the key epoch changed")

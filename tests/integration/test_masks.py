@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from integration.test_changing_members import Authorities
+from integration.test_changing_members import Authorities, check_members
 from world.bench import invite, never_met, plan_of
 from world.children import ClientProcess, KillClient, close_all
 from world.clock import DEADLINE_SECONDS, poll
@@ -286,7 +286,7 @@ def test_a_member_is_removed(found, step):
         assert isinstance(removed.failure(), NotInRoster)
     for client in clients:
         assert client.result().reason == "all rounds are published"
-    counted = check_against_one_process(federation, [0, 1, 2])
+    counted = check_members(federation, [0, 1, 2])
     assert all(clients == {0, 1, 2} for clients in counted[ROUND - 1 :])
     (abandoned,) = [e for e in federation.journal() if e.kind == "round abandoned"]
     assert (abandoned.round, abandoned.fields["reason"]) == (ROUND, "the key epoch changed")
@@ -310,7 +310,7 @@ def test_a_member_is_removed_once_survivors_are_told(found, step):
     for client in clients:
         assert client.result().reason == "all rounds are published"
     assert isinstance(removed.failure(), NotInRoster)
-    counted = check_against_one_process(federation, [0, 1, 2])
+    counted = check_members(federation, [0, 1, 2])
     assert [len(clients) for clients in counted[ROUND - 1 :]] == [4, 3, 3]
     assert "round abandoned" not in kinds_of(federation)
     assert [round_.epoch for round_ in federation.published()] == [1, 1, 1, 2, 2]
@@ -343,7 +343,7 @@ def test_a_member_is_added(found, step):
         later.opened.set()
     for client in (*clients, joiner):
         assert client.result().reason == "all rounds are published"
-    counted = check_against_one_process(federation, [0, 1, 2, 3])
+    counted = check_members(federation, [0, 1, 2, 3])
     assert counted[ROUND - 1] == {0, 1, 2}
     assert 3 in counted[-1]
     assert "round abandoned" not in kinds_of(federation)

@@ -149,7 +149,7 @@ def test_a_coordinator_that_shows_one_cell_alone_is_refused(tmp_path, key, kind)
     world.ask(world.open(2, kind), 6, 7, 8)
     assert key.opened == known, "the key was not used"
     (declined,) = world.link.declined
-    assert "is over 1 cells, expected at least 2" in declined.refused
+    assert "covers 1 cells, expected at least 2" in declined.refused
     assert "federation.corrupt_cells" in world.refusals()
 
 
@@ -157,7 +157,7 @@ def test_two_corrupt_cells_need_three_cells(tmp_path, key):
     world = CountedWorld(tmp_path, corrupt=2)
     world.ask(world.open(1, "count"), *range(6))
     assert key.opened == [] and world.link.reveals == []
-    assert "is over 2 cells, expected at least 3" in world.refusals()
+    assert "covers 2 cells, expected at least 3" in world.refusals()
 
 
 def test_rows_that_need_an_absent_cell_are_zero(tmp_path):
