@@ -77,22 +77,3 @@ def test_colr_at_full_rank_is_fedmf(users):
         results.append((shared.tensors["item_embedding"], private.tensors["user_embedding"]))
     assert np.abs(results[0][0] - results[1][0]).max() < 1e-4
     assert np.abs(results[0][1] - results[1][1]).max() < 1e-4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("update", [{"structure": "dense"}, {"structure": "colr", "rank": 2}])
-def test_sums_do_not_depend_on_how_users_are_grouped(users, update):
-    plan = plan_of(update=update, algorithm={"batch_size": 8})
-    learner = Learner(plan, 60, device="cpu")
-    shared = learner.initial_shared()
-    whole = learner.contribute("train", 3, shared, users, learner.initial_private(users))
-    for n_groups in (2, 5, 23):
-        total = np.zeros_like(whole.vector)
-        for part in np.array_split(np.random.default_rng(n_groups).permutation(23), n_groups):
-            some = users.select(part)
-            own = learner.contribute("train", 3, shared, some, learner.initial_private(some))
-            total += own.vector
-            assert np.array_equal(
-                own.private.tensors["user_embedding"], whole.private.tensors["user_embedding"][part]
-            )
-        assert np.array_equal(total, whole.vector)
