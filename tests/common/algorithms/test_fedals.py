@@ -5,9 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from reference.plain_fedals import half_gradient, item_step, objective, solve_user
+from world.plans import plans, users_of
 
-from fedrec.data import generate, leave_one_out
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow
@@ -15,21 +14,16 @@ pytestmark = pytest.mark.slow
 N_ITEMS = 60
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 3, "maximum_users": 256, "minimum_item_users": 1},
-        "algorithm": {"name": "fedals", "dim": 5, "alpha": 2.0, "regularisation": 3.0},
-        "update": {"structure": "dense", "clip": 4.0, "fraction_bits": 24},
-    }
-    for section, change in changes.items():
-        values[section] = {**values[section], **change}
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 3, "maximum_users": 256, "minimum_item_users": 1},
+    algorithm={"name": "fedals", "dim": 5, "alpha": 2.0, "regularisation": 3.0},
+    update={"structure": "dense", "clip": 4.0, "fraction_bits": 24},
+)
 
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=40, n_items=N_ITEMS, n_clusters=4, interactions_per_user=14, seed=2)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(40, N_ITEMS, clusters=4, each=14, seed=2)
 
 
 def histories_of(users):

@@ -3,29 +3,21 @@
 import numpy as np
 import pytest
 from reference.plain_fedmf import Rule, minibatch
+from world.plans import plans, users_of
 
-from fedrec.data import leave_one_out
-from fedrec.data.synthetic import generate
 from fedrec.model.state import SharedState
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
-
-def plan_of(**changes):
-    settings = {
-        "federation": {"maximum_users": 64, "minimum_item_users": 1, "seed": 7},
-        "algorithm": {"dim": 6, "learning_rate": 0.4, "regularisation": 0.01, "batch_size": 16},
-        "update": {"structure": "dense", "clip": 8.0, "fraction_bits": 24},
-    }
-    for section, values in changes.items():
-        settings[section] = settings.get(section, {}) | values
-    return Plan.model_validate(settings)
+plan_of = plans(
+    federation={"maximum_users": 64, "minimum_item_users": 1, "seed": 7},
+    algorithm={"dim": 6, "learning_rate": 0.4, "regularisation": 0.01, "batch_size": 16},
+    update={"structure": "dense", "clip": 8.0, "fraction_bits": 24},
+)
 
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=23, n_items=60, n_clusters=3, interactions_per_user=12, seed=3)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(23, 60)
 
 
 def test_the_plain_rule_reproduces_the_worked_step():

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 from reference.plain_updates import largest_values, nearest_of_rank
+from world.plans import users_of
 
-from fedrec.data import leave_one_out
-from fedrec.data.synthetic import generate
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.plan.schema import Plan
@@ -42,8 +41,7 @@ def learner_of(update, **algorithm):
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(23, N_ITEMS)
 
 
 def contribution(learner, users, round_id=5, shared=None):

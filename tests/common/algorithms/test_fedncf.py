@@ -5,28 +5,26 @@ import pytest
 import torch
 from conformance.histories import unequal_users
 from reference.plain_fedncf import logits_of
-from world.plans import check_plan
+from world.plans import check_plan, plans
 
 from fedrec.errors import SettingsError
 from fedrec.plan.algorithm import algorithm_warnings
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 N_ITEMS = 61
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-        "algorithm": {
-            "name": "fedncf", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.5,
-            "user_rate_scale": 5.0,
-        },
-        "update": {"structure": "dense", "clip": 8.0, "fraction_bits": 26},
-    }  # fmt: skip
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    algorithm={
+        "name": "fedncf",
+        "dim": 5,
+        "learning_rate": 0.3,
+        "item_rate_scale": 0.5,
+        "user_rate_scale": 5.0,
+    },
+    update={"structure": "dense", "clip": 8.0, "fraction_bits": 26},
+)
 
 
 @pytest.fixture(scope="module")

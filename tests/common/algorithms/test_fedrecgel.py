@@ -10,7 +10,7 @@ from conformance.histories import unequal_users
 from conformance.toys import Toy
 from conformance.unrounded import begin, train_unrounded
 from reference.plain_fedrecgel import Settings, chunks_of, logits_of
-from world.plans import check_plan
+from world.plans import check_plan, plans
 
 from fedrec.algorithms import (
     Adam,
@@ -28,7 +28,6 @@ from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
-from fedrec.plan.schema import Plan
 from fedrec.training.blocks import blocks_of, buckets_of, draw_samples
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
@@ -36,15 +35,11 @@ from fedrec.updates.settings import UpdateSettings
 N_ITEMS = 61
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-        "algorithm": {"name": "fedrecgel", "dim": 4, "batch_size": 16},
-        "update": {"structure": "dense"},
-    }
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    algorithm={"name": "fedrecgel", "dim": 4, "batch_size": 16},
+    update={"structure": "dense"},
+)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import pytest
 import torch
 from conformance.device_guard import DeviceGuard
 from conformance.party import Party, empty_sums, plan_of
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.grid import GridSum
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks, trainer
 from fedrec.training.fitting import fit_of
 from fedrec.updates.compressed import TopK
@@ -37,11 +37,7 @@ META = torch.device("meta")
 @pytest.fixture(scope="module")
 def users():
     """Of unequal activity, so that chunks have one minibatch, two and four."""
-    data = generate(n_users=37, n_items=60, n_clusters=3, interactions_per_user=12, seed=3)
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, 37), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(37, 60, thin=0.3)
 
 
 @pytest.fixture(autouse=True)

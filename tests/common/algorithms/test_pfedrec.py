@@ -7,27 +7,22 @@ import pytest
 import torch
 from conformance.histories import unequal_users
 from reference.plain_pfedrec import minibatch, train_user
-from world.plans import check_plan
+from world.plans import check_plan, plans
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import accelerator_of
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 61
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-        "algorithm": {"name": "pfedrec", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.2},
-        "update": {"structure": "dense", "clip": 64.0, "fraction_bits": 26},
-    }
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    algorithm={"name": "pfedrec", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.2},
+    update={"structure": "dense", "clip": 64.0, "fraction_bits": 26},
+)
 
 
 @pytest.fixture(scope="module")

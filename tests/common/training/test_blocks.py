@@ -7,8 +7,8 @@ import pytest
 import torch
 from conformance.unrounded import UnroundedSums, begin
 from reference.plain_fedmf import batches_of, samples_of
+from world.plans import users_of
 
-from fedrec.data import generate, leave_one_out
 from fedrec.plan.schema import Plan
 from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
@@ -47,11 +47,7 @@ def learner_of(name="fedmf", **changes):
 @pytest.fixture(scope="module")
 def users():
     """Of 1 to 16 training items, so that there are many sizes, and users of the same size."""
-    data = generate(
-        n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3
-    )
-    place = np.arange(len(data.interactions))
-    return leave_one_out(data.interactions.take(place % 18 >= place // 18 % 16), data.catalogue)
+    return users_of(N_USERS, N_ITEMS, each=18, short=16)
 
 
 def chunk_of(learner, users, members):

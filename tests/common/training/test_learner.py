@@ -7,35 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from world.plans import plans, users_of
 
 from fedrec.algorithms import FedMF, UpdateTensor
-from fedrec.data import generate, leave_one_out
 from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
-
-def plan_of(**changes):
-    settings = {
-        "federation": {"maximum_users": 256, "minimum_item_users": 4, "seed": 5},
-        "algorithm": {"dim": 8, "batch_size": 32},
-        "update": {"rank": 3, "clip": 1.0},
-        "rounds": {"total": 2},
-    }
-    for section, values in changes.items():
-        settings[section] = settings.get(section, {}) | values
-    return Plan.model_validate(settings)
+plan_of = plans(
+    federation={"maximum_users": 256, "minimum_item_users": 4, "seed": 5},
+    algorithm={"dim": 8, "batch_size": 32},
+    update={"rank": 3, "clip": 1.0},
+    rounds={"total": 2},
+)
 
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=90, n_items=200, n_clusters=4, interactions_per_user=20, seed=1)
-    # Unequal activity, so that users fall into several classes of minibatches.
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.25, 1.0, 90), 20
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(90, 200, clusters=4, each=20, seed=1, thin=0.25)
 
 
 def counted(learner, users):

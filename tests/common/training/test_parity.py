@@ -138,7 +138,7 @@ def cases():
         flat = own | {"hidden_layers": 1, "batch_size": 1000}
         yield f"fedrecgel {radii} flat", ("fedrecgel", flat, {}, 0.0)
     for name, (base, changed) in OVER.items():
-        near = 1e-3 if changed.get("weight", 0.5) else 1e-5 if base != "fedncf" else 5e-5
+        near = 1e-3 if changed.get("weight", 0.5) else 1e-5
         for batch, tried in ((7, 0.0), (16, near), (1000, 0.0)):
             inner = {"name": base, "dim": 4, "batch_size": batch, "local_epochs": 2, **BASES[base]}
             own = {"projector_rate": 0.05, "base": inner, **changed}
@@ -237,7 +237,8 @@ def test_three_rounds_on_the_grid(case):
         assert part.n_clipped == 0
         sums = learner.layout.changes_of(part.vector)
         found = {t.name: sums[t.name] * t.step for t in learner.layout.tensors}
-        compare(found, expected.change, near)
+        # A table of PLGC moves by little of what it is.
+        compare(found, expected.change, 50 * near if kind == "plgc" else near)
         if kind == "fedrap" and found:
             # Also of the rows that hardly anybody touched.
             apart = np.abs(found["item_embedding"] - expected.change["item_embedding"]).max()
