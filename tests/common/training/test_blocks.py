@@ -7,9 +7,8 @@ import pytest
 import torch
 from conformance.unrounded import UnroundedSums, begin
 from reference.plain_fedmf import batches_of, samples_of
-from world.plans import users_of
+from world.plans import plan_of, users_of
 
-from fedrec.plan.schema import Plan
 from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
 from fedrec.training.learner import Learner
@@ -34,12 +33,10 @@ ALGORITHMS = {
 
 def learner_of(name="fedmf", **changes):
     algorithm, update = ALGORITHMS[name]
-    plan = Plan.model_validate(
-        {
-            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-            "algorithm": {"batch_size": BATCH, "local_epochs": EPOCHS} | algorithm | changes,
-            "update": {"clip": 8.0} | update,
-        }
+    plan = plan_of(
+        federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+        algorithm={"batch_size": BATCH, "local_epochs": EPOCHS} | algorithm | changes,
+        update={"clip": 8.0} | update,
     )
     return Learner(plan, N_ITEMS, device="cpu")
 
