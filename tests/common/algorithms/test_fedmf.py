@@ -54,18 +54,3 @@ def test_the_server_divides_each_row_by_its_count():
     )
     table = learner.apply("train", 1, shared, vector).tensors["item_embedding"]
     assert table[:, 0] == pytest.approx([0.6491131, -0.6006562, 0.0687552], abs=1e-6)
-
-
-def test_colr_at_full_rank_is_fedmf(users):
-    """B is orthogonal at r = d: training A only rotates coordinates (specification, 2.7e)."""
-    results = []
-    for update in ({"structure": "dense"}, {"structure": "colr", "rank": 6}):
-        learner = Learner(plan_of(update=update), 60, device="cpu")
-        shared, private = learner.initial_shared(), learner.initial_private(users)
-        for round_id in range(1, 5):
-            part = learner.contribute("train", round_id, shared, users, private)
-            shared = learner.apply("train", round_id, shared, part.vector)
-            private = part.private
-        results.append((shared.tensors["item_embedding"], private.tensors["user_embedding"]))
-    assert np.abs(results[0][0] - results[1][0]).max() < 1e-4
-    assert np.abs(results[0][1] - results[1][1]).max() < 1e-4

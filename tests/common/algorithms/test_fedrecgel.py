@@ -191,6 +191,7 @@ def test_a_small_gradient_of_large_values_keeps_its_bits(monkeypatch):
     assert float(sums.rows["item_embedding"][0, 0]) == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [0.0, 0.02])
 def test_the_rounded_sum_is_near_the_sum_in_float64(users, radius):
     """Within 1e-3 of the norm of each tensor, from the start on, where gradients are smallest."""
@@ -210,6 +211,7 @@ def test_the_rounded_sum_is_near_the_sum_in_float64(users, radius):
 # Radius zero.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", ["radius_shared", "radius_private"])
 def test_a_radius_that_moves_nothing_is_plain_adam_bit_by_bit(users, half):
     """Through the second pass with a step that float32 does not know, and without that pass."""
@@ -227,6 +229,7 @@ def test_a_radius_that_moves_nothing_is_plain_adam_bit_by_bit(users, half):
     assert all(np.array_equal(values, others[name]) for name, values in own.items())
 
 
+@pytest.mark.slow
 def test_each_radius_touches_its_own_half_alone(users):
     """The shared gradient does not know where a user's own is taken, and the other way round."""
     parts = {}
@@ -267,6 +270,7 @@ def test_the_servers_adam_is_torchs_over_the_whole_table():
             assert (shared.tensors["table"] != before).all()
 
 
+@pytest.mark.slow
 def test_moments_are_neither_sent_nor_exported_nor_trained(users):
     learner, shared, private = states_of(plan_of(), users)
     algorithm = learner.algorithm

@@ -54,7 +54,9 @@ def test_a_file_that_is_not_there(fedrec, tmp_path):
     assert "absent.csv is not there" in checked.err
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case == "nothing")) for case in REFUSED]
+)
 def test_both_commands_refuse_alike(
     fedrec, tmp_path, settings_file, exposed_file, case, monkeypatch
 ):

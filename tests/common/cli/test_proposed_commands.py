@@ -324,6 +324,7 @@ REWRITTEN: dict[str, tuple[str, str, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_a_command_that_rewrites_a_file_makes_one_that_can_be_read(fedrec, tmp_path, name):
     file, content, n_rows = REWRITTEN[name]

@@ -226,6 +226,7 @@ def test_every_rounds_vector_fits_the_one_that_keys_are_planned_for(protection, 
             assert getattr(found.chosen, field) == getattr(planned.chosen, field)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protection", "preset"),
     [

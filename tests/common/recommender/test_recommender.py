@@ -208,6 +208,7 @@ def test_saved_and_loaded_it_answers_the_same(recommender, tmp_path):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_recommending_needs_no_torch(recommender, tmp_path):
     recommender.save(tmp_path)
     program = (

@@ -41,6 +41,7 @@ def test_there_are_some():
     assert len(LOW) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOW)
 def test_full_rank_is_dense(users, name):
     """Three rounds in float64, before anything is rounded."""
@@ -61,6 +62,7 @@ def test_full_rank_is_dense(users, name):
         assert_near(states[1][tensor], values, 1e-9, tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOW)
 def test_full_rank_is_dense_on_the_grid(users, name):
     """In float32, to the rounding that a rotation there and back costs."""

@@ -237,8 +237,8 @@ def test_three_rounds_on_the_grid(case):
         assert part.n_clipped == 0
         sums = learner.layout.changes_of(part.vector)
         found = {t.name: sums[t.name] * t.step for t in learner.layout.tensors}
-        # A table of PLGC moves by little of what it is.
-        compare(found, expected.change, 50 * near if kind == "plgc" else near)
+        # Users of a network inside PLGC may be near one of its kinks.
+        compare(found, expected.change, 2e-2 if kind == "plgc" else near)
         if kind == "fedrap" and found:
             # Also of the rows that hardly anybody touched.
             apart = np.abs(found["item_embedding"] - expected.change["item_embedding"]).max()

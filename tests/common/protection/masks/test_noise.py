@@ -44,6 +44,7 @@ def test_the_sum_has_the_noise_of_its_summands_to_the_last_bit():
     assert not total[layout.count_slice].any() and not total[layout.metrics_slice].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [{}, {"before": {5}, "after": {0}}, {"before": {4, 5}}])
 def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone):
     """Shares are (z C)^2 / 3 where one of four or more tells its own: n are n / 3 of the promise.
