@@ -146,7 +146,6 @@ def growth(folder, n_workers):
     return after - before, tables
 
 
-@pytest.mark.slow
 def test_peak_memory_stays_within_the_budget(tmp_path):
     """Of tables of 256 MB under a budget of 64 MiB, measured in a process of its own.
 
