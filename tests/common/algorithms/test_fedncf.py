@@ -123,13 +123,6 @@ def test_values_outside_the_public_range_are_clipped_and_counted(users):
             assert np.abs(sums).max() <= most
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv", "ckks"])
-@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
-def test_it_goes_with_every_protection_and_protocol(protection, protocol):
-    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
-    assert check_plan(plan) == []
-
-
 def test_it_has_no_low_rank_form_and_folds_nobody_in(users):
     (sentence,) = check_plan(plan_of(update={"structure": "colr"}))
     assert 'update.structure = "dense"' in sentence

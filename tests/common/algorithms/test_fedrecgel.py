@@ -375,13 +375,6 @@ def test_settings_without_a_meaning_are_refused():
         plan_of(algorithm={"local_epochs": 2})
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv", "ckks", "paillier", "masks"])
-@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
-def test_it_goes_with_every_protection_and_protocol(protection, protocol):
-    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
-    assert check_plan(plan) == []
-
-
 def test_a_long_step_uphill_is_warned_of():
     assert algorithm_warnings(plan_of()) == []
     (found,) = algorithm_warnings(plan_of(algorithm={"radius_shared": 3.0}))

@@ -140,13 +140,6 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     assert scores == pytest.approx(own @ w + c, abs=1e-4)
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv", "ckks"])
-@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
-def test_it_goes_with_every_protection_and_protocol(protection, protocol):
-    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
-    assert check_plan(plan) == []
-
-
 def test_of_low_rank_forms_it_has_one():
     assert check_plan(plan_of(update={"structure": "colr", "rank": 2})) == []
     for structure in ("scolr", "svd", "topk"):

@@ -167,6 +167,10 @@ CASES: dict[str, Case] = {
     "minimums that nobody reaches": Case(
         content=_PLAIN, flags="--minimum-interactions 9", proposed="--minimum-interactions 1"
     ),
+    "minimums of items that nobody reaches": Case(
+        content=_PLAIN, flags="--minimum-item-interactions 5",
+        proposed="--minimum-item-interactions 1",
+    ),
 }  # fmt: skip
 
 

@@ -26,6 +26,17 @@ def test_everything_that_exists_stands_in_the_table():
     assert {name for row in COMBINATIONS for name in row.protections} == set(PROTECTIONS)
 
 
+@pytest.mark.parametrize("name", ["fedncf", "fedrecgel", "pfedrec"])
+@pytest.mark.parametrize("protection", PROTECTIONS)
+@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
+def test_a_network_goes_with_every_protection_and_protocol(name, protection, protocol):
+    plan = plan_of(
+        algorithm={"name": name}, update={"structure": "dense"},
+        protection={"name": protection}, evaluation={"protocol": protocol},
+    )  # fmt: skip
+    assert check_plan(plan) == []
+
+
 def test_a_combination_outside_the_table_is_refused_with_the_nearest():
     table = (
         Combination(

@@ -92,3 +92,12 @@ def test_only_a_clients_subset_depends_on_grouping():
     (warning,) = SCoLR.warnings(UpdateSettings(structure="scolr", subset="client"))
     assert "grouped" in warning
     assert [UPDATES[name].warnings(UpdateSettings()) for name in ("dense", "colr")] == [[], []]
+
+
+def test_colr_draws_anew_in_every_round_and_from_the_seed_alone():
+    def make():
+        return UPDATES["colr"](UpdateSettings(rank=2), 8)
+
+    assert np.array_equal(make().basis(1, 1), make().basis(1, 1))
+    assert not np.array_equal(make().basis(1, 1), make().basis(1, 2))
+    assert not np.array_equal(make().basis(1, 1), make().basis(2, 1))
