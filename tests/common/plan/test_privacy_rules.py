@@ -18,7 +18,7 @@ GAUSSIAN = {"mechanism": "gaussian"}
 
 
 def conflicts(**sections: dict[str, object]) -> list[str]:
-    plan = plan_of(privacy=GAUSSIAN, **sections)
+    plan = plan_of({"privacy": GAUSSIAN}, **sections)
     return [conflict.keys[0] for conflict in find_conflicts(plan)]
 
 
