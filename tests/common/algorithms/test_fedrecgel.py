@@ -328,6 +328,7 @@ def test_shapes_and_first_values_are_the_published_ones():
     assert own["user_embedding"].std() == pytest.approx(0.01, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_hidden", [1, 3])
 def test_scores_are_those_of_the_network(users, n_hidden):
     plan = plan_of(algorithm={"hidden_layers": n_hidden, "learning_rate": 0.05})

@@ -30,6 +30,7 @@ def test_dropouts_at_every_step_leave_the_sum_of_those_who_masked(tolerance):
     np.testing.assert_array_equal(found, cohort.total(without={3, 17}))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), count=st.integers(4, 10))
 def test_any_dropouts_within_the_threshold(data, count):

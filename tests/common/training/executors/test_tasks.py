@@ -100,6 +100,7 @@ def test_the_estimate_grows_with_users_samples_epochs_and_parameters(job_of, use
     assert wide - one == pytest.approx(2 * 5 * held * 144 * 7e-9)
 
 
+@pytest.mark.slow
 def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
     monkeypatch.setattr(choosing, "_processors", lambda threads: threads or 2)
     executor, job = executor_of("auto"), job_of()
