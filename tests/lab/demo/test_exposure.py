@@ -5,15 +5,15 @@ import io
 import pytest
 from rich.console import Console
 from world.federation import made_data, prepare
+from world.plans import plan_of
 
-from fedrec.plan.schema import Plan
 from fedrec_lab.demo.demonstration import finish_recording, recording_of
 
 
 @pytest.fixture
 def workspace(tmp_path):
     """A federation whose coordinator recorded two files of 1 MiB each."""
-    plan = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "none"}})
+    plan = plan_of(algorithm={"dim": 4}, protection={"name": "none"})
     found = prepare(tmp_path, plan, made_data(), n_clients=3)
     recording_of(found).mkdir()
     for name in ("a", "b"):
