@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.data_options import DataFlags, takes_client_data_flags
 from fedrec.cli.flags import (
     AcceptExposure,
     AcceptOtherArithmetic,
     CandidateItems,
     ExcludedItems,
-    SimilarTo,
+    SetValues,
+    values_of,
 )
-from fedrec.cli.recommend import print_recommended
 from fedrec.cli.terminal import INTERRUPTED, AsJson, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
 from fedrec_client.serve.cli import EPILOG as SERVE_EPILOG
@@ -44,46 +43,19 @@ app.command("serve", epilog=SERVE_EPILOG)(serve)
 
 
 @app.command()
-@takes_client_data_flags
 def run(
     settings_file: SettingsFile,
     state: StateFolder = None,
     data: DataFile = None,
-    coordinator: Annotated[
-        str | None, typer.Option(help="client.coordinator: host:port to call.")
-    ] = None,
-    catalogue: Annotated[
-        str | None, typer.Option(help="data.catalogue: the federation's catalogue.")
-    ] = None,
-    authority_key: Annotated[
-        str | None, typer.Option(help="client.authority_key: the pinned public key.")
-    ] = None,
-    certificate: Annotated[
-        str | None, typer.Option(help="client.certificate: what the key authority made.")
-    ] = None,
-    invitation: Annotated[
-        str | None, typer.Option(help="client.invitation: what this client applies with.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="client.device: auto, cpu, cuda.")] = None,
-    workers: Annotated[
-        str | None, typer.Option(help="client.workers: processes that train, or auto.")
-    ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(
-            help="client.label: what the client's keys were labelled with; others are refused."
-        ),
-    ] = None,
     new_run: Annotated[
         bool, typer.Option("--new-run", help="Leave the stored run for the coordinator's.")
     ] = False,
+    values: SetValues = None,
     give_up_after: Annotated[
         int, typer.Option(min=0, help="Give up after so many failed calls in a row; 0 never.")
     ] = 0,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
-    *,
-    reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
@@ -109,20 +81,7 @@ def run(
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(
-        settings_file,
-        {
-            "client.state": state,
-            "data.path": data,
-            "client.coordinator": coordinator,
-            "data.catalogue": catalogue,
-            "client.authority_key": authority_key,
-            "client.certificate": certificate,
-            "client.invitation": invitation,
-            "client.device": device,
-            "client.workers": workers,
-            "client.label": label,
-            **{f"data.{name}": value for name, value in reading.items()},
-        },
+        settings_file, {"client.state": state, "data.path": data, **values_of(values)}
     )
     require(*training_modules(settings.plan), *protection_modules(settings.plan))
     own = settings.client
@@ -183,54 +142,6 @@ def _best(outcome: ClientOutcome) -> str:
 
 
 @app.command()
-@takes_client_data_flags
-def recommend(
-    settings_file: SettingsFile,
-    user: Annotated[str, typer.Option(help="The user, as the data file names it.")] = "",
-    similar: SimilarTo = "",
-    n: Annotated[int, typer.Option("-n", min=1, help="How many items.")] = 10,
-    latest: Latest = False,
-    include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also what the user has already.")
-    ] = False,
-    exclude: ExcludedItems = None,
-    candidates: CandidateItems = None,
-    state: StateFolder = None,
-    data: DataFile = None,
-    *,
-    reading: DataFlags,
-    as_json: AsJson = False,
-) -> None:
-    """Recommend items to one of this client's users, or like one item, on this machine alone."""
-    from fedrec.errors import SettingsError
-    from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending import Wanted
-    from fedrec_client.recommending import recommend as recommend_items
-    from fedrec_client.recommending import similar as similar_items
-
-    log_to_stderr(logging.WARNING)
-    if bool(user) == bool(similar):
-        raise SettingsError(
-            "Either --user or --similar is needed, and not both.",
-            remedy="Give --user ID, or --similar ITEM.",
-        )
-    overrides: dict[str, object] = {"client.state": state, "data.path": data}
-    overrides |= {f"data.{name}": value for name, value in reading.items()}
-    settings = load_settings(settings_file, overrides)
-    wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
-    which: Which = "latest" if latest else "best"
-    if similar:
-        found = similar_items(settings, similar, wanted, which=which)
-    else:
-        found = recommend_items(settings, user, wanted, which=which)
-    if as_json:
-        print_json(asdict(found))
-        return
-    print_recommended((item.rank, item.score, item.item_id, item.title) for item in found.items)
-
-
-@app.command()
-@takes_client_data_flags
 def export(
     settings_file: SettingsFile,
     to: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv, to write.")],
@@ -244,8 +155,6 @@ def export(
     state: StateFolder = None,
     data: DataFile = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    *,
-    reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
     """Write what all of this client's users are recommended, as a table for its owner alone.
@@ -257,9 +166,7 @@ def export(
     from fedrec_client.recommending import Wanted, export_recommendations
 
     log_to_stderr(logging.WARNING)
-    overrides: dict[str, object] = {"client.state": state, "data.path": data}
-    overrides |= {f"data.{name}": value for name, value in reading.items()}
-    settings = load_settings(settings_file, overrides)
+    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
     wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
     which: Which = "latest" if latest else "best"
     found = export_recommendations(settings, to, wanted, which=which, force=force)

@@ -36,7 +36,7 @@ def run(
     record_wire: Annotated[
         Path | None,
         typer.Option(
-            help="Record every message into a new file in this folder, for `fedrec audit wire`."
+            help="Record every message into a new file in this folder, for `fedrec audit`."
         ),
     ] = None,
     record_wire_mib: Annotated[

@@ -45,7 +45,7 @@ BRING_YOUR_OWN_DATA = Script(
     files={'[data]\npath = "visits.csv"': "own.toml"},
     before={"fedrec data split": of_movies},
     after={"fedrec data describe visits.csv": refusals},
-    shows={"fedrec data describe": "."},
+    shows={"fedrec data describe": ".", "cat visits.csv.data.toml": "."},
 )
 
 
@@ -127,7 +127,7 @@ def audited(reader: Reader) -> None:
     few_people(reader)
 
 
-UPDATE_STRUCTURES = Script(before={"fedrec audit indices": audited})
+UPDATE_STRUCTURES = Script(before={"fedrec audit run.toml --only indices": audited})
 
 ADD_AN_ALGORITHM = Script(
     instead={
@@ -139,7 +139,7 @@ ADD_AN_ALGORITHM = Script(
 
 RESEARCH = {
     "docs/explanation/encryption-costs.md": Script(
-        instead={"fedrec costs": "fedrec costs --sizes-only"}
+        instead={"fedrec reproduce colr/costs": "fedrec reproduce colr/costs --sizes-only"}
     ),
     "docs/explanation/update-structures.md": UPDATE_STRUCTURES,
     "docs/how-to/add-an-algorithm.md": ADD_AN_ALGORITHM,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.data_options import DataFlags, takes_client_data_flags
 from fedrec.cli.terminal import INTERRUPTED
 from fedrec.telemetry import SteadyStream, log_to_stderr
 
@@ -28,7 +27,6 @@ EPILOG = (
 )
 
 
-@takes_client_data_flags
 def serve(
     settings_file: Annotated[
         Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
@@ -64,8 +62,6 @@ def serve(
         list[str] | None,
         typer.Option(help="A host name that requests may be addressed to; repeat it."),
     ] = None,
-    *,
-    reading: DataFlags,
 ) -> None:
     """Answer questions for recommendations over HTTP, on this machine alone.
 
@@ -87,8 +83,7 @@ def serve(
 
     log_to_stderr()
     show = _show
-    given = {f"data.{name}": value for name, value in reading.items()}
-    settings = load_settings(settings_file, {"client.state": state, "data.path": data, **given})
+    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
     if settings.client.log_format == "json":
         log_to_stderr(logging.INFO, as_json=True)
         show = log_change

@@ -38,7 +38,7 @@ app = typer.Typer(
         "  fedrec data import ml-1m ml-1m.zip\n"
         "  fedrec data import ratings.parquet --into data --user-column customer\n"
         "  fedrec data describe data/interactions.csv\n"
-        "  fedrec data describe ratings.csv.gz --columns user,item,rating,timestamp\n"
+        "  fedrec data describe ratings.csv.gz --columns user,item,rating,timestamp --save\n"
         "  fedrec data import votes.tsv --into data --minimum-rating 4 --minimum-interactions 5\n"
         "  fedrec data split data/interactions.csv --clients 3 --into clients"
     ),
@@ -290,15 +290,41 @@ def describe(
     ] = 10,
     *,
     reading: DataFlags,
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save",
+            help="Keep how the file is read in PATH.data.toml beside it, for every command.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say how a file was read, and count users, items, ties and items that few users have.
+
+    How a file of another form is read is said here once: with --save the options are written
+    beside it, and `init`, `check`, `simulate`, `provision`, `client run` and every other command
+    read the file so. What a settings file says of reading goes before it.
 
     It names the columns that it took and ignored. Where a file has no times, held-out items are
     random: it says so, and which ignored column looks like times.
     """
     found, report, data = _read(path, reading)
+    if save:
+        typer.echo(f"Wrote {_save_description(data)}, which every command reads.", err=True)
     _print_description(found, report, data, minimum_item_users=minimum_item_users, as_json=as_json)
+
+
+def _save_description(data: DataSettings) -> Path:
+    """Write how a file is read beside it."""
+    from fedrec.durable import write_whole
+    from fedrec.section import as_toml
+    from fedrec.settings.validation import description_of
+
+    said = data.model_dump(exclude_defaults=True, exclude={"path", "catalogue"})
+    place = description_of(str(data.path))
+    text = "".join(f"{name} = {as_toml(value)}\n" for name, value in said.items())
+    write_whole(place, text.encode(), private=False)
+    return place
 
 
 def _print_description(
@@ -403,12 +429,9 @@ def _time_rows(summary: DatasetSummary) -> list[tuple[str, str]]:
 
 
 @app.command()
-@takes_data_flags
 def catalogue(
     path: DataFile,
     out: Annotated[Path, typer.Option(help="The catalogue file to write.")] = Path(CATALOGUE_FILE),
-    *,
-    reading: DataFlags,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -419,7 +442,7 @@ def catalogue(
     from fedrec.data import Catalogue
 
     prepare_folder(out.parent, out.name, force=force)
-    found, _, _ = _read(path, reading)
+    found, _, _ = _read(path, {})
     made = Catalogue.from_interactions(found)
     made.save(out)
     if as_json:
@@ -429,14 +452,11 @@ def catalogue(
 
 
 @app.command()
-@takes_data_flags
 def split(
     path: DataFile,
     clients: Annotated[int, typer.Option(min=1, help="How many clients share the users.")],
     into: Annotated[Path, typer.Option(help="The folder to write to.")],
     seed: Annotated[int, typer.Option(help="Which of the possible splits.")] = 0,
-    *,
-    reading: DataFlags,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -444,7 +464,7 @@ def split(
     from fedrec.data import Catalogue, partition_users
     from fedrec.errors import DataError
 
-    found, _, _ = _read(path, reading)
+    found, _, _ = _read(path, {})
     if found.n_users < clients:
         raise DataError(
             f"{path} has {count_of(found.n_users, 'user')} for {clients} clients.",

@@ -79,4 +79,4 @@ def up(
         )
     first = shlex.quote(str(parties.clients[0]))
     typer.echo(f"Recommend to a user of {parties.clients[0].parent.name}:")
-    typer.echo(f"  fedrec client recommend {first} --user USER")
+    typer.echo(f"  fedrec recommend {first} --user USER")

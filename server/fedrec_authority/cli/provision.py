@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.data_options import DataFlags, echo_note, takes_data_flags
+from fedrec.cli.data_options import echo_note
 from fedrec.cli.terminal import AsJson, count_of, print_json
 from fedrec.extras import require
 
@@ -32,7 +32,6 @@ EPILOG = (
 _PROTECTION = "bfv"
 
 
-@takes_data_flags
 def provision(
     settings_file: Annotated[
         Path,
@@ -77,8 +76,6 @@ def provision(
         str, typer.Option(help="Take an operator's certificate back, and make no kit.")
     ] = "",
     into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
-    *,
-    reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
     """Make a kit for the coordinator and for each client; this machine is the key authority.
@@ -88,8 +85,8 @@ def provision(
     and for 14 days; the authority admits it, and rounds begin when all clients have applied.
 
     Without a settings file one is written with safe values, from --clients, --address and either
-    --data or --catalogue. A trial's data is read as the flags and the section data of the settings
-    say; kits have it as an interactions.csv of fedrec's own.
+    --data or --catalogue. A trial's data is read as its description and the section data of the
+    settings say; kits have it as an interactions.csv of fedrec's own.
     """
     from fedrec.cli.init import client_names
     from fedrec.durable import require_writable
@@ -129,9 +126,9 @@ def provision(
             typer.echo("Its invitation.pem is new; the earlier invitation is good no more.")
         return
     if not settings_file.exists():
-        _write_settings(settings_file, data, catalogue, clients, address, reading)
+        _write_settings(settings_file, data, catalogue, clients, address)
     overrides: dict[str, object] = {"parties.address": address or None}
-    overrides |= {f"data.{name}": value for name, value in reading.items()}
+    overrides["data.path"] = None if data is None else str(data)
     if clients:
         overrides["parties.clients"] = list(client_names(clients))
     settings = load_settings(settings_file, overrides)
@@ -172,7 +169,6 @@ def _write_settings(
     catalogue: Path | None,
     clients: str,
     address: str,
-    reading: DataFlags,
 ) -> None:
     """Write a first settings file, as `fedrec init` does."""
     from fedrec.cli.init import client_names, write_settings
@@ -193,7 +189,6 @@ def _write_settings(
         catalogue=catalogue,
         clients=client_names(clients),
         address=address,
-        reading=reading,
     )
     typer.echo(f"Wrote {path}; `fedrec check {path}` says what it costs.", err=True)
 
@@ -219,12 +214,11 @@ def _items(
         assert catalogue is not None
         check_one_party(settings.data)
         return Catalogue.load(catalogue), None
-    chosen = settings.data.model_copy(update={"path": str(data)})
-    found = read_source(chosen, reader="a trial", tell=echo_note)
+    found = read_source(settings.data, reader="a trial", tell=echo_note)
     beside = catalogue or data.parent / "catalogue.csv"
     known = beside.is_file() or catalogue is not None
     kept, items = kept_and_items(
-        found, chosen, Catalogue.load(beside) if known else None, tell=echo_note
+        found, settings.data, Catalogue.load(beside) if known else None, tell=echo_note
     )
     return items, kept
 
