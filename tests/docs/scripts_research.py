@@ -45,7 +45,7 @@ BRING_YOUR_OWN_DATA = Script(
     files={'[data]\npath = "visits.csv"': "own.toml"},
     before={"fedrec data split": of_movies},
     after={"fedrec data describe visits.csv": refusals},
-    shows={"fedrec data describe": ".", "cat visits.csv.data.toml": "."},
+    shows={"fedrec data describe": "."},
 )
 
 

@@ -6,7 +6,6 @@ import gzip
 import re
 import shlex
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from fedrec.cli.data_options import DATA_FLAGS
 from fedrec.data import READERS
 from fedrec.data.reading import DataSettings
 
-from .conftest import Fedrec
 from .test_proposed_commands import proposed_by, readings_of
 
 
@@ -36,9 +34,7 @@ from .test_proposed_commands import proposed_by, readings_of
         (("--layout", "table"), r"nothing says what its columns are"),
     ],
 )
-def test_flags_that_do_not_fit_are_named(
-    fedrec: Fedrec, tmp_path: Path, flags: tuple[str, ...], message: str
-) -> None:
+def test_flags_that_do_not_fit_are_named(fedrec, tmp_path, flags, message):
     path = tmp_path / "v.csv"
     path.write_text("user,item,rating\na,x,5\nb,y,1\n" + (",y,1\n" if "--strict" in flags else ""))
     refused = fedrec("data", "describe", path, *flags)
@@ -47,7 +43,7 @@ def test_flags_that_do_not_fit_are_named(
     assert "--" in refused.err
 
 
-def test_flags_are_the_settings(fedrec: Fedrec) -> None:
+def test_flags_are_the_settings(fedrec):
     assert set(DATA_FLAGS) | {"path", "catalogue"} == set(DataSettings.model_fields)
     for command in ("import", "describe"):
         said = fedrec("data", command, "--help").out
@@ -59,23 +55,21 @@ def test_flags_are_the_settings(fedrec: Fedrec) -> None:
     ["init", "provision", "data split x", "data catalogue x", "recommend x", "client run x",
      "client serve x", "client export x", "simulate x", "check x"],
 )  # fmt: skip
-def test_a_flag_of_other_commands_is_refused_with_what_says_it_now(
-    fedrec: Fedrec, command: str
-) -> None:
+def test_a_flag_of_other_commands_is_refused_with_what_says_it_now(fedrec, command):
     for flag in ("--separator", "--minimum-rating", "--strict"):
         refused = fedrec(*command.split(), flag, "4")
         assert refused.code == 2
         assert f"Use `fedrec data describe FILE {flag} ... --save`." in refused.err
 
 
-def test_every_layout_is_in_the_help(fedrec: Fedrec) -> None:
+def test_every_layout_is_in_the_help(fedrec):
     said = fedrec("data", "describe", "--help").out.split("--separator")[0]
     shown = re.sub(r"\W+(?=\s)|│", " ", said).split()
     assert set(READERS) <= set(shown)
 
 
 @pytest.fixture
-def odd_file(tmp_path: Path, interactions_file: Path) -> Path:
+def odd_file(tmp_path, interactions_file):
     """The users of `interactions_file`, without a header, between semicolons, compressed."""
     lines = interactions_file.read_text().splitlines()[1:]
     rows = [line.split(",") for line in lines]
@@ -89,7 +83,7 @@ ODD = ("--columns", "-,item,user,rating", "--minimum-rating", "3")
 
 
 @pytest.fixture
-def described_file(fedrec: Fedrec, odd_file: Path) -> Path:
+def described_file(fedrec, odd_file):
     """`odd_file` with its description beside it."""
     saved = fedrec("data", "describe", odd_file, *ODD, "--save")
     assert saved.code == 0, saved.err
@@ -98,9 +92,7 @@ def described_file(fedrec: Fedrec, odd_file: Path) -> Path:
     return odd_file
 
 
-def test_what_is_said_once_is_read_by_every_command(
-    fedrec: Fedrec, tmp_path: Path, described_file: Path
-) -> None:
+def test_what_is_said_once_is_read_by_every_command(fedrec, tmp_path, described_file):
     path = tmp_path / "run.toml"
     made = fedrec("init", path, "--data", described_file, "--clients", "3", "--json").json
     assert made["n_users"] == 24
@@ -116,9 +108,7 @@ def test_what_is_said_once_is_read_by_every_command(
     assert fedrec("audit", path, "--json").json["sums"]["users"] == 24
 
 
-def test_a_setting_and_a_flag_go_before_the_description(
-    fedrec: Fedrec, tmp_path: Path, described_file: Path
-) -> None:
+def test_a_setting_and_a_flag_go_before_the_description(fedrec, tmp_path, described_file):
     path = tmp_path / "run.toml"
     path.write_text(
         f'[data]\npath = "{described_file}"\nminimum_rating = 6\n'
@@ -145,18 +135,14 @@ def test_a_setting_and_a_flag_go_before_the_description(
         ("path = 'x'\n", "path is none of layout"),
     ],
 )
-def test_a_description_that_says_nonsense_is_refused(
-    fedrec: Fedrec, odd_file: Path, content: str, said: str
-) -> None:
+def test_a_description_that_says_nonsense_is_refused(fedrec, odd_file, content, said):
     odd_file.with_name("odd.csv.gz.data.toml").write_text(content)
     refused = fedrec("data", "describe", odd_file)
     assert refused.code == 2
     assert said in refused.err
 
 
-def test_other_commands_propose_to_say_it_once(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_other_commands_propose_to_say_it_once(fedrec, tmp_path, interactions_file):
     path = tmp_path / "v.csv"
     path.write_text(interactions_file.read_text().partition("\n")[2])
     refused = fedrec("init", tmp_path / "run.toml", "--data", path)
@@ -166,9 +152,7 @@ def test_other_commands_propose_to_say_it_once(
     assert fedrec("init", tmp_path / "run.toml", "--data", path).code == 0
 
 
-def test_a_settings_file_is_corrected_by_set(
-    fedrec: Fedrec, tmp_path: Path, odd_file: Path
-) -> None:
+def test_a_settings_file_is_corrected_by_set(fedrec, tmp_path, odd_file):
     path = tmp_path / "run.toml"
     path.write_text(f'[data]\npath = "{odd_file}"\n')
     refused = fedrec("check", path)
@@ -194,9 +178,8 @@ def test_a_settings_file_is_corrected_by_set(
 )
 @pytest.mark.slow
 def test_commands_of_a_settings_file_name_settings_and_unset_them(
-    fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    verb: str, setting: str, option: str,
-) -> None:  # fmt: skip
+    fedrec, tmp_path, monkeypatch, verb, setting, option
+):
     monkeypatch.chdir(tmp_path)
     header = "user\titem\trating\n" if setting else ""
     rows = [(f"u{user}", f"i{(user + item) % 5}", item) for user in range(5) for item in range(4)]
@@ -220,9 +203,7 @@ def test_commands_of_a_settings_file_name_settings_and_unset_them(
     assert worked.code == 0, worked.err
 
 
-def test_provision_reads_a_trial_and_deals_it_out(
-    fedrec: Fedrec, tmp_path: Path, described_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_provision_reads_a_trial_and_deals_it_out(fedrec, tmp_path, described_file, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = fedrec(
         "provision", "--data", described_file, "--clients", "a,b,c",
@@ -235,8 +216,8 @@ def test_provision_reads_a_trial_and_deals_it_out(
 
 
 def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fedrec, tmp_path, interactions_file, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     settings = tmp_path / "federation.toml"
     command = ("provision", "--catalogue", interactions_file.parent / "catalogue.csv")
@@ -262,17 +243,13 @@ def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
         assert "federation.minimum_item_users" in refused.err
 
 
-def test_values_that_settings_refuse_are_refused_as_flags(
-    fedrec: Fedrec, interactions_file: Path
-) -> None:
+def test_values_that_settings_refuse_are_refused_as_flags(fedrec, interactions_file):
     refused = fedrec("data", "describe", interactions_file, "--minimum-interactions", "0")
     assert refused.code == 2
     assert "data.minimum_interactions = 0: expected an integer" in refused.err
 
 
-def test_describe_says_that_held_out_items_are_random(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_describe_says_that_held_out_items_are_random(fedrec, tmp_path, interactions_file):
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,x\na,y\n")
     told = fedrec("data", "describe", path)
@@ -283,7 +260,7 @@ def test_describe_says_that_held_out_items_are_random(
     assert "has no times" in leave.out
 
 
-def test_minimums_are_a_core_and_counted(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_minimums_are_a_core_and_counted(fedrec, tmp_path):
     # z has one user; without z, c has one item; without c, y has one user; a and b share x.
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,x\nb,x\na,w\nb,w\nc,y\nc,z\nb,y\n")
