@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import CandidateItems, ExcludedItems, SimilarTo, items_of_flag
-from fedrec.cli.terminal import Result, Table, count_of, printable
+from fedrec.cli.terminal import Result, TextTable, count_of, printable
 from fedrec.telemetry import log_to_stderr
 from fedrec_client.cli import DataFile, Latest, StateFolder
 
@@ -102,11 +102,11 @@ def recommend(
     return Result(content=asdict(found), text=_recommended(found))
 
 
-def _recommended(found: Recommendations) -> Iterator[str | Table]:
+def _recommended(found: Recommendations) -> Iterator[str | TextTable]:
     """Yield items with rank and score; where there is none, say why on stderr."""
     rows = [(str(item.rank), f"{item.score:.3f}", item.item_id, item.title) for item in found.items]
     if rows:
-        yield Table(rows=rows, headers=("rank", "score", "item", "title"))
+        yield TextTable(rows=rows, headers=("rank", "score", "item", "title"))
         return
     typer.echo(
         "No item is left: the model has learned none that --candidates allows, --exclude does "

@@ -37,7 +37,7 @@ def print_json(content: Mapping[str, object]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TextTable:
     """Aligned columns, under a title and column headers if there are any."""
 
     rows: Iterable[Sequence[str]]
@@ -58,7 +58,7 @@ class Result:
     """
 
     content: Mapping[str, object]
-    text: Iterable[str | Table] = ()
+    text: Iterable[str | TextTable] = ()
     failure: FedrecError | None = None
     exit_code: int = 0
     again: Sequence[str] = ()
@@ -72,7 +72,7 @@ def show(result: Result, *, as_json: bool) -> None:
         if result.failure is not None:
             raise typer.Exit(result.failure.exit_code)
     for part in () if as_json else result.text:
-        if isinstance(part, Table):
+        if isinstance(part, TextTable):
             print_table(part.rows, title=part.title, headers=part.headers)
         else:
             typer.echo(part)

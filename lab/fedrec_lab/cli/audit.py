@@ -12,7 +12,7 @@ import typer
 from fedrec.cli.flags import SetValues, values_of
 from fedrec.cli.terminal import (
     Result,
-    Table,
+    TextTable,
     count_of,
     human_bytes,
     new_console,
@@ -147,7 +147,7 @@ def audit(
     )
 
 
-def _one_after_the_other(found: dict[str, Result]) -> Iterator[str | Table]:
+def _one_after_the_other(found: dict[str, Result]) -> Iterator[str | TextTable]:
     for number, part in enumerate(found.values()):
         if number:
             yield ""
@@ -170,7 +170,7 @@ def _noise(settings: Settings, trials: int) -> Result:
     return Result(
         content={"holds": report.holds, **asdict(report)},
         text=(
-            Table(
+            TextTable(
                 rows=rows,
                 title=f"One noisy sum, {report.trials} times with a canary and as often without",
                 headers=("delta", "epsilon promised", "epsilon at least", "verdict"),
@@ -208,7 +208,7 @@ def _indices(settings: Settings, rounds: int, users: int, figure: Path | None) -
     return Result(content=asdict(found), text=_text_of_indices(found, figure))
 
 
-def _text_of_indices(found: IndexLeak, figure: Path | None) -> Iterator[str | Table]:
+def _text_of_indices(found: IndexLeak, figure: Path | None) -> Iterator[str | TextTable]:
     verb = "send" if found.is_sent else "would send"
     yield f"In the clear, {count_of(found.n_users, 'user')} {verb} {found.sent}."
     yield f"A guess at random is right for {found.chance:.1%} of its items.\n"
@@ -223,7 +223,7 @@ def _text_of_indices(found: IndexLeak, figure: Path | None) -> Iterator[str | Ta
         for row in found.rounds
     ]
     headers = ("rounds", "precision", "recall", "items guessed", "both at least 90 %")
-    yield Table(rows=rows, headers=headers)
+    yield TextTable(rows=rows, headers=headers)
     if not found.is_sent:
         yield "\nfedrec sends none of these indices: zeros travel with the rest of the vector."
     else:
@@ -259,7 +259,7 @@ def _sums(settings: Settings) -> Result:
     return Result(content=content, text=_text_of_sums(report))
 
 
-def _text_of_sums(report: AuditReport) -> Iterator[str | Table]:
+def _text_of_sums(report: AuditReport) -> Iterator[str | TextTable]:
     yield f"Released: {report.released}."
     yield f"Looked for: {report.inference}."
     users = count_of(report.n_users, "user")
@@ -268,7 +268,7 @@ def _text_of_sums(report: AuditReport) -> Iterator[str | Table]:
         more = len(report.determined) - _SHOWN
         names = ", ".join(report.determined[:_SHOWN])
         yield f"  {names}{f' and {more} more; --json has all' if more > 0 else ''}"
-    yield Table(rows=[(str(finding.count), finding.sentence) for finding in report.findings])
+    yield TextTable(rows=[(str(finding.count), finding.sentence) for finding in report.findings])
     if report.determined:
         yield f"\nNow federation.minimum_item_users = {report.minimum_item_users}."
         yield report.advice
@@ -287,21 +287,21 @@ def _wire(
     )
 
 
-def _text_of_wire(report: WireReport, *, fields: bool) -> Iterator[str | Table]:
+def _text_of_wire(report: WireReport, *, fields: bool) -> Iterator[str | TextTable]:
     headers = (
         "where", "what", "kind", "values", "bytes", "different", "lengths", "found", "promise",
     )  # fmt: skip
     title = f"What the coordinator saw, protection {report.protection}"
     told = [finding for finding in report.findings if fields or _is_shown(finding)]
-    yield Table(rows=map(_row, told), title=title, headers=headers)
+    yield TextTable(rows=map(_row, told), title=title, headers=headers)
     if not fields:
-        yield Table(
+        yield TextTable(
             rows=_by_kind(report.findings),
             title="\nAll fields, columns and files by kind (--fields shows each)",
             headers=("kind", "fields", "values", "bytes", "broken", "promise"),
         )
     if len(report.epochs) > 1:
-        yield Table(
+        yield TextTable(
             rows=map(_epoch_row, report.epochs),
             title="\nBy key epoch",
             headers=("epoch", "roster", "members", "messages", "outsiders", "updates", "readable"),
@@ -318,7 +318,7 @@ def _text_of_wire(report: WireReport, *, fields: bool) -> Iterator[str | Table]:
             )
             for row in report.clients
         ]
-        yield Table(
+        yield TextTable(
             rows=clients,
             title="\nBy client",
             headers=("client", "calls", "sent", "received", "updates", "readable"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fedrec.cli.terminal import Result, Table
+from fedrec.cli.terminal import Result, TextTable
 
 if TYPE_CHECKING:
     from fedrec_lab.papers.costs import CostRow, OwnCosts, OwnTimes, TimeRow
@@ -62,9 +62,9 @@ def tables_named(name: str, *, sample: int, sizes_only: bool) -> Result | None:
 
 def _text(
     taken: list[tuple[TimeRow, OwnTimes]], found: list[tuple[CostRow, tuple[OwnCosts, ...]]]
-) -> Iterator[str | Table]:
+) -> Iterator[str | TextTable]:
     if taken:
-        yield Table(
+        yield TextTable(
             rows=[line for row, ours in taken for line in _time_lines(row, ours)],
             title="CoLR, table 2: minutes of 1000 rounds on MovieLens-1M (3,706 items, dim 64)",
             headers=("row", "", "link", "computation", "total", "client s", "server s"),
@@ -72,7 +72,7 @@ def _text(
         yield "\nComputation is 1000 x (7 x client + 10 + server) seconds: 166.67 minutes are the"
         yield "constant. The paper does not print its seconds.\n"
     if found:
-        yield Table(
+        yield TextTable(
             rows=[line for row, ours in found for line in _lines(row, ours)],
             title="CoLR, table 3: one update of MovieLens-1M (3,706 items, dim 64)",
             headers=(
@@ -115,7 +115,7 @@ def _space() -> Result:
             ]
         },
         text=(
-            Table(
+            TextTable(
                 rows=[
                     (
                         row.name,

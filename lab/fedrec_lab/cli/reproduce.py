@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import AcceptOtherArithmetic, SetValues, check_is_resumed, values_of
-from fedrec.cli.terminal import Result, Table, count_of
+from fedrec.cli.terminal import Result, TextTable, count_of
 from fedrec_lab.cli.costs import COSTS, SPACE, tables_named
 from fedrec_lab.cli.round_progress import StopRequest, round_progress
 
@@ -148,8 +148,8 @@ def _run(request: Request, folder: Path, accept_other_arithmetic: bool) -> Resul
     )
 
 
-def _shown(found: MeasuredRow) -> Iterator[str | Table]:
-    yield Table(rows=found.table(), headers=found.headings())
+def _shown(found: MeasuredRow) -> Iterator[str | TextTable]:
+    yield TextTable(rows=found.table(), headers=found.headings())
     yield from found.sentences()
     yield ""
 
@@ -176,10 +176,12 @@ def _list(name: str) -> Result:
     return Result(content={"rows": listed}, text=_text_of_list(rows, here))
 
 
-def _text_of_list(rows: tuple[PublishedRow, ...], here: dict[str, bool]) -> Iterator[str | Table]:
+def _text_of_list(
+    rows: tuple[PublishedRow, ...], here: dict[str, bool]
+) -> Iterator[str | TextTable]:
     from fedrec.data.public import how_to_get
 
-    yield Table(
+    yield TextTable(
         rows=[
             (
                 row.name,

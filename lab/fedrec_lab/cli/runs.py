@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedrec.cli.terminal import Result, Table, human_bytes, printable
+from fedrec.cli.terminal import Result, TextTable, human_bytes, printable
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Rates
@@ -52,7 +52,7 @@ def runs(
     return Result(content=content, text=_listed(place, found))
 
 
-def _listed(base: Path, found: list[RunSummary]) -> Iterator[str | Table]:
+def _listed(base: Path, found: list[RunSummary]) -> Iterator[str | TextTable]:
     from fedrec.plan.cautions import marked
 
     if not found:
@@ -69,7 +69,7 @@ def _listed(base: Path, found: list[RunSummary]) -> Iterator[str | Table]:
         )
         for each in found
     ]
-    yield Table(rows=rows, headers=("run", "state", "what", "rounds", "protocol", "HR", "NDCG"))
+    yield TextTable(rows=rows, headers=("run", "state", "what", "rounds", "protocol", "HR", "NDCG"))
     for each in found:
         if each.problem:
             typer.echo(f"{each.path.name}: {printable(each.problem)}", err=True)
@@ -83,7 +83,7 @@ def _one(run: Path) -> Result:
     return Result(content=_record(found) | {"files": files}, text=_shown(found, files))
 
 
-def _shown(found: RunSummary, files: list[str]) -> Iterator[str | Table]:
+def _shown(found: RunSummary, files: list[str]) -> Iterator[str | TextTable]:
     from fedrec.plan.cautions import explained
 
     started = "unknown" if found.started is None else f"{found.started:%Y-%m-%d %H:%M:%S} UTC"
@@ -104,7 +104,7 @@ def _shown(found: RunSummary, files: list[str]) -> Iterator[str | Table]:
             rows.append((name, f"{values}  {rates.users} users"))
     if found.test is not None:
         rows.append(("protocol", explained(found.protocol, found.caution)))
-    yield Table(rows=rows)
+    yield TextTable(rows=rows)
     yield f"\n{'  '.join(files)}\n"
     yield from _next(found, files)
 
