@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import shlex
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -21,14 +22,13 @@ from fedrec.cli.flags import (
     SetValues,
     values_of,
 )
-from fedrec.cli.terminal import INTERRUPTED, AsJson, human_bytes, print_json
+from fedrec.cli.terminal import INTERRUPTED, Result, human_bytes, stopped
 from fedrec.telemetry import SteadyStream, log_to_stderr
-from fedrec_client.serve.cli import EPILOG as SERVE_EPILOG
-from fedrec_client.serve.cli import serve
 
 if TYPE_CHECKING:
     from fedrec.follower.events import ClientEvent
     from fedrec_client.app import ClientOutcome
+    from fedrec_client.serve.model_holder import ModelChange
     from fedrec_client.state.held_model import Which
 
 
@@ -38,8 +38,6 @@ SettingsFile = Annotated[Path, typer.Argument(metavar="SETTINGS.toml", help="The
 StateFolder = Annotated[str | None, typer.Option("--state", help="client.state: the state folder.")]
 Latest = Annotated[bool, typer.Option("--latest", help="The latest model instead of the best one.")]
 DataFile = Annotated[str | None, typer.Option("--data", help="data.path: the interactions.")]
-
-app.command("serve", epilog=SERVE_EPILOG)(serve)
 
 
 @app.command()
@@ -56,8 +54,7 @@ def run(
     ] = 0,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
 
     The state folder has the client's keys already: `fedrec client identity` makes them. Who was
@@ -113,16 +110,13 @@ def run(
         # A user who left one run for another did not agree to leave the next one, too; nor does who
         # accepted one machine accept the next.
         used = {ACCEPT_FLAG} | (set() if client.wants_new_run else {"--new-run"})
-        resume = shlex.join(["fedrec", *(word for word in sys.argv[1:] if word not in used)])
-        typer.echo(f"Stopped; everything is saved. Go on with: {resume}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        print_json(asdict(outcome))
-    else:
-        typer.echo(f"{outcome.reason}: version {outcome.version}{_best(outcome)}")
-    if outcome.reason.startswith(BUDGET_SPENT):
-        raise typer.Exit(PrivacyBudgetSpent.exit_code)
-    raise typer.Exit(1 if outcome.failed else 0)
+        raise stopped(["fedrec", *(word for word in sys.argv[1:] if word not in used)]) from None
+    spent = outcome.reason.startswith(BUDGET_SPENT)
+    return Result(
+        content=asdict(outcome),
+        text=(f"{outcome.reason}: version {outcome.version}{_best(outcome)}",),
+        exit_code=PrivacyBudgetSpent.exit_code if spent else int(outcome.failed),
+    )
 
 
 def _best(outcome: ClientOutcome) -> str:
@@ -155,8 +149,7 @@ def export(
     state: StateFolder = None,
     data: DataFile = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write what all of this client's users are recommended, as a table for its owner alone.
 
     A row is a user's item: user_id, rank, item_id, title, score and the model's version. The file
@@ -170,14 +163,11 @@ def export(
     wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
     which: Which = "latest" if latest else "best"
     found = export_recommendations(settings, to, wanted, which=which, force=force)
-    if as_json:
-        print_json(asdict(found) | {"file": str(found.file)})
-        return
-    typer.echo(
-        f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users; "
-        "readable by its owner only."
+    said = f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users; "
+    return Result(
+        content=asdict(found) | {"file": str(found.file)},
+        text=(f"{said}readable by its owner only.", str(found.file)),
     )
-    typer.echo(str(found.file))
 
 
 @app.command("export-model")
@@ -187,8 +177,7 @@ def export_model(
     latest: Latest = False,
     state: StateFolder = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write the shared model and the catalogue, for `fedrec recommend` and for Python.
 
     It holds what the members' sums made: item rows, the counts of their holders and the plan.
@@ -201,19 +190,19 @@ def export_model(
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})
     found = export(settings, to, which="latest" if latest else "best", force=force)
-    if as_json:
-        print_json(asdict(found) | {"model": str(found.model), "catalogue": str(found.catalogue)})
-        return
-    typer.echo(f"Version {found.version} of the shared model; no user's vector is in it.")
-    if found.was_hidden:
-        typer.echo("The coordinator could never read it: give it only to those who may.")
-    typer.echo(str(found.model))
+    hidden = "The coordinator could never read it: give it only to those who may."
+    return Result(
+        content=asdict(found) | {"model": str(found.model), "catalogue": str(found.catalogue)},
+        text=(
+            f"Version {found.version} of the shared model; no user's vector is in it.",
+            *((hidden,) if found.was_hidden else ()),
+            str(found.model),
+        ),
+    )
 
 
 @app.command()
-def identity(
-    settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
-) -> None:
+def identity(settings_file: SettingsFile, state: StateFolder = None) -> Result:
     """Make this client's keys in an empty or new folder, and show what the key authority needs."""
     from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
     from fedrec.settings.validation import load_settings
@@ -222,16 +211,18 @@ def identity(
     folder = Path(settings.client.state)
     found = new_or_known_identity(folder, settings.client.label)
     public = folder / PUBLIC_FILE
-    if as_json:
-        print_json({"client_id": found.client_id, "public_identity": str(public)})
-        return
-    typer.echo(f"client id   {found.client_id}")
-    typer.echo(f"give this   {public}")
-    typer.echo("to the key authority, which lists it in the federation's roster.")
+    return Result(
+        content={"client_id": found.client_id, "public_identity": str(public)},
+        text=(
+            f"client id   {found.client_id}",
+            f"give this   {public}",
+            "to the key authority, which lists it in the federation's roster.",
+        ),
+    )
 
 
 @app.command()
-def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False) -> None:
+def leave(settings_file: SettingsFile, state: StateFolder = None) -> Result:
     """Have rounds wait for this client no more, for good: there is no way back.
 
     It signs that it may be missing, and the key authority makes the roster that says so. The others
@@ -244,17 +235,19 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
 
     log_to_stderr(logging.WARNING)
     found = hand_in(load_settings(settings_file, {"client.state": state}))
-    if as_json:
-        print_json(asdict(found))
-        return
-    typer.echo(f"Handed in: rounds are to go on without {found.client_id}.")
-    typer.echo("The key authority makes the roster that says so when it next looks.")
-    if not found.others_go_on:
-        typer.echo(
-            f"{found.others} others are left of those with whom it was summed, "
-            f"{found.needed} are needed: they wait until {found.needed} more have joined, or begin "
-            "a new federation (`fedrec provision`)."
-        )
+    waiting = (
+        f"{found.others} others are left of those with whom it was summed, {found.needed} are "
+        f"needed: they wait until {found.needed} more have joined, or begin a new federation "
+        "(`fedrec provision`)."
+    )
+    return Result(
+        content=asdict(found),
+        text=(
+            f"Handed in: rounds are to go on without {found.client_id}.",
+            "The key authority makes the roster that says so when it next looks.",
+            *(() if found.others_go_on else (waiting,)),
+        ),
+    )
 
 
 def _show(event: ClientEvent) -> None:
@@ -271,3 +264,94 @@ def _show(event: ClientEvent) -> None:
     if event.name in ("published", "abandoned"):
         parts += [f"{human_bytes(event.bytes_up)} up", f"{human_bytes(event.bytes_down)} down"]
     print("  ".join(part for part in parts if part), file=SteadyStream(sys.stderr), flush=True)
+
+
+_SERVE_EPILOG = (
+    "Examples:\n"
+    "  fedrec client serve client.toml\n"
+    "  curl 'http://127.0.0.1:7480/v1/recommend?user=196&n=5'\n"
+    "  curl 'http://127.0.0.1:7480/v1/similar?item=50'"
+)
+
+
+@app.command(epilog=_SERVE_EPILOG)
+def serve(
+    settings_file: SettingsFile,
+    host: Annotated[
+        str, typer.Option(help="The address to serve; another than this machine's own needs more.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")
+    ] = 7480,
+    latest: Latest = False,
+    state: StateFolder = None,
+    data: DataFile = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that every question has to carry.")
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Serve TLS with this certificate and its chain (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    accept_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--accept-plaintext",
+            help="Serve another address without TLS, because something else encrypts.",
+        ),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name that requests may be addressed to; repeat it."),
+    ] = None,
+) -> None:
+    """Answer questions for recommendations over HTTP, on this machine alone.
+
+    The first line on stdout is a JSON object with the address, where /docs describes what can be
+    asked. A version that `fedrec client run` publishes is taken within a second, while it goes on
+    answering; without one it says so and waits. It works beside a running client, after it, and
+    without the coordinator, and changes nothing in the state folder.
+
+    Ctrl-C and SIGHUP leave with 130, SIGTERM with 0.
+    """
+    # Small products on several threads take longer, and others' time. Before numpy is imported.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    from fedrec.errors import SettingsError
+    from fedrec.listening import plain_host
+    from fedrec.settings.validation import load_settings
+    from fedrec_client.serve.model_holder import ModelHolder, log_change
+    from fedrec_client.serve.server import ServingOptions
+    from fedrec_client.serve.server import serve as serve_until_stopped
+
+    log_to_stderr()
+    show = _show_change
+    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
+    if settings.client.log_format == "json":
+        log_to_stderr(logging.INFO, as_json=True)
+        show = log_change
+    if settings.data.path is None:
+        raise SettingsError(
+            "data.path is missing: what users have already is in the data.",
+            remedy="Set data.path in the settings, or give --data.",
+        )
+    place = ServingOptions(
+        host=plain_host(host, "--host"),
+        port=port,
+        token_file=token_file,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        accept_plaintext=accept_plaintext,
+        names=tuple(plain_host(name, "--allow-host") for name in allow_host or ()),
+    )
+    holder = ModelHolder(settings, "latest" if latest else "best", on_change=show)
+    interrupted = serve_until_stopped(
+        place, holder, lambda address: print(json.dumps({"address": address}), flush=True)
+    )
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show_change(change: ModelChange) -> None:
+    """Print one line on what became of the model on stderr."""
+    line = f"{datetime.now():%H:%M:%S}  {change}"
+    print(line, file=SteadyStream(sys.stderr), flush=True)

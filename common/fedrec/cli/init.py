@@ -13,7 +13,7 @@ import typer
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.cli.data_options import data_settings, echo_note
 from fedrec.cli.flags import ACCEPT_EXPOSURE, AcceptExposure
-from fedrec.cli.terminal import AsJson, count_of, print_json
+from fedrec.cli.terminal import Result, count_of
 
 if TYPE_CHECKING:
     from fedrec.settings.starter import Starter
@@ -68,8 +68,7 @@ def init(
     name: Annotated[str, typer.Option(help="The federation's name; by default the folder's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     accept_exposure: AcceptExposure = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write a commented settings file with safe values.
 
     With --data the file is read once: federation.maximum_users becomes the next power of two
@@ -89,16 +88,16 @@ def init(
     n_users = starter.n_users
     accepted = f" {ACCEPT_EXPOSURE}" if accept_exposure else ""
     following = _next_commands(path, data, starter, accepted)
-    if as_json:
-        found = {"path": str(path), "n_users": n_users, "n_items": n_items, "next": following}
-        print_json(found)
-        return
-    typer.echo(f"Wrote {path}.")
-    if data is not None:
-        typer.echo(f"{data} has {count_of(n_users, 'user')} and {count_of(n_items, 'item')}.")
-    typer.echo("Next:")
-    for command in following:
-        typer.echo(f"  {command}")
+    counted = f"{data} has {count_of(n_users, 'user')} and {count_of(n_items, 'item')}."
+    return Result(
+        content={"path": str(path), "n_users": n_users, "n_items": n_items, "next": following},
+        text=(
+            f"Wrote {path}.",
+            *((counted,) if data is not None else ()),
+            "Next:",
+            *(f"  {command}" for command in following),
+        ),
+    )
 
 
 def write_settings(
