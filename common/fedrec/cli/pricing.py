@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedrec.cli.terminal import TextTable, count_of, human_bytes, human_share
 from fedrec.plan.price import ParameterSet, private_price
+from fedrec.plan.protections import described
 
 if TYPE_CHECKING:
     from fedrec.plan.protections import Price
@@ -48,8 +49,8 @@ def price_tables(
     """Yield the price of a run, its protection's parameters, and what others would cost."""
     clients_text = count_of(found.facts["n_clients"], "client")
     yield TextTable(rows=rows, title=f"\nThe price, with {clients_text} in each round")
-    described = found.facts["protection"].describe()
-    yield TextTable(rows=described, title="\nThe protection's parameters")
+    words = described(found.facts["protection"])
+    yield TextTable(rows=words, title="\nThe protection's parameters")
     yield TextTable(
         rows=map(_set_row, sets),
         title="\nAll parameter sets (protection.name, protection.preset); * is chosen",

@@ -450,6 +450,6 @@ def _index_warnings(plan: Plan) -> list[str]:
         ]
     return [
         f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
-        "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit \"
+        "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "
         "--only indices` measures on your data what indices would give away."
     ]
