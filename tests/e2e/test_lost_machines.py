@@ -237,7 +237,8 @@ def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
     def client(name, log, address):
         return start(
             tmp_path / f"{name}-{log}",
-            "client", "run", str(kits / "clients" / name / "client.toml"), "--coordinator", address,
+            "client", "run", str(kits / "clients" / name / "client.toml"),
+            "--set", f"client.coordinator={address}",
         )  # fmt: skip
 
     def authority(log, address):
