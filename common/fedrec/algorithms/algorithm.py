@@ -154,10 +154,10 @@ class Algorithm(ABC):
     def scoring(self) -> tuple[str, ...]:
         """Names of the shared and private tensors that `scores` reads; no other is given to it.
 
-        By default what recommending needs, and everything that is a user's own.
+        By default what recommending needs, and a user's own, an optimiser's moments left out.
         """
-        private = (entry.name for entry in self.parameters if entry.private)
-        return (*self.recommending, *private)
+        entries = (entry for entry in self.parameters if entry.private and not entry.applied)
+        return (*self.recommending, *(entry.name for entry in entries))
 
     @property
     @abstractmethod

@@ -155,14 +155,16 @@ class Parameter:
         most: the shape at its largest, of a tensor that grows over the rounds; empty for others.
         structured: whether an update structure may stand in for whole rows.
         copies: of own rows: the shared rows that a user's table is a copy of when it first takes
-            part, or in every round where the algorithm has no `begun`. Unless an optimiser moves
-            those rows, too, the own ones' changes are what is summed for them.
+            part. Unless an optimiser moves those rows, too, the own ones' changes are what is
+            summed for them.
+        begun: of such a copy: the user's own number that is 1 once it has taken part; without one
+            it is a new copy in every round.
         whole: of such a copy: users contribute how their whole table differs from the version, and
             not only what moved in the round.
         published: of a scalar: it is the number of published training rounds, which every version
             knows (`SharedState.trained`); there is no tensor.
-        applied: whether `apply` alone reads it, such as a server-side optimiser's moments: it is
-            kept with every version; nothing trains on it, scores with it or exports it.
+        applied: whether only an optimiser reads it, such as moments that `apply` keeps with every
+            version: nothing trains on it, scores with it or exports it.
     """
 
     name: str
@@ -176,6 +178,7 @@ class Parameter:
     structured: bool = False
     most: tuple[int, ...] = ()
     copies: str = ""
+    begun: str = ""
     whole: bool = False
     applied: bool = False
     published: bool = False

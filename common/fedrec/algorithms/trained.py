@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,14 @@ class TrainedAlgorithm(Algorithm):
     Values that `score`, `loss` and `penalty` read are attributes named like the parameters, the
     first axis of each the user: rows (n_users, n_rows, ...), others (n_users, ...). Scores of all
     items are asked for with rows (1, n_items, ...) where a table is everybody's.
+
+    Attributes:
+        sums_minibatches: whether a pass is one step, by the sum of all minibatches' losses. Then
+            positives are shuffled, each keeps its negatives behind it, and they are cut into
+            minibatches; `batch.mean` is the sum of the minibatches' means.
     """
+
+    sums_minibatches: ClassVar[bool] = False
 
     settings: TrainedSettings
 
@@ -113,9 +120,13 @@ class TrainedAlgorithm(Algorithm):
         """
         return 0.0
 
+    def seen(self, v: Values) -> Values:
+        """Return what scores and losses read, made once for a minibatch: by default the same."""
+        return v
+
     @property
-    def added(self) -> Mapping[str, str]:
-        """By shared rows: users' own ones that `score` adds to them, by `fedrec.algorithms.added`.
+    def added(self) -> Mapping[str, tuple[str, str]]:
+        """By shared rows: users' own ones that `seen` adds to them, and the name of the sum.
 
         A wrapper may put something else in the place of their sum.
         """
@@ -148,32 +159,14 @@ class TrainedAlgorithm(Algorithm):
 
     # Users' whole item tables.
 
-    @property
-    def begun(self) -> str:
-        """Name of the private number that is 1 once a user has taken part; empty for none."""
-        return ""
-
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """Names of the item tables whose norms `per_epoch` needs."""
-        return ()
-
     def per_epoch(self, squares: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return constants by name that score and losses read in an epoch, (n_users, ...) each.
 
         Args:
-            squares: the squared Frobenius norms of whole tables, active items only, (n_users,).
+            squares: the squared Frobenius norms of item tables, shared or own, (n_users,) each:
+                over all active items, computed for the names that are asked for.
         """
         return {}
-
-    @property
-    def sums_minibatches(self) -> bool:
-        """Whether a pass is one step, by the sum of all minibatches' losses.
-
-        Then positives are shuffled, each keeps its negatives behind it, and they are cut into
-        minibatches; `batch.mean` is the sum of the minibatches' means.
-        """
-        return False
 
     # What follows from the update structure.
 
@@ -426,7 +419,7 @@ class TrainedAlgorithm(Algorithm):
                     rows = private[entry.name].index_select(0, place)
                     own[entry.name] = rows.index_select(1, start.active)
             with one_thread():
-                scores = self.score(Values(everybody | own))
+                scores = self.score(self.seen(Values(everybody | own)))
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found
@@ -460,7 +453,7 @@ class TrainedAlgorithm(Algorithm):
                 tensors[entry.name] = torch.zeros((1, *entry.shape))
         # A copy: what is mapped cannot be written, of which torch would warn.
         tensors["user_embedding"] = torch.from_numpy(np.array(vector))[None]
-        return self.score(Values(tensors))[0].numpy()
+        return self.score(self.seen(Values(tensors)))[0].numpy()
 
     def own_preferences(
         self,
@@ -477,7 +470,7 @@ class TrainedAlgorithm(Algorithm):
             for name, values in (*serving.items(), *own.items())
             if name in self.scoring
         }
-        return self.score(Values(tensors))[0].numpy()
+        return self.score(self.seen(Values(tensors)))[0].numpy()
 
     @property
     def batch_size(self) -> int:

@@ -179,13 +179,13 @@ class Trainer:
         )
         if self._round.is_noisy:
             samples = with_every_row(samples, chunk.n_items)
-        whole = self._round.whole
-        names = self._round.written | {algorithm.kept_scores, whole.begun, *whole.copied}
+        own = self._round.own
+        names = self._round.written | {algorithm.kept_scores, own.flag, *own.copied}
         kept = {
             name: private[name] if self._room is None else private[name].clone()
             for name in private.keys() & names
         }
-        whole.begin(kept)
+        own.begin(kept)
         return samples, kept
 
     def _train_blocks(

@@ -207,7 +207,7 @@ class PooledModel:
         batch = Batch(label=label[:, None], weight=torch.ones_like(label)[:, None])
         with torch.enable_grad():
             values = read | leaves | {"published": torch.full_like(label, float(published))}
-            loss = self._algorithm.loss(Values(values), batch).mean()
+            loss = self._algorithm.loss(self._algorithm.seen(Values(values)), batch).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         for name, gradient in zip(leaves, gradients, strict=True):
             rate = step.rates[name] * slower
@@ -236,7 +236,7 @@ class PooledModel:
                 stored.view(-1, self._n_items, stored.shape[-1])[users] * self._scale
             )
         with one_thread():
-            return self._algorithm.score(Values(read))
+            return self._algorithm.score(self._algorithm.seen(Values(read)))
 
 
 class CentRAP(Reference):
