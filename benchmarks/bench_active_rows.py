@@ -27,7 +27,7 @@ from rich.console import Console
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from made_federation import prepare
+from world.federation import prepare
 
 from fedrec.clock import SystemClock
 from fedrec.data import Catalogue, Interactions, UserSplit

@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from integration.support.bench import changed
 from integration.support.links import Passing
 from integration.support.parties import Client, Loop
-from made_federation import prepare
+from world.federation import prepare
 
 from fedrec.data import Catalogue, Interactions, generate
 from fedrec.data.reading import DataSettings

@@ -287,8 +287,8 @@ def memory(step: Step) -> None:
 
 def federation(step: Step) -> None:
     """Run a coordinator, a key authority and three clients that train on the device, under bfv."""
-    from made_federation import prepare
     from rich.console import Console
+    from world.federation import prepare
 
     from fedrec_lab.demo.demonstration import DemoOptions
     from fedrec_lab.demo.further_runs import exported_models, run_comparison, run_federation

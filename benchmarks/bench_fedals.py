@@ -20,7 +20,7 @@ from measuring import add_device, describe_device, describe_machine, summary
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from made_federation import prepare
+from world.federation import prepare
 
 from fedrec.data import Catalogue, leave_one_out, read_interactions
 from fedrec.identity.certificates import Credentials

@@ -29,7 +29,7 @@ from small_federation import federation, signed_header, training_vector
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from made_federation import Workspace
+from world.federation import Workspace
 
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.identity import Identity

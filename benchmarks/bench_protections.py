@@ -21,7 +21,7 @@ from rich.console import Console
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from made_federation import prepare
+from world.federation import prepare
 
 from fedrec.plan.layout import protection_of
 from fedrec.protection import PROTECTIONS

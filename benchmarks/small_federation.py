@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from made_federation import Workspace, prepare
+from world.federation import Workspace, prepare
 
 from fedrec.data import Catalogue, Interactions
 from fedrec.identity.identity import Identity

@@ -20,6 +20,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.plan.agreement import plan_fingerprint, plan_to_json
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.plan.planned_noise import mechanism_of
+from fedrec.plan.protections import about_protection
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import ActiveRows, fewest_cells, no_active_rows
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
@@ -203,7 +204,7 @@ class Federation:
             budget="" if mechanism is None else mechanism.budget,
             charges_updates=mechanism is not None
             and mechanism.kind == "laplace"
-            and not self.protection.shows_sums_alone(),
+            and (self.protection.needs_reveal or not self.protection.hides_updates),
             exact=divides_by_count(self.plan),
             revealer=None if revealer is None else revealer.client_id,
             n_items=self.vectors.n_items,
@@ -211,10 +212,12 @@ class Federation:
             partition=self.keys.roster.partition,
             fewest_cells=fewest_cells(self.plan, self.keys.roster.partition),
         )
-        fewest = self.protection.fewest_clients(
-            self.plan.protection, rules.needed, len(self.keys.roster.members)
+        return replace(
+            rules,
+            fewest_clients=about_protection(self.protection.name).fewest_clients(
+                self.plan.protection, rules.needed, len(self.keys.roster.members)
+            ),
         )
-        return replace(rules, fewest_clients=fewest)
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
         """Return what a client learns first."""
@@ -349,4 +352,4 @@ def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
             remedy="Ask the key authority for a new epoch, or use the settings and the release of "
             "fedrec it was made for.",
         )
-    protection.check_context(keys.server_context)
+    protection.envelope(keys.server_context)

@@ -74,7 +74,7 @@ class Reveals:
             data = await run.work.in_thread(read, sum_name(round_.number), round_.total)
             protection = run.protection_of(round_.kind)
             context = run.federation.keys.server_context
-            fresh = await run.work.beside(protection.refreshed, context, data)
+            fresh = await run.work.beside(lambda: protection.accumulator(context).refreshed(data))
             # One for all calls: the authority looks at one sum of a round only.
             if self._handed_out is None or self._handed_out[0] != key:
                 self._handed_out = (key, fresh)

@@ -23,6 +23,7 @@ from fedrec.errors import (
 )
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import RoundTerms
+from fedrec.protection.protection import protocol_of
 from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundProtocol, Step
 from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.peers.admission import Admission
@@ -266,7 +267,7 @@ class StepCollection(Collection):
 
     def _protocol(self) -> RoundProtocol:
         federation = self._run.federation
-        return federation.protection.round_protocol(federation.plan.protection)
+        return protocol_of(federation.protection, federation.plan.protection)
 
     def _step_of(self, round_: Round) -> Step:
         step = self._run.state.rules.steps.in_phase(round_.phase)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.metrics import AuthorityMetrics
 
 
-def test_sums_lines_and_epochs(tmp_path: Path) -> None:
+def test_sums_lines_and_epochs(tmp_path):
     now = 1000.0
     metrics = AuthorityMetrics(tmp_path, lambda: now)
 

@@ -31,9 +31,7 @@ def guests(here: Path, data: Path, names: str, go_on: str, *, least: int = 3) ->
     path.write_text(re.sub(r"(?m)^minimum_clients = .*$", f"minimum_clients = {least}", text))
 
 
-def test_before_the_start_people_hear_whom_rounds_wait_for(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_before_the_start_people_hear_whom_rounds_wait_for(here, data, capsys):
     assert trial(data) == 0
     three = told(capsys)
     assert "In every round all 3 clients must be there" in three
@@ -50,7 +48,7 @@ def test_before_the_start_people_hear_whom_rounds_wait_for(
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_cell_is_told_under_every_algorithm(name: str) -> None:
+def test_one_cell_is_told_under_every_algorithm(name):
     plan = {"algorithm": {"name": name}, "update": {"structure": "dense"}}
     settings = Settings.model_validate(plan | {"protection": {"name": "bfv"}})
     words = exposure_words(settings, 3)
@@ -62,9 +60,7 @@ def test_one_cell_is_told_under_every_algorithm(name: str) -> None:
     assert not exposure_words(settings.model_copy(update={"client": floor}), 3)
 
 
-def test_a_trial_whose_clients_have_too_few_users_for_their_floor(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trial_whose_clients_have_too_few_users_for_their_floor(here, data, capsys):
     assert trial(data, "--into", "first") == 0
     path = here / "federation.toml"
     path.write_text(path.read_text() + "\n[client]\nminimum_own_item_users = 14\n")
@@ -75,9 +71,7 @@ def test_a_trial_whose_clients_have_too_few_users_for_their_floor(
     assert not (here / "second").exists()
 
 
-def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(here, data, capsys):
     guests(here, data, "a,b,c,d,e", "", least=5)
     capsys.readouterr()
     assert call("federation.toml") == 0
@@ -87,9 +81,7 @@ def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(
     ) in told(capsys)
 
 
-def test_who_may_be_missing_is_in_its_kit(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_may_be_missing_is_in_its_kit(here, data, capsys):
     guests(here, data, "a,b,c,d", '"d"')
     capsys.readouterr()
     assert call("federation.toml") == 0
@@ -102,9 +94,7 @@ def test_who_may_be_missing_is_in_its_kit(
     assert away == {"a": "wait", "b": "wait", "c": "wait", "d": "go_on"}
 
 
-def test_many_clients_hear_of_cells(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_many_clients_hear_of_cells(here, data, capsys):
     given = ("--data", data, "--address", "127.0.0.1:7447", "--clients")
     assert call(*given, "9") == 0
     three_cells = told(capsys)
@@ -112,18 +102,14 @@ def test_many_clients_hear_of_cells(
     assert "the others go on" in three_cells and "could read" not in three_cells
 
 
-def test_as_many_cells_as_may_be_corrupt_and_one_wait_for_all(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_as_many_cells_as_may_be_corrupt_and_one_wait_for_all(here, data, capsys):
     given = ("--data", data, "--clients", "7", "--address", "127.0.0.1:7447")
     assert call(*given) == 0
     assert "over 2 whole cells of clients" in (said := told(capsys))
     assert "need 2 of them (federation.corrupt_cells)" in said
 
 
-def test_cells_that_no_round_could_be_over_are_refused(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_that_no_round_could_be_over_are_refused(here, data, capsys):
     assert call("--data", data, "--clients", "7", "--address", "127.0.0.1:7447") == 0
     settings = here / "federation.toml"
     text = settings.read_text()
@@ -141,32 +127,21 @@ def test_cells_that_no_round_could_be_over_are_refused(
         ("a,b,c,d", '"e"', "parties.go_on: 'e' is none of the clients"),
     ],
 )
-def test_too_few_that_wait_make_no_kit(
-    here: Path,
-    data: Path,
-    clients: str,
-    go_on: str,
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_too_few_that_wait_make_no_kit(here, data, clients, go_on, said, capsys):
     guests(here, data, clients, go_on)
     assert call("federation.toml") == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (here / "kits").exists()
 
 
-def test_guests_do_not_count_to_the_fewest_clients(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_guests_do_not_count_to_the_fewest_clients(here, data, capsys):
     guests(here, data, "a,b,c,d,e", '"d"', least=5)
     assert call("federation.toml") == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "leaves 4 clients" in said and "Set rounds.minimum_clients = 4" in said
 
 
-def test_nobody_is_a_guest_where_nobody_is_waited_for(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nobody_is_a_guest_where_nobody_is_waited_for(here, data, capsys):
     guests(here, data, "a,b,c,d", '"d"')
     path = here / "federation.toml"
     text = path.read_text().replace('key_holder = "authority"', 'key_holder = "members"')

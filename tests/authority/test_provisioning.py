@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from authority.members.test_guests import World, people
-from changed_keys import rotate
-from fake_clock import FakeClock
+from world.clock import FakeClock
+from world.federation import rotate
 
 from fedrec.cli.main import main
 from fedrec.data import Catalogue, generate, read_interactions
@@ -71,7 +71,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_trial_from_one_file(here: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trial_from_one_file(here, data, capsys):
     assert trial(data, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert [kit["party"] for kit in told["kits"]] == ["coordinator", *CLIENTS]
@@ -95,7 +95,7 @@ def test_a_trial_from_one_file(here: Path, data: Path, capsys: pytest.CaptureFix
     assert first is not None and first.roster.members == ()
 
 
-def test_no_kit_has_what_is_somebody_elses(here: Path, data: Path) -> None:
+def test_no_kit_has_what_is_somebody_elses(here, data):
     assert trial(data) == 0
     kits = here / "kits"
     secrets = {
@@ -122,7 +122,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_kits_are_their_owners_whatever_the_umask(here: Path, data: Path, umask: int) -> None:
+def test_kits_are_their_owners_whatever_the_umask(here, data, umask):
     before = os.umask(umask)
     try:
         assert trial(data, "--into", "new/kits") == 0
@@ -140,7 +140,7 @@ def test_kits_are_their_owners_whatever_the_umask(here: Path, data: Path, umask:
     }  # fmt: skip
 
 
-def test_clients_with_data_of_their_own(here: Path, data: Path) -> None:
+def test_clients_with_data_of_their_own(here, data):
     whole, _ = read_interactions(data)
     Catalogue.from_interactions(whole).save(here / "items.csv")
     given = ("--clients", ",".join(CLIENTS), "--address", "fedrec.example:7447")
@@ -175,15 +175,7 @@ def hosts_at(kits: Path) -> tuple[str, ...]:
         ),
     ],
 )
-def test_addresses_in_kits(
-    here: Path,
-    data: Path,
-    address: str,
-    passed_on: str,
-    listens_at: str,
-    named: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_addresses_in_kits(here, data, address, passed_on, listens_at, named, capsys):
     assert trial(data, "--address", address, "--json") == 0
     assert json.loads(capsys.readouterr().out)["authority"].split()[4] == passed_on
     kits = here / "kits"
@@ -204,9 +196,7 @@ def test_addresses_in_kits(
      "fedrec.example:7447/x", "me@fedrec.example:7447", "fedrec example:7447", "fedrec.example:0",
      "fedrec.example:65536", "[::1]x:7447"],
 )  # fmt: skip
-def test_an_address_that_nobody_can_call_makes_nothing(
-    here: Path, data: Path, address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_address_that_nobody_can_call_makes_nothing(here, data, address, capsys):
     before = files(here)
     assert trial(data, "--address", address) == 2
     told = capsys.readouterr().err
@@ -220,7 +210,7 @@ def test_an_address_that_nobody_can_call_makes_nothing(
     assert "--host: '" in capsys.readouterr().err
 
 
-def test_one_more_client(here: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_more_client(here, data, capsys):
     assert call("--add", "east") == 2
     refused = capsys.readouterr().err
     assert "federation.toml --add east --into kits" in refused
@@ -244,9 +234,7 @@ def test_one_more_client(here: Path, data: Path, capsys: pytest.CaptureFixture[s
     assert files(here / "kits") == before
 
 
-def test_one_more_client_that_would_wait_for_others(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_more_client_that_would_wait_for_others(here, data, capsys, monkeypatch):
     """The first members are summed together already; one newcomer makes no cell."""
     assert trial(data) == 0
     world = World(here / "running")
@@ -270,21 +258,13 @@ def test_one_more_client_that_would_wait_for_others(
         (("--clients", "41", "--address", "127.0.0.1:1"), "40 users for 41 clients"),
     ],
 )
-def test_wrong_words_make_no_kit(
-    here: Path,
-    data: Path,
-    arguments: tuple[str, ...],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wrong_words_make_no_kit(here, data, arguments, said, capsys):
     assert call("--data", data, *arguments) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (here / "kits").exists()
 
 
-def test_a_second_call_and_a_coordinators_folder_are_refused(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_call_and_a_coordinators_folder_are_refused(here, data, capsys):
     assert trial(data) == 0
     before = {path: path.read_bytes() for path in (here / "kits").rglob("*") if path.is_file()}
     assert call("federation.toml", "--data", data) == 5
@@ -327,7 +307,7 @@ class FakeCoordinator:
 
 
 @pytest.mark.parametrize("rotated", [False, True])
-def test_the_first_members_begin_together(here: Path, data: Path, rotated: bool) -> None:
+def test_the_first_members_begin_together(here, data, rotated):
     """Unless the authority's people say that it begins without those who did not come."""
     assert trial(data) == 0
     folder = AuthorityFolder(here / "kits" / "authority")
@@ -356,9 +336,7 @@ def test_the_first_members_begin_together(here: Path, data: Path, rotated: bool)
     assert all(isinstance(member, PublicIdentity) for member in folder.membership.present)
 
 
-def test_on_one_machine_nothing_is_carried(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_one_machine_nothing_is_carried(here, data, capsys):
     """What is printed can be typed where one stands."""
     assert trial(data, "--into", "my kits") == 0
     told = capsys.readouterr().out
@@ -369,9 +347,7 @@ def test_on_one_machine_nothing_is_carried(
     assert all((here / file).is_file() for file in started)
 
 
-def test_six_commands_for_three_clients(
-    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_six_commands_for_three_clients(here, data, capsys):
     """Provision, and then one for each party: coordinator, authority and three clients."""
     whole, _ = read_interactions(data)
     Catalogue.from_interactions(whole).save(here / "items.csv")

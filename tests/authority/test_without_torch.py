@@ -41,7 +41,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_every_algorithm_s_sums_are_applied_without_torch() -> None:
+def test_every_algorithm_s_sums_are_applied_without_torch():
     names = [*ALGORITHMS, *(f"fedmf/{update}" for update in UPDATES)]
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT, *names], capture_output=True, text=True, timeout=120

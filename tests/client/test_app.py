@@ -18,9 +18,7 @@ from fedrec.training.learner import Learner
 from fedrec_client import connecting
 
 
-def test_the_first_interrupt_ends_the_warm_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_interrupt_ends_the_warm_up(tmp_path, monkeypatch):
     world = World(tmp_path)
     compiling, released = threading.Event(), threading.Event()
 
@@ -48,7 +46,7 @@ def test_the_first_interrupt_ends_the_warm_up(
     assert Arithmetic.from_json(found["arithmetic"]) == arithmetic_of("cpu")
 
 
-def test_without_data_it_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_data_it_says_what_is_missing(tmp_path):
     world = World(tmp_path)
     settings = world.settings()
     without = settings.model_copy(update={"data": settings.data.model_copy(update={"path": None})})
@@ -56,7 +54,7 @@ def test_without_data_it_says_what_is_missing(tmp_path: Path) -> None:
         world.app(settings=without).run()
 
 
-def test_it_says_goodbye_once_whatever_ends_it(tmp_path: Path) -> None:
+def test_it_says_goodbye_once_whatever_ends_it(tmp_path):
     finished = world_in(tmp_path / "finished")
     finished.app().run()
     assert finished.link.goodbyes == [""]
@@ -86,9 +84,7 @@ def _refuse(called: str) -> None:
         raise PlanMismatch("The plan is another one.")
 
 
-def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_nobody(tmp_path, monkeypatch):
     def missing(client_id: str, code: str) -> None:
         raise VersionMismatch("gRPC says UNIMPLEMENTED")
 
@@ -105,7 +101,7 @@ def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_nobody(
         hung.set()
 
 
-def test_who_is_killed_or_is_not_alone_in_its_folder_says_nothing(tmp_path: Path) -> None:
+def test_who_is_killed_or_is_not_alone_in_its_folder_says_nothing(tmp_path):
     world = World(tmp_path)
 
     def killed(called: str) -> None:

@@ -40,7 +40,7 @@ class Shown:
 
 
 @pytest.fixture
-def call(world: World, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+def call(world: World, capsys: pytest.CaptureFixture[str]):
     def run(verb: str, *options: str) -> Shown:
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
@@ -52,7 +52,7 @@ def call(world: World, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-u
     structlog.reset_defaults()
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy():
     code = (
         "import sys, fedrec_client.cli; "
         "heavy = {'torch', 'tenseal', 'grpc', 'numpy'} & set(sys.modules); "
@@ -61,7 +61,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_run_to_its_end(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_to_its_end(world, call):
     world.whole_round(1, "count")
     found = call("run", "--json")
     assert found.code == 0, found.err
@@ -70,9 +70,7 @@ def test_a_run_to_its_end(world: World, call) -> None:  # type: ignore[no-untype
     assert re.search(r"^\d\d:\d\d:\d\d  round 1  published  counted", found.err, re.MULTILINE)
 
 
-def test_lines_for_machines_have_the_run_and_nothing_empty(  # type: ignore[no-untyped-def]
-    world: World, call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_for_machines_have_the_run_and_nothing_empty(world, call, monkeypatch):
     monkeypatch.setenv("FEDREC_CLIENT__LOG_FORMAT", "json")
     world.whole_round(1, "count")
     found = call("run", "--json")
@@ -89,7 +87,7 @@ def test_lines_for_machines_have_the_run_and_nothing_empty(  # type: ignore[no-u
     }
 
 
-def test_the_last_line_names_validation_and_test(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_the_last_line_names_validation_and_test(world, call):
     world.whole_round(1, "count")
     for number in range(2, 5):
         world.whole_round(number)
@@ -104,9 +102,7 @@ def test_the_last_line_names_validation_and_test(world: World, call) -> None:  #
     )
 
 
-def test_serving_reads_the_data_as_its_flags_say(  # type: ignore[no-untyped-def]
-    world: World, call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serving_reads_the_data_as_its_flags_say(world, call, monkeypatch):
     served: list[DataSettings] = []
 
     class Holder:
@@ -119,19 +115,19 @@ def test_serving_reads_the_data_as_its_flags_say(  # type: ignore[no-untyped-def
     assert (served[0].minimum_rating, served[0].columns) == (4.0, "item,user,rating")
 
 
-def test_flags_go_before_the_file(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_flags_go_before_the_file(world, call):
     assert call("run", "--data", "nowhere.csv").code == 2
     found = call("run", "--authority-key", "nowhere.json")
     assert found.code == 5
     assert "nowhere.json" in found.err
 
 
-def test_a_failed_run(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_a_failed_run(world, call):
     world.link.script.append(lambda: Finished(reason="no clients", failed=True))
     assert call("run").code == 1
 
 
-def test_a_plan_that_the_settings_contradict(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_a_plan_that_the_settings_contradict(world, call):
     path = world.folder / "fedrec.toml"
     path.write_text(path.read_text().replace("dim = 4", "dim = 8"))
     found = call("run", "--json")
@@ -152,7 +148,7 @@ def exposing(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def test_exposing_users_takes_a_flag_of_the_client(exposing: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_exposing_users_takes_a_flag_of_the_client(exposing, call):
     exposing.whole_round(1, "count")
     refused = call("run", "--json")
     assert refused.code == 5
@@ -163,7 +159,7 @@ def test_exposing_users_takes_a_flag_of_the_client(exposing: World, call) -> Non
     assert call("run", "--accept-exposure").code == 0
 
 
-def test_a_client_that_nobody_listed_waits(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_a_client_that_nobody_listed_waits(world, call):
     listed = world.epoch
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
     asked: list[str] = []
@@ -181,7 +177,7 @@ def test_a_client_that_nobody_listed_waits(world: World, call) -> None:  # type:
     assert "apply" not in asked, "it was given a certificate without an invitation"
 
 
-def test_waiting_to_join_can_be_interrupted(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_waiting_to_join_can_be_interrupted(world, call):
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
 
     def stop(name: str) -> None:
@@ -192,12 +188,12 @@ def test_waiting_to_join_can_be_interrupted(world: World, call) -> None:  # type
     assert call("run").code == 130
 
 
-def test_an_unreachable_coordinator(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_an_unreachable_coordinator(world, call):
     world.link.before = down(world, "federation", 5)
     assert call("run", "--give-up-after", "1").code == 3
 
 
-def test_interrupted_it_says_how_to_go_on(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_interrupted_it_says_how_to_go_on(world, call):
     def stop(name: str) -> None:
         if name == "next_task":
             raise Stopped
@@ -208,9 +204,7 @@ def test_interrupted_it_says_how_to_go_on(world: World, call) -> None:  # type: 
     assert "Go on with: fedrec" in found.err
 
 
-def test_a_new_run_is_not_asked_for_again(
-    world: World, call, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_new_run_is_not_asked_for_again(world, call, monkeypatch):
     """Only while it has not been used: then the same command goes on waiting."""
     monkeypatch.setattr(sys, "argv", ["fedrec", "client", "run", "a b.toml", "--new-run"])
 
@@ -231,7 +225,7 @@ def test_a_new_run_is_not_asked_for_again(
     assert f"{hint}\n" in call("run", "--new-run").err
 
 
-def test_recommendations(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_recommendations(world, call):
     world.whole_round(1, "count")
     world.whole_round(2)
     call("run")
@@ -243,13 +237,13 @@ def test_recommendations(world: World, call) -> None:  # type: ignore[no-untyped
     assert call("recommend", "--user", "mallory").code == 2
 
 
-def test_the_identity_is_made_and_shown(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_the_identity_is_made_and_shown(world, call):
     shown = json.loads(call("identity", "--json").out)
     assert shown["client_id"] == world.identity.client_id
     assert Path(shown["public_identity"]).exists()
 
 
-def test_signals_work_the_switch() -> None:
+def test_signals_work_the_switch():
     stop = StopSwitch()
     before = signal.getsignal(signal.SIGTERM)
     with stop.on_signals():

@@ -35,7 +35,7 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path)
 
 
-def test_a_round_is_counted_once(watched: Watched) -> None:
+def test_a_round_is_counted_once(watched):
     # Bytes in events are those since the last round was settled.
     watched.tell("training")
     watched.tell("trained", seconds=2.0)
@@ -57,7 +57,7 @@ def test_a_round_is_counted_once(watched: Watched) -> None:
     assert watched.value("fedrec_client_events_total", event="training") == 2
 
 
-def test_troubles_come_and_go(watched: Watched) -> None:
+def test_troubles_come_and_go(watched):
     def troubles() -> tuple[float | None, float | None]:
         return (
             watched.value("fedrec_client_disk_full"),
@@ -77,7 +77,7 @@ def test_troubles_come_and_go(watched: Watched) -> None:
     assert watched.value("fedrec_client_finished") == 1
 
 
-def test_counters_are_there_from_the_start_and_name_nobody(watched: Watched) -> None:
+def test_counters_are_there_from_the_start_and_name_nobody(watched):
     # An increase from nothing to one is none to Prometheus: it has to see the zero.
     assert watched.value("fedrec_client_events_total", event="coordinator_went_back") == 0
     assert watched.label_names() == {"event", "outcome", "le", "version", "party"}

@@ -1,7 +1,6 @@
 """The pull loop: whole rounds, restarts, crashes at every write, and stopping."""
 
 import json
-from pathlib import Path
 
 import pytest
 from client.support.dying import dying_at
@@ -22,7 +21,7 @@ def stored(world: World) -> PrivateStore:
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_a_run_goes_from_counting_to_the_end(tmp_path: Path, protection: str) -> None:
+def test_a_run_goes_from_counting_to_the_end(tmp_path, protection):
     world = World(tmp_path, protection=protection)
     world.whole_round(1, "count")
     world.whole_round(2)
@@ -42,7 +41,7 @@ def test_a_run_goes_from_counting_to_the_end(tmp_path: Path, protection: str) ->
     assert all(line["bytes_up"] > world.protection.chosen.message_bytes for line in lines)
 
 
-def test_the_model_is_the_one_that_the_others_have(tmp_path: Path) -> None:
+def test_the_model_is_the_one_that_the_others_have(tmp_path):
     world = World(tmp_path)
     world.whole_round(1, "count")
     world.whole_round(2)
@@ -52,7 +51,7 @@ def test_the_model_is_the_one_that_the_others_have(tmp_path: Path) -> None:
     assert store.read(store.state.shared) == world.stored(2)
 
 
-def test_the_best_model_is_kept_with_its_private_state(tmp_path: Path) -> None:
+def test_the_best_model_is_kept_with_its_private_state(tmp_path):
     world = World(tmp_path, protection="none")
     world.whole_round(1, "count")
     for number in range(2, 6):
@@ -67,7 +66,7 @@ def test_the_best_model_is_kept_with_its_private_state(tmp_path: Path) -> None:
     stored(world).read(best.private)
 
 
-def test_a_model_without_our_users_is_not_the_best_one_for_them(tmp_path: Path) -> None:
+def test_a_model_without_our_users_is_not_the_best_one_for_them(tmp_path):
     world = World(tmp_path, protection="none")
     for number, kind in ((1, "count"), (2, "train"), (3, "train")):
         world.play(number, kind)
@@ -75,7 +74,7 @@ def test_a_model_without_our_users_is_not_the_best_one_for_them(tmp_path: Path) 
     assert world.app().run().best_round is None
 
 
-def test_a_coordinator_that_restarts_is_waited_for(tmp_path: Path) -> None:
+def test_a_coordinator_that_restarts_is_waited_for(tmp_path):
     world = World(tmp_path)
     world.whole_round(1, "count")
     world.link.before = down(world, "next_task", 6)
@@ -87,14 +86,14 @@ def test_a_coordinator_that_restarts_is_waited_for(tmp_path: Path) -> None:
     assert world.clock.now() - 1_700_000_000 >= 15.75
 
 
-def test_a_run_that_ended_badly_is_told_so(tmp_path: Path) -> None:
+def test_a_run_that_ended_badly_is_told_so(tmp_path):
     world = World(tmp_path)
     world.link.script.append(lambda: Finished(reason="too many abandoned rounds", failed=True))
     assert world.app().run().failed
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_around_the_submission_the_same_bytes_go_out(tmp_path: Path, moment: str) -> None:
+def test_killed_around_the_submission_the_same_bytes_go_out(tmp_path, moment):
     world = World(tmp_path)
     world.whole_round(1, "count")
 
@@ -117,7 +116,7 @@ def test_killed_around_the_submission_the_same_bytes_go_out(tmp_path: Path, mome
     assert stored(world).state.private == staged.private
 
 
-def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path: Path) -> None:
+def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path):
     world = World(tmp_path)
     world.whole_round(1, "count")
     polls = []
@@ -140,9 +139,7 @@ def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_killed_at_every_write_the_run_ends_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_every_write_the_run_ends_the_same(tmp_path, monkeypatch):
     """Dies at the i-th fsync, rename or commit, for all i, and is started again."""
     for step in range(1, 200):
         folder = tmp_path / str(step)
@@ -170,9 +167,7 @@ def test_killed_at_every_write_the_run_ends_the_same(
     raise AssertionError("the run never got to its end")
 
 
-def test_a_late_update_is_rolled_back_when_the_round_is_published_without_it(
-    tmp_path: Path,
-) -> None:
+def test_a_late_update_is_rolled_back_when_the_round_is_published_without_it(tmp_path):
     world = World(tmp_path)
     world.play(1, "count")
     round_ = world.ask_to_train(2)
@@ -196,7 +191,7 @@ def published_without_us(world: World, round_: FakeRound) -> Wait:
     return Wait()
 
 
-def test_an_update_that_arrived_although_told_late_is_committed(tmp_path: Path) -> None:
+def test_an_update_that_arrived_although_told_late_is_committed(tmp_path):
     """Only the list of contributions decides, not what the coordinator said on the way."""
     world = World(tmp_path)
     world.whole_round(1, "count")
@@ -210,7 +205,7 @@ def test_an_update_that_arrived_although_told_late_is_committed(tmp_path: Path) 
     assert stored(world).state.private is not None
 
 
-def test_an_abandoned_round_is_rolled_back(tmp_path: Path) -> None:
+def test_an_abandoned_round_is_rolled_back(tmp_path):
     world = World(tmp_path)
     world.play(1, "count")
     world.ask_to_train(2)
@@ -226,7 +221,7 @@ def test_an_abandoned_round_is_rolled_back(tmp_path: Path) -> None:
     assert header.round == 3
 
 
-def test_a_round_that_was_given_up_changes_no_bits(tmp_path: Path) -> None:
+def test_a_round_that_was_given_up_changes_no_bits(tmp_path):
     sent = {}
     for name, numbers in (("disturbed", (2, 5)), ("undisturbed", (2, 3))):
         folder = tmp_path / name
@@ -248,7 +243,7 @@ def test_a_round_that_was_given_up_changes_no_bits(tmp_path: Path) -> None:
     assert all(payload == once for payload in tried)
 
 
-def test_a_round_that_was_answered_is_not_answered_again(tmp_path: Path) -> None:
+def test_a_round_that_was_answered_is_not_answered_again(tmp_path):
     world = World(tmp_path)
     world.play(1, "count")
     second = world.ask_to_train(2)
@@ -259,14 +254,14 @@ def test_a_round_that_was_answered_is_not_answered_again(tmp_path: Path) -> None
     assert "stale" in world.event_names()
 
 
-def test_empty_answers_do_not_make_a_busy_loop(tmp_path: Path) -> None:
+def test_empty_answers_do_not_make_a_busy_loop(tmp_path):
     world = World(tmp_path)
     world.link.script += [Wait] * 50
     world.app().run()
     assert world.clock.now() - 1_700_000_000 > 300
 
 
-def test_stopping_once_saves_and_the_next_start_goes_on(tmp_path: Path) -> None:
+def test_stopping_once_saves_and_the_next_start_goes_on(tmp_path):
     world = World(tmp_path)
     stop = StopSwitch()
     world.whole_round(1, "count")
@@ -284,14 +279,14 @@ def test_stopping_once_saves_and_the_next_start_goes_on(tmp_path: Path) -> None:
     assert len(world.link.uploads) == 1
 
 
-def test_stopping_twice_stops_now() -> None:
+def test_stopping_twice_stops_now():
     stop = StopSwitch()
     stop.request()
     with pytest.raises(KeyboardInterrupt):
         stop.request()
 
 
-def test_a_pause_ends_when_asked_to_stop(tmp_path: Path) -> None:
+def test_a_pause_ends_when_asked_to_stop(tmp_path):
     world = World(tmp_path)
     stop = StopSwitch()
     world.link.script += [Wait] * 3
@@ -303,9 +298,7 @@ def test_a_pause_ends_when_asked_to_stop(tmp_path: Path) -> None:
         world.app(stop=stop, sleep=sleep).run()
 
 
-def test_private_tables_in_files_give_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_tables_in_files_give_the_same_bits(tmp_path, monkeypatch):
     """As for users whose tables outgrow client.memory_mib; the client starts anew for each."""
     kept = []
     for in_files in (False, True):

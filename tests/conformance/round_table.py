@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from cells import partition_of
+from world.cells import partition_of
 
 from fedrec.identity.cells import Partition
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.protections import AskedRound
 from fedrec.protection import NoProtection, Protection, ProtectionSettings, RoundTerms, VectorSpec
-from fedrec.protection.asked_round import AskedRound
+from fedrec.protection.protection import protocol_of
 from fedrec.protection.round_protocol import ClientSide, CoordinatorSide, Step
 from fedrec.protection.vector import Integers
 
@@ -59,7 +60,7 @@ class RoundTable:
     ) -> None:
         self.protection = protection.over(spec or protection.spec)
         self.spec, self.plan = self.protection.spec, self.protection.chosen
-        self.protocol, self._settings = protection.round_protocol(settings), settings
+        self.protocol, self._settings = protocol_of(protection, settings), settings
         self.people = tuple(people) or _people(len(vectors))
         self.terms = _terms(protection, self.people, number, cell=cell)
         self.ids = [person.client_id for person in self.people]

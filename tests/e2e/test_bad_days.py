@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from e2e.commands import Command, commands
@@ -51,7 +50,7 @@ def counted(coordinator: Command) -> list[int]:
     return [int(line.partition("counted=")[2].split()[0]) for line in lines]
 
 
-def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path: Path, start: Start) -> None:
+def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
     """Who applied need not do so again, before the epoch that admits it and after."""
     kits = Kits(tmp_path, start)
     first = kits.coordinator()
@@ -78,7 +77,7 @@ def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path: Path, start:
     assert sorted(admitted) == ["a", "b", "c"]
 
 
-def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path: Path, start: Start) -> None:
+def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
     """The second of each is told; the first goes on, and nobody's data is counted twice."""
     kits = Kits(tmp_path, start)
     clients = kits.path / "clients"
@@ -104,7 +103,7 @@ def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path: Path, sta
     assert kits.models("abc") == {kits.undisturbed()}
 
 
-def test_a_folder_that_was_copied_after_it_enrolled(tmp_path: Path, start: Start) -> None:
+def test_a_folder_that_was_copied_after_it_enrolled(tmp_path, start):
     """The copy ends once the first one was heard, and the operator reads whose copy it is."""
     kits = Kits(tmp_path, start, total=8)
     coordinator = kits.coordinator()
@@ -135,7 +134,7 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path: Path, start: Start
     assert lines and all("client=c " in line for line in lines)
 
 
-def test_a_client_of_an_older_release(tmp_path: Path, start: Start) -> None:
+def test_a_client_of_an_older_release(tmp_path, start):
     """It is told which versions do not go together; once it is updated it is a member."""
     kits = Kits(tmp_path, start)
     coordinator = kits.coordinator()

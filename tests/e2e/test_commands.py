@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from e2e.commands import DEADLINE_SECONDS, WITHOUT, Command, commands
-from made_federation import DemoData, Workspace, prepare
+from world.federation import DemoData, Workspace, prepare
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan
@@ -54,9 +54,7 @@ def start() -> Iterator[Start]:
         yield started
 
 
-def test_a_federation_of_separate_commands(
-    workspace: Workspace, start: Start, tmp_path: Path
-) -> None:
+def test_a_federation_of_separate_commands(workspace, start, tmp_path):
     coordinator = start(
         tmp_path / "coordinator.log", "coordinator", "run", str(workspace.parties.coordinator),
         "--until-finished",
@@ -86,7 +84,7 @@ def test_a_federation_of_separate_commands(
 
 
 @pytest.mark.long
-def test_one_value_to_a_ciphertext_over_processes(start: Start, tmp_path: Path) -> None:
+def test_one_value_to_a_ciphertext_over_processes(start, tmp_path):
     protection = {"name": "paillier", "preset": "single-2048"}
     workspace = folders(tmp_path, protection, total=1)
     coordinator = start(
@@ -115,7 +113,7 @@ def resume_command(stopped: Command) -> list[str]:
     return arguments
 
 
-def test_a_port_that_is_taken(workspace: Workspace, start: Start, tmp_path: Path) -> None:
+def test_a_port_that_is_taken(workspace, start, tmp_path):
     first = start(tmp_path / "first.log", "coordinator", "run", str(workspace.parties.coordinator))
     port = json.loads(first.first_line())["address"].rpartition(":")[2]
     settings = workspace.parties.coordinator
@@ -133,9 +131,7 @@ def test_a_port_that_is_taken(workspace: Workspace, start: Start, tmp_path: Path
     assert first.ended() == 130, first.told
 
 
-def test_an_interrupted_coordinator_says_how_to_go_on(
-    workspace: Workspace, start: Start, tmp_path: Path
-) -> None:
+def test_an_interrupted_coordinator_says_how_to_go_on(workspace, start, tmp_path):
     call = ("coordinator", "run", str(workspace.parties.coordinator))
     first = start(tmp_path / "first.log", *call)
     run = json.loads(first.first_line())["run"]
@@ -150,7 +146,7 @@ def test_an_interrupted_coordinator_says_how_to_go_on(
     assert "Go on with" not in second.told
 
 
-def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_path: Path) -> None:
+def test_a_state_folder_that_is_in_use(workspace, start, tmp_path):
     call = ("coordinator", "run", str(workspace.parties.coordinator))
     first = start(tmp_path / "first.log", *call)
     first.first_line()
@@ -159,7 +155,7 @@ def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_p
     assert "coordinator.state" in second.told
 
 
-def test_the_coordinator_imports_no_torch_and_without_a_page_no_web_server() -> None:
+def test_the_coordinator_imports_no_torch_and_without_a_page_no_web_server():
     missing = ("torch", "fedrec_client", "starlette", "uvicorn")
     code = WITHOUT.format(missing=missing) + (
         "import fedrec_server.app, fedrec_server.cli, fedrec.plan.layout\n"

@@ -13,7 +13,7 @@ import pytest
 from e2e.commands import Command, commands, descendants, is_running, poll
 
 from fedrec import Recommender
-from fedrec.protection import PROTECTIONS
+from fedrec.plan.protections import about_protection
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def demo(start: Start, folder: Path, *arguments: str) -> Command:
     )  # fmt: skip
 
 
-def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
+def test_it_runs_to_the_end(start, tmp_path):
     running = demo(start, tmp_path, "--rounds", "3", "--json")
     assert running.ended() == 0, running.told
     summary = json.loads(running.out)
@@ -53,7 +53,7 @@ def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
     # In one process it comes out the same.
     assert summary["differences"] == []
     assert "every round's sums are the same." in running.told
-    assert PROTECTIONS["none"].statement() in running.told
+    assert about_protection("none").statement in running.told
     arithmetic = json.loads((folder / "environment.json").read_text())["arithmetic"]
     assert arithmetic["device"] == "cpu"
     clients = sorted((folder / "kits" / "clients").iterdir())
@@ -84,7 +84,7 @@ def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_under_masks_nobody_reads_an_update(start: Start, tmp_path: Path) -> None:
+def test_under_masks_nobody_reads_an_update(start, tmp_path):
     running = demo(
         start, tmp_path, "--protection", "masks", "--rounds", "1", "--no-compare",
         "--no-second-act", "--json",
@@ -122,9 +122,7 @@ def assert_it_recommends(
     assert len({item["item_id"] for item in found["items"]} - seen) == 5
 
 
-def test_a_killed_client_is_told_with_its_signal_log_and_folder(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_killed_client_is_told_with_its_signal_log_and_folder(start, tmp_path):
     running = demo(start, tmp_path, "--rounds", "500", "--no-compare")
     children = poll(lambda: all_there(running), "children")
     poll(lambda: list(tmp_path.glob("runs/*/rounds.jsonl")), "a published round")
@@ -152,9 +150,7 @@ def command_line(pid: int) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
-def test_stopped_it_leaves_nobody_behind(
-    start: Start, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_stopped_it_leaves_nobody_behind(start, tmp_path, number):
     running = demo(start, tmp_path, "--rounds", "500", "--no-compare")
     children = poll(lambda: all_there(running), "children")
     poll(lambda: list(tmp_path.glob("runs/*/rounds.jsonl")), "a published round")

@@ -69,9 +69,7 @@ def settings(folder: Path, *, algorithm: str = "fedals", total: int = 5000) -> N
         pytest.param(EVALUATE, signal.SIGTERM, "round ", marks=pytest.mark.long),
     ],
 )
-def test_a_signal_leaves_a_run_that_goes_on(
-    start, tmp_path: Path, arguments: tuple[str, ...], number: signal.Signals, begun: str
-) -> None:
+def test_a_signal_leaves_a_run_that_goes_on(start, tmp_path, arguments, number, begun):
     running: Command = start(tmp_path / "first.log", *arguments)
     running.wait_for(begun)
     children = descendants(running.process.pid)
@@ -90,7 +88,7 @@ def test_a_signal_leaves_a_run_that_goes_on(
 
 
 @pytest.mark.slow
-def test_tune_shows_what_it_tried_and_under_nohup_nothing_stops_it(start, tmp_path: Path) -> None:
+def test_tune_shows_what_it_tried_and_under_nohup_nothing_stops_it(start, tmp_path):
     tune = ("tune", "run.toml", "--try", "algorithm.regularisation=20,30,40,50")
     settings(tmp_path, total=300)
     running: Command = start(tmp_path / "tune.log", *tune, under=("nohup",))
@@ -104,7 +102,7 @@ def test_tune_shows_what_it_tried_and_under_nohup_nothing_stops_it(start, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["seeds and their workers", "parties"])
-def test_killed_it_leaves_no_child(start, tmp_path: Path, kind: str) -> None:
+def test_killed_it_leaves_no_child(start, tmp_path, kind):
     if kind == "parties":
         kits = Kits(tmp_path, start, total=5000)
         running, n_children = start(tmp_path / "up.log", "up", str(kits.path)), 5
@@ -127,7 +125,7 @@ def test_killed_it_leaves_no_child(start, tmp_path: Path, kind: str) -> None:
     poll(lambda: not [child for child in children if is_running(child)], "their end", 20.0)
 
 
-def test_whatever_starts_a_process_has_it_end_with_its_parent() -> None:
+def test_whatever_starts_a_process_has_it_end_with_its_parent():
     """Every file that starts one does so by `child_command`, or has the child watch."""
     starting = set()
     for part in ("common", "server", "client", "lab"):

@@ -7,7 +7,6 @@ files of a client are bounded, too; here each disk is one, as small as it has to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from e2e.commands import Command, commands, poll
@@ -30,7 +29,7 @@ def start() -> Iterator[Start]:
         yield started
 
 
-def test_the_key_authority_s_disk_fills(tmp_path: Path, start: Start) -> None:
+def test_the_key_authority_s_disk_fills(tmp_path, start):
     """No sum is opened while what is said of it could not be kept; then the run goes on."""
     kits = Kits(tmp_path, start, total=ROUNDS)
     coordinator = kits.coordinator()
@@ -54,7 +53,7 @@ def test_the_key_authority_s_disk_fills(tmp_path: Path, start: Start) -> None:
     assert "Traceback" not in authority.told
 
 
-def test_a_client_s_disk_fills_under_private_tables(tmp_path: Path, start: Start) -> None:
+def test_a_client_s_disk_fills_under_private_tables(tmp_path, start):
     """Its users' tables are those of the last round that it kept, and no round goes without it."""
     kits = Kits(tmp_path, start, algorithm=FEDRAP, total=ROUNDS)
     coordinator = kits.coordinator()
@@ -77,7 +76,7 @@ def test_a_client_s_disk_fills_under_private_tables(tmp_path: Path, start: Start
     assert "Traceback" not in client.told
 
 
-def test_a_coordinator_that_is_killed_while_its_disk_is_full(tmp_path: Path, start: Start) -> None:
+def test_a_coordinator_that_is_killed_while_its_disk_is_full(tmp_path, start):
     """The next one starts on what is left of the reserve; the round goes on once there is space."""
     kits = Kits(tmp_path, start, total=ROUNDS)
     kits.set_coordinator(f"reserve_bytes = {RESERVE}")

@@ -157,7 +157,7 @@ def end(terminals: Terminals) -> None:
 
 
 @pytest.mark.long
-def test_the_drill(terminals: Terminals) -> None:
+def test_the_drill(terminals):
     """100 s on a busy machine of two cores; tests/integration/test_recovering.py is quick."""
     blocks = drill()
     assert len(blocks) == 5

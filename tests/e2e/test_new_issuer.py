@@ -72,7 +72,7 @@ def fedrec(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.long
-def test_a_run_goes_on_with_another_issuer(kits: Path, start: Start, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
     def coordinator(log: str, *more: str) -> tuple[Command, str]:
         made = start(
             tmp_path / log, "coordinator", "run", str(kits / "coordinator" / "coordinator.toml"),
@@ -152,7 +152,7 @@ def certificate_in(path: Path) -> bytes:
     return Credentials.load(path, "it").certificate
 
 
-def test_a_second_operator_comes_and_goes(kits: Path, start: Start, tmp_path: Path) -> None:
+def test_a_second_operator_comes_and_goes(kits, start, tmp_path):
     coordinator = start(
         tmp_path / "log", "coordinator", "run", str(kits / "coordinator" / "coordinator.toml")
     )

@@ -122,7 +122,7 @@ def parties(tmp_path: Path) -> Iterator[Parties]:
 
 
 @pytest.mark.parametrize("stops", [1, pytest.param(10, marks=pytest.mark.long)])
-def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties: Parties, stops: int) -> None:
+def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties, stops):
     for n in range(stops):
         parties.until_rounds(2)
         # Wherever the next round is by then.
@@ -137,7 +137,7 @@ def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties: Parties, 
     parties.until_rounds(1)
 
 
-def test_a_client_that_slept_while_the_run_ended(parties: Parties) -> None:
+def test_a_client_that_slept_while_the_run_ended(parties):
     """The coordinator ends by itself; who calls meanwhile waits, and hears of the end later."""
     parties.until_rounds(1)
     sleeper = parties.clients.pop("c")

@@ -63,7 +63,7 @@ def coordinator(kits: Path, **changes: str) -> str:
     return str(path)
 
 
-def test_folders_where_nothing_can_be_written(kits: Path, fedrec: Fedrec) -> None:
+def test_folders_where_nothing_can_be_written(kits, fedrec):
     client = str(kits / "clients" / "a" / "client.toml")
     settings = coordinator(kits, state=f'"{NOWHERE}"')
     below = f"{client}/state"
@@ -82,12 +82,12 @@ def test_folders_where_nothing_can_be_written(kits: Path, fedrec: Fedrec) -> Non
         assert said.endswith("\n  Name a folder in which this user may write.\n")
 
 
-def test_a_recording_where_nothing_can_be_written(kits: Path, fedrec: Fedrec) -> None:
+def test_a_recording_where_nothing_can_be_written(kits, fedrec):
     said = fedrec("coordinator", "run", coordinator(kits), "--record-wire", NOWHERE)
     assert said.startswith(f"error [settings]: {NOWHERE}/wire-"), said
 
 
-def test_a_port_that_another_program_has(kits: Path, fedrec: Fedrec) -> None:
+def test_a_port_that_another_program_has(kits, fedrec):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         said = fedrec("coordinator", "run", coordinator(kits, port=str(port)))
@@ -96,7 +96,7 @@ def test_a_port_that_another_program_has(kits: Path, fedrec: Fedrec) -> None:
     assert len(said.splitlines()) == 2, said
 
 
-def test_files_that_are_no_text(kits: Path, fedrec: Fedrec) -> None:
+def test_files_that_are_no_text(kits, fedrec):
     catalogue = kits / "coordinator" / "catalogue.csv"
     catalogue.write_bytes(GARBAGE)
     said = fedrec("coordinator", "run", coordinator(kits))

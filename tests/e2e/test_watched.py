@@ -94,7 +94,7 @@ def silent(watched: Watched) -> Iterator[None]:
         yield
 
 
-def test_who_goes_away_leaves_nothing_behind(kits: Kits) -> None:
+def test_who_goes_away_leaves_nothing_behind(kits):
     watched = Watched(kits.coordinator())
 
     def wave() -> None:
@@ -119,7 +119,7 @@ def test_who_goes_away_leaves_nothing_behind(kits: Kits) -> None:
 
 
 @pytest.mark.long
-def test_who_stays_and_reads_nothing_holds_nobody_up(kits: Kits) -> None:
+def test_who_stays_and_reads_nothing_holds_nobody_up(kits):
     coordinator = kits.coordinator()
     watched = Watched(coordinator)
     kits.authority()

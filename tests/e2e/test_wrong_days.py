@@ -36,7 +36,7 @@ def mistaken(path: Path, other: Path) -> Iterator[None]:
     path.write_bytes(right)
 
 
-def test_files_of_another_authority(tmp_path: Path, start: Start) -> None:
+def test_files_of_another_authority(tmp_path, start):
     """Each party is told which file it is, and works once the right one is back."""
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
@@ -80,7 +80,7 @@ def test_files_of_another_authority(tmp_path: Path, start: Start) -> None:
     assert coordinator.process.poll() is None
 
 
-def test_clocks_that_are_off_by_an_hour(tmp_path: Path, start: Start) -> None:
+def test_clocks_that_are_off_by_an_hour(tmp_path, start):
     """Kits that were just made on a clock that is ahead, and two hours between two parties."""
     kits = Kits(tmp_path, start, total=1, under=wrong_clock("+1h")["under"])
     coordinator = kits.coordinator(**wrong_clock("-1h"))
@@ -92,7 +92,7 @@ def test_clocks_that_are_off_by_an_hour(tmp_path: Path, start: Start) -> None:
     assert kits.models("abc") == {kits.undisturbed()}
 
 
-def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path: Path, start: Start) -> None:
+def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path, start):
     """What it dated is good for nobody as yet; once its clock is right, another epoch mends it."""
     kits = Kits(tmp_path, start)
     kits.coordinator()
@@ -103,24 +103,24 @@ def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path: Path, start
     for client in clients:
         said = refused(client, "certificate_expired")
         assert said.startswith("what the coordinator sent is valid from ")
-        assert "Where the key authority's was ahead when it made this" in said
+        assert "If the key authority's clock was ahead" in said
     ahead.kill()
     fedrec(tmp_path, "keys", "rotate", "--into", "kits/authority")
     wait_for_event(kits.authority(), "epoch delivered")
     kits.client("a", "a again").wait_for("preparing")
 
 
-def test_clocks_that_are_off_by_days(tmp_path: Path, start: Start) -> None:
+def test_clocks_that_are_off_by_days(tmp_path, start):
     """Whoever has the wrong one is told what it says; at the other end it is one of three."""
     kits = Kits(tmp_path, start)
     early, late = wrong_clock("-2d"), wrong_clock("+15d")
     said = refused(kits.start_coordinator("early", **early), "certificate_expired")
-    assert "coordinator.certificate: " in said and "this machine's clock says" in said
+    assert "coordinator.certificate: " in said and "This machine's clock reads" in said
     coordinator = kits.coordinator(**late)
     for name, clock in (("early a", early), ("late a", late)):
         said = refused(kits.client("a", name, **clock), "certificate_expired")
-        assert "client.invitation: " in said and "this machine's clock says" in said
-        assert "Set the clock" in said
+        assert "client.invitation: " in said and "This machine's clock reads" in said
+        assert "Set this machine's clock" in said
     client = kits.client("a")
     client.wait_for("out of date by the coordinator's clock")
     coordinator.kill()
@@ -130,6 +130,6 @@ def test_clocks_that_are_off_by_days(tmp_path: Path, start: Start) -> None:
     authority = kits.authority("late authority", **late)
     lost = wait_for_event(authority, "applicant refused")
     assert "The invitation 'a' ran out at " in lost["detail"]
-    assert "this machine's clock says" in lost["detail"]
+    assert "This machine's clock reads" in lost["detail"]
     authority.kill()
     wait_for_event(kits.authority(), "member admitted", label="a")

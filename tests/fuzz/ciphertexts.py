@@ -63,7 +63,7 @@ def _context(party: Callable[[], Party]) -> Callable[[], Target]:
         found = party()
 
         def read(data: bytes) -> object:
-            found.protection.check_context(data)
+            found.protection.envelope(data)
             return found.protection.accumulator(data)
 
         return Target(read=read, seeds=(found.context,))

@@ -34,7 +34,7 @@ MAKING_SECONDS = 120
 # A damaged certificate may be read, with a warning.
 @pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 @pytest.mark.parametrize("name", TARGETS)
-def test_scenario_24_damaged_bytes_are_refused_by_name(name: str) -> None:
+def test_scenario_24_damaged_bytes_are_refused_by_name(name):
     found, choose = target(name), random.Random(name)
     for seed in found.seeds:
         assert not is_refused(found, seed), "this version does not read what it writes"
@@ -51,7 +51,7 @@ def test_scenario_24_damaged_bytes_are_refused_by_name(name: str) -> None:
 @pytest.mark.hours
 @pytest.mark.timeout(FUZZ_SECONDS + MAKING_SECONDS + 60)
 @pytest.mark.parametrize("name", TARGETS)
-def test_scenario_24_atheris(name: str) -> None:
+def test_scenario_24_atheris(name):
     ended = atheris(name, FUZZ_SECONDS, CRASHES)
     told = (ended.stdout + ended.stderr)[-4_000:]
     assert ended.returncode == 0 and "DONE" in told, f"{name}, inputs in {CRASHES}:\n{told}"
@@ -72,7 +72,7 @@ def atheris(name: str, seconds: int, crashes: Path) -> subprocess.CompletedProce
     )
 
 
-def test_what_a_parser_may_not_raise_is_found() -> None:
+def test_what_a_parser_may_not_raise_is_found():
     def careless(data: bytes) -> object:
         return data[7]
 
@@ -84,7 +84,7 @@ def test_what_a_parser_may_not_raise_is_found() -> None:
     assert reader(b"\xff") is None
 
 
-def test_damage_follows_from_its_seed_and_is_of_every_kind() -> None:
+def test_damage_follows_from_its_seed_and_is_of_every_kind():
     seeds = (b'{"a":[1,{"b":"c"}]}', b"plain bytes")
     made = [mutated(random.Random(number), seeds) for number in range(300)]
     assert made == [mutated(random.Random(number), seeds) for number in range(300)]
@@ -92,7 +92,7 @@ def test_damage_follows_from_its_seed_and_is_of_every_kind() -> None:
     assert any(b"null" in data for data in made)
 
 
-def test_a_kept_input_is_replayed(tmp_path: Path) -> None:
+def test_a_kept_input_is_replayed(tmp_path):
     (tmp_path / "input").write_bytes(target("mask keys").seeds[0])
     assert read("mask keys", (tmp_path / "input").read_bytes())
     assert not read("mask keys", b"\x08")

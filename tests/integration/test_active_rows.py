@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import N_ITEMS, merged, plan_of
 from integration.support.links import Passing, poll
 
-from fedrec.errors import FedrecError, MalformedUpdate, ProtocolError
+from fedrec.errors import MalformedUpdate, ProtocolError
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
 from fedrec.plan.layout import Layout, protection_of
@@ -25,14 +24,14 @@ def with_least(plan: Plan, least: int) -> Plan:
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv", "masks"])
-def test_updates_have_two_lengths_which_the_journal_explains(found: Found, protection: str) -> None:
+def test_updates_have_two_lengths_which_the_journal_explains(found, protection):
     federation = found(plan_of(protection))
     for client in federation.start_all():
         assert client.result().reason == "all rounds are published"
     plan = federation.bench.plan
     planned = protection_of(plan, N_ITEMS)
-    counting = planned.plan_over(Layout.counting(plan, N_ITEMS).vector_spec).message_bytes
-    training = planned.plan_over(Layout.of(plan, 256).vector_spec).message_bytes
+    counting = planned.over(Layout.counting(plan, N_ITEMS).vector_spec).chosen.message_bytes
+    training = planned.over(Layout.of(plan, 256).vector_spec).chosen.message_bytes
     for published in federation.published():
         wanted = counting if published.kind == "count" else training
         rows = N_ITEMS if published.kind == "count" else 256
@@ -46,9 +45,7 @@ def test_updates_have_two_lengths_which_the_journal_explains(found: Found, prote
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_a_run_in_which_no_item_has_enough_holders_names_the_setting(
-    found: Found, protection: str
-) -> None:
+def test_a_run_in_which_no_item_has_enough_holders_names_the_setting(found, protection):
     federation = found(with_least(plan_of(protection), 1000))
     for client in federation.start_all():
         outcome = client.result()
@@ -85,9 +82,7 @@ class OfOtherRows(Passing):
     ids=["another number", "another list", "another length"],
 )
 @pytest.mark.parametrize("protection", ["none", "masks"])
-def test_a_coordinator_refuses_updates_over_other_rows(
-    found: Found, protection: str, changes: dict[str, object], error: type[FedrecError]
-) -> None:
+def test_a_coordinator_refuses_updates_over_other_rows(found, protection, changes, error):
     """It is refused before a byte of it is kept; under bfv by key holders, too."""
     federation = found(plan_of(protection, 3, total=1), 3)
     identity = Identity.load(federation.bench.state(2))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import Bench, merged, plan_of
 from integration.support.checks import check_against_one_process
@@ -23,7 +21,7 @@ AWAY_SECONDS = float(os.environ.get("FEDREC_TEST_AWAY_SECONDS", "60"))
 ROUND_DEADLINE = 5.0
 
 
-def test_ten_minutes_of_the_coordinators_clock(found: Found) -> None:
+def test_ten_minutes_of_the_coordinators_clock(found):
     plan = plan_of("bfv", key_holder="authority", deadline_seconds=120.0)
     federation = found(plan)
     authority = AuthorityProcess(federation.bench, federation.address)
@@ -56,7 +54,7 @@ def test_ten_minutes_of_the_coordinators_clock(found: Found) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(AWAY_SECONDS + 600)
-def test_really_away(tmp_path: Path) -> None:
+def test_really_away(tmp_path):
     """Every party is a process, and time passes as it does."""
     plan = plan_of("bfv", key_holder="authority", deadline_seconds=ROUND_DEADLINE)
     bench = Bench.make(tmp_path, plan)

@@ -72,9 +72,7 @@ def abandoned(federation: Federation) -> list[tuple[int | None, str]]:
 
 @pytest.mark.parametrize("protection", ["none", "masks"])
 @pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
-def test_the_coordinator_refuses_what_it_can_read(
-    found: Found, spoiler: Spoiler, protection: str, algorithm: str
-) -> None:
+def test_the_coordinator_refuses_what_it_can_read(found, spoiler, protection, algorithm):
     """Clients, who would refuse it as well, never see it. The journal names no item."""
     federation = begun(found, spoiler, protection=protection, algorithm=algorithm)
     check_against_one_process(federation)
@@ -82,7 +80,7 @@ def test_the_coordinator_refuses_what_it_can_read(
     assert spoiler.spoilt == 1
 
 
-def test_the_authority_refuses_it(found: Found, spoiler: Spoiler) -> None:
+def test_the_authority_refuses_it(found, spoiler):
     federation = begun(found, spoiler, protection="bfv", key_holder="authority")
     bench = federation.bench
     authority = AuthorityProcess(bench, federation.address)
@@ -103,7 +101,7 @@ def test_the_authority_refuses_it(found: Found, spoiler: Spoiler) -> None:
     assert (number, reason) == (2, f"the key authority refused the sum: {_UNFIT}")
 
 
-def test_members_refuse_it(found: Found, spoiler: Spoiler) -> None:
+def test_members_refuse_it(found, spoiler):
     """Each decrypts it itself, applies nothing, reports nothing, and says why it stops."""
     federation = begun(found, spoiler, protection="bfv")
     bench = federation.bench
@@ -125,7 +123,7 @@ def test_members_refuse_it(found: Found, spoiler: Spoiler) -> None:
     assert unclear.fields["metrics"] == []
 
 
-def test_a_restarted_coordinator_knows_the_count(found: Found, spoiler: Spoiler) -> None:
+def test_a_restarted_coordinator_knows_the_count(found, spoiler):
     """Pairs are held to holders that were published before the process began."""
     federation = begun(found, spoiler, protection="none", algorithm="ease")
     check_against_one_process(federation)

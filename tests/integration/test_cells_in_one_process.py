@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from integration.conftest import Found, Revealers
 from integration.support.bench import N_ITEMS, data, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.parties import Federation
@@ -45,9 +42,7 @@ def with_names(settings: Settings, names: list[str]) -> Settings:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
-def test_the_same_bits_as_a_simulation_with_the_rosters_cells(
-    found: Found, revealing: Revealers, algorithm: str
-) -> None:
+def test_the_same_bits_as_a_simulation_with_the_rosters_cells(found, revealing, algorithm):
     planned = plan_of("bfv", N_CLIENTS, algorithm, key_holder="authority").model_dump()
     planned["federation"]["minimum_item_users"] = 3
     plan = Plan.model_validate(planned)
@@ -73,9 +68,7 @@ def test_the_same_bits_as_a_simulation_with_the_rosters_cells(
     assert rows.n_trained == np.count_nonzero(shared.holders)
 
 
-def test_the_flag_takes_a_roster_and_says_whose_names_are_missing(
-    found: Found, tmp_path: Path
-) -> None:
+def test_the_flag_takes_a_roster_and_says_whose_names_are_missing(found, tmp_path):
     plan = plan_of("bfv", N_CLIENTS, key_holder="authority")
     bench = found(plan, N_CLIENTS).bench
     path = tmp_path / "roster.json"

@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from changed_keys import keep, rotate
-from integration.conftest import Found
 from integration.support.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
 from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
 from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Client, Federation, operators_link
+from world.federation import keep, rotate
 
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.identity.authority import Authority
@@ -66,7 +65,7 @@ def check_against_one_process(federation: Federation, numbers: list[int]) -> lis
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv", "masks"])
-def test_somebody_joins_while_a_round_is_in_progress(found: Found, protection: str) -> None:
+def test_somebody_joins_while_a_round_is_in_progress(found, protection):
     federation = found(plan_of(protection, 3), 4, prepare=lambda bench: never_met(bench, 3))
     owners = Authorities(federation)
     gate, until_it_is_there = Gate(3), Gate(4)
@@ -111,7 +110,7 @@ def test_somebody_joins_while_a_round_is_in_progress(found: Found, protection: s
 
 
 @pytest.mark.parametrize("algorithm", ["fedmf", "fedrap"])
-def test_somebody_is_removed_while_a_round_is_in_progress(found: Found, algorithm: str) -> None:
+def test_somebody_is_removed_while_a_round_is_in_progress(found, algorithm):
     """The round is abandoned, and moves nothing: fedrap's steps count published ones."""
     federation = found(plan_of("bfv", 3, algorithm), 4)
     owners = Authorities(federation)
@@ -141,7 +140,7 @@ def test_somebody_is_removed_while_a_round_is_in_progress(found: Found, algorith
     assert "waiting_to_join" not in {event.name for event in again.events}
 
 
-def test_removed_member_open_connection(found: Found) -> None:
+def test_removed_member_open_connection(found):
     """The connection stays open and the certificate valid; the next call is refused, whatever."""
     federation = found(plan_of("bfv", 3), 4)
     owners = Authorities(federation)
@@ -184,7 +183,7 @@ def test_removed_member_open_connection(found: Found) -> None:
         assert client.result().reason == "all rounds are published"
 
 
-def test_a_client_that_missed_two_rotations_takes_a_snapshot(found: Found) -> None:
+def test_a_client_that_missed_two_rotations_takes_a_snapshot(found):
     federation = found(plan_of("bfv", 3, total=4), 4)
     owners = Authorities(federation)
     gates = {number: Gate(number) for number in (2, 3, 4)}
@@ -222,7 +221,7 @@ def test_a_client_that_missed_two_rotations_takes_a_snapshot(found: Found) -> No
     assert [round_.epoch for round_ in federation.published()][:3] == [1, 1, 2]
 
 
-def test_forged_older_and_foreign_epochs_are_refused(found: Found) -> None:
+def test_forged_older_and_foreign_epochs_are_refused(found):
     federation = found(plan_of("bfv", 3), 3)
     owners = Authorities(federation)
     bench = federation.bench
@@ -254,7 +253,7 @@ def test_forged_older_and_foreign_epochs_are_refused(found: Found) -> None:
 
 
 @pytest.mark.parametrize("place", ["file.rename", "rows.committed", "epoch.ack"])
-def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place: str) -> None:
+def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path, place):
     bench = Bench.make(tmp_path, plan_of("bfv", 3), 4)
     folder = AuthorityFolder(bench.workspace.folder / "keys")
     gate = Gate(2)
@@ -297,7 +296,7 @@ def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place
         close_all(children)
 
 
-def test_the_authority_as_a_process(found: Found) -> None:
+def test_the_authority_as_a_process(found):
     """It lists who applies, brings what `fedrec keys roster` makes, and ends with Ctrl-C."""
     federation = found(plan_of("none", 3), 4, prepare=lambda bench: never_met(bench, 3))
     keys = federation.bench.workspace.folder / "keys"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from integration.conftest import Found
 from integration.support.alone import N_USERS, Alone, clear_plan
 from integration.support.bench import N_ITEMS, accepted, compute, federal
 from integration.support.children import Child, CoordinatorProcess, KillCoordinator, close_all
@@ -57,7 +56,7 @@ def check_model(federation: Federation, **plan: float) -> None:
     assert federal(federation.metrics()) == federal(wanted.metrics)
 
 
-def test_eight_clients_of_one_user_each(found: Found, tmp_path: Path) -> None:
+def test_eight_clients_of_one_user_each(found, tmp_path):
     recorder = WireRecorder(tmp_path / "recording", max_bytes=1 << 30)
     federation = found(clear_plan(total=1), N_USERS, bench=Alone, recorder=recorder)
     links = []
@@ -98,7 +97,7 @@ def test_eight_clients_of_one_user_each(found: Found, tmp_path: Path) -> None:
     assert any("Indices in the clear: 30 of every update" in line for line in report.sentences())
 
 
-def test_the_papers_preset_publishes_the_same_bits(found: Found) -> None:
+def test_the_papers_preset_publishes_the_same_bits(found):
     """phe's own path: slow, so that few values are kept and one round trains."""
     plan = clear_plan("paillier/paper", ratio=0.02, total=1, minimum_clients=4)
     federation = found(plan, 4, bench=Alone)
@@ -106,7 +105,7 @@ def test_the_papers_preset_publishes_the_same_bits(found: Found) -> None:
     check_model(federation, ratio=0.02, total=1)
 
 
-def test_sums_of_more_than_somebody_would_add_up(found: Found) -> None:
+def test_sums_of_more_than_somebody_would_add_up(found):
     plan = clear_plan(recompute_limit=3, clients_per_round=4, minimum_clients=4, total=1)
     federation = found(plan, 4, bench=Alone)
     federation.start_all()
@@ -114,7 +113,7 @@ def test_sums_of_more_than_somebody_would_add_up(found: Found) -> None:
 
 
 @pytest.mark.long
-def test_as_many_values_as_the_paper_keeps(found: Found) -> None:
+def test_as_many_values_as_the_paper_keeps(found):
     """k = 841, a 64th of MovieLens 100K's table, here of 60 rows."""
     plan = clear_plan(minimum_clients=3, total=1)
     wide = plan.model_copy(update={"algorithm": plan.algorithm.model_copy(update={"dim": 32})})
@@ -134,16 +133,14 @@ def test_as_many_values_as_the_paper_keeps(found: Found) -> None:
     assert {bench.model(number) for number in range(3)} == {wanted.model}
 
 
-def test_a_client_of_several_users_is_refused_by_name(found: Found) -> None:
+def test_a_client_of_several_users_is_refused_by_name(found):
     federation = found(clear_plan(minimum_clients=3), 3)
     failure = federation.client(0).failure()
     assert type(failure) is RefusedError
     assert "users, but under update.indices" in failure.message
 
 
-def test_nobody_takes_part_without_accepting_what_indices_show(
-    found: Found, tmp_path: Path
-) -> None:
+def test_nobody_takes_part_without_accepting_what_indices_show(found, tmp_path):
     federation = found(clear_plan(), N_USERS, bench=Alone)
     failure = federation.client(0, accept_exposure=False).failure()
     assert type(failure) is RefusedError
@@ -172,7 +169,7 @@ HOSTILE: list[Poison] = [
 ]
 
 
-def test_a_hostile_update_is_refused_and_the_others_go_on(found: Found) -> None:
+def test_a_hostile_update_is_refused_and_the_others_go_on(found):
     plan = clear_plan(minimum_clients=3, total=2)
     federation = found(plan, 4, bench=Alone)
     identity = Identity.load(federation.bench.state(3))
@@ -201,7 +198,7 @@ KILLS = [
 
 
 @pytest.mark.slow
-def test_the_coordinator_killed_between_uploads_and_while_a_sum_opens(tmp_path: Path) -> None:
+def test_the_coordinator_killed_between_uploads_and_while_a_sum_opens(tmp_path):
     """Its sum follows from the stored updates: the indices are in them."""
     bench = Alone.make(tmp_path, clear_plan(minimum_clients=4, total=2), 4)
     children: list[Child] = []

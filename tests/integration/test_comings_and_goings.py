@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
@@ -35,7 +34,7 @@ class FirstCopyIsWrong:
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: str) -> None:
+def test_an_update_that_comes_too_late_is_rolled_back(found, protection):
     federation = found(plan_of(protection, 3), 4)
     gate, until_it_is_back = Gate(3), Gate(4)
     late = federation.client(3, wrap=gate)
@@ -61,7 +60,7 @@ def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: 
     assert late.wait_for("closed", 3).detail == "closed"
 
 
-def test_who_is_left_is_counted_again(found: Found) -> None:
+def test_who_is_left_is_counted_again(found):
     """Denominators are those of the clients that train; rows are those of the first count."""
     first, left = frozenset(range(4)), frozenset(range(2))
     federation = found(plan_of("none", len(left), algorithm="fedals"), len(first))
@@ -100,7 +99,7 @@ def test_who_is_left_is_counted_again(found: Found) -> None:
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: str) -> None:
+def test_late_joiners_take_a_snapshot_and_then_part(found, protection):
     federation = found(plan_of(protection, 3), 5)
     gate = Gate(4)
     makers = [federation.client(number) for number in range(2)]
@@ -127,7 +126,7 @@ def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: st
 
 @pytest.mark.long
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_a_client_that_is_behind_by_fifty_versions(found: Found, protection: str) -> None:
+def test_a_client_that_is_behind_by_fifty_versions(found, protection):
     """It takes each of them, or a copy where their sums are kept no more, and then part."""
     missed = 50
     federation = found(plan_of(protection, 3, total=missed + 4), 4)
@@ -163,7 +162,7 @@ def test_a_client_that_is_behind_by_fifty_versions(found: Found, protection: str
     assert counted[-3:] == [4, 4, 4]
 
 
-def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found: Found) -> None:
+def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found):
     """Nobody but a joiner can tell; it takes the rounds, and others have a better copy made."""
     federation = found(plan_of("bfv", 3), 6)
     store = federation.coordinator.engine.run.store
@@ -194,7 +193,7 @@ def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found: Found) -
     assert "snapshot_refused" in told and "published_round_refused" not in told
 
 
-def test_a_look_that_failed_does_not_end_all_deadlines(found: Found) -> None:
+def test_a_look_that_failed_does_not_end_all_deadlines(found):
     federation = found(plan_of("none", 3, total=1), 4)
     engine = federation.coordinator.engine
     failed = threading.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import N_ITEMS, Bench, plan_of
 
 from fedrec.errors import RefusedError
@@ -14,7 +13,7 @@ from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 
 
-def test_a_coordinator_is_asked(tmp_path: Path) -> None:
+def test_a_coordinator_is_asked(tmp_path):
     bench = Bench.make(tmp_path, plan_of("none", 3, "ease"))
     settings = bench.coordinator_settings()
     assert settings.data.catalogue is not None
@@ -25,7 +24,7 @@ def test_a_coordinator_is_asked(tmp_path: Path) -> None:
     Coordinator.from_settings(settings, catalogue, spec, accept_exposure=True)
 
 
-def test_a_client_is_asked_whatever_the_coordinator_accepted(found: Found) -> None:
+def test_a_client_is_asked_whatever_the_coordinator_accepted(found):
     federation = found(plan_of("none", 3, "ease"), 3)
     failure = federation.client(0, accept_exposure=False).failure()
     assert type(failure) is RefusedError

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from filling_disk import Disk
-from integration.conftest import Found, Revealers
 from integration.support.bench import merged, plan_of
 from integration.support.checks import check_against_one_process
 
@@ -27,7 +26,7 @@ def gaps(seed: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("seed", [0, *MORE[1:]])
-def test_a_client_goes_on(found: Found, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_a_client_goes_on(found, monkeypatch, seed):
     federation = found(plan_of(("bfv", "masks", "none")[seed % 3]))
     disk = Disk(federation.bench.state(2), gaps(seed))
     disk.install(monkeypatch)
@@ -50,9 +49,7 @@ def test_a_client_goes_on(found: Found, monkeypatch: pytest.MonkeyPatch, seed: i
 
 
 @pytest.mark.parametrize("seed", MORE)
-def test_a_key_authority_goes_on(
-    found: Found, revealing: Revealers, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_a_key_authority_goes_on(found, revealing, monkeypatch, seed):
     federation = found(plan_of("bfv", key_holder="authority"))
     keys = AuthorityFolder(federation.bench.workspace.folder / "keys")
     disk = Disk(keys.private, gaps(seed))

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 from e2e.commands import Command, commands, poll
@@ -42,7 +41,7 @@ def stop_in_a_round(link: AdminLink, name: str, client: Command) -> None:
 
 
 @pytest.mark.parametrize("protection", ["bfv", "masks"])
-def test_a_guest_stops_and_a_core_member_stops(tmp_path: Path, protection: str) -> None:
+def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
     """The deadline, ten minutes, is never waited for, nor what a step under masks may take."""
     slow = {"deadline_seconds": 600.0, "protection": protection}
     with commands() as start:
@@ -81,7 +80,7 @@ def test_a_guest_stops_and_a_core_member_stops(tmp_path: Path, protection: str) 
 
 
 @pytest.mark.long
-def test_who_is_killed_is_away_after_what_it_takes(tmp_path: Path) -> None:
+def test_who_is_killed_is_away_after_what_it_takes(tmp_path):
     with commands() as start:
         kits = Kits(tmp_path, start, f'"{GUEST}"', deadline_seconds=20.0)
         with operator(kits) as link:

@@ -7,7 +7,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from integration.conftest import Found
 from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import Passing
 
@@ -37,7 +36,7 @@ class Overheard(Passing):
         return super().submit_update(header, payload)
 
 
-def test_a_published_ciphertext_sum_is_not_the_plain_product(found: Found) -> None:
+def test_a_published_ciphertext_sum_is_not_the_plain_product(found):
     """Else whoever has some of the updates could try which ones are in it."""
     federation = found(plan_of("paillier/packed-2048", total=1))
     sent: Sent = defaultdict(list)

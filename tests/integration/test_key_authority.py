@@ -5,11 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from changed_keys import keep, rotate
-from integration.conftest import Found, Revealers
 from integration.support.alone import Alone, clear_plan
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import N_ITEMS, Bench, federal, merged, plan_of
@@ -18,6 +15,7 @@ from integration.support.children import ClientProcess, CoordinatorProcess, clos
 from integration.support.hostile import TRICKS, Falsifier
 from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Federation, operators_link
+from world.federation import keep, rotate
 
 from fedrec.cli.operating import status_rows
 from fedrec.errors import KeysError, RefusedError
@@ -38,7 +36,7 @@ from fedrec_server.service.wire_recorder import WireRecorder
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
-def test_the_same_bits_as_one_process(found: Found, revealing: Revealers, protection: str) -> None:
+def test_the_same_bits_as_one_process(found, revealing, protection):
     federation = found(plan_of(protection, key_holder="authority"))
     events = revealing(federation)
     federation.start_all()
@@ -67,7 +65,7 @@ def check_secret_stayed(bench: Bench) -> None:
     assert having == [own / "revealer" / "epoch-00000001.secret"]
 
 
-def test_more_updates_than_it_adds_up(found: Found, revealing: Revealers) -> None:
+def test_more_updates_than_it_adds_up(found, revealing):
     plan = plan_of("bfv", 5, key_holder="authority", recompute_limit=3)
     federation = found(plan, 5)
     revealing(federation)
@@ -76,7 +74,7 @@ def test_more_updates_than_it_adds_up(found: Found, revealing: Revealers) -> Non
 
 
 @pytest.mark.parametrize("limit", [64, 3], ids=["added up", "fetched"])
-def test_indices_in_the_clear(found: Found, revealing: Revealers, limit: int) -> None:
+def test_indices_in_the_clear(found, revealing, limit):
     """Members encrypt with the modulus alone, and the authority knows sums by their tags."""
     plan = clear_plan(
         key_holder="authority",
@@ -90,7 +88,7 @@ def test_indices_in_the_clear(found: Found, revealing: Revealers, limit: int) ->
     check_against_one_process(federation)
 
 
-def test_real_processes(tmp_path: Path) -> None:
+def test_real_processes(tmp_path):
     """Coordinator, clients and authority, each a process: the model is that of one process."""
     bench = Bench.make(tmp_path, plan_of("bfv", key_holder="authority"))
     coordinator = CoordinatorProcess(bench)
@@ -110,7 +108,7 @@ def test_real_processes(tmp_path: Path) -> None:
     assert opened == [1, 2, 3, 4, 5]
 
 
-def test_killed_and_started_again(found: Found) -> None:
+def test_killed_and_started_again(found):
     """Whoever waits for its word waits until it is back, and gets the same bits."""
     federation = found(plan_of("bfv", key_holder="authority"))
     gate = Gate(3)
@@ -140,7 +138,7 @@ def _is_asked(kind: str, round_id: int) -> bool:
     return (kind, round_id) == ("sum made", 3)
 
 
-def test_a_silent_authority(found: Found, revealing: Revealers) -> None:
+def test_a_silent_authority(found, revealing):
     """A closed round waits for it as long as it takes; nothing is trained again."""
     federation = found(plan_of("bfv", key_holder="authority"))
     engine = federation.coordinator.engine
@@ -175,9 +173,7 @@ def test_a_silent_authority(found: Found, revealing: Revealers) -> None:
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
-def test_one_clients_ciphertext_is_not_a_sum(
-    found: Found, revealing: Revealers, protection: str
-) -> None:
+def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
     """A coordinator plays every trick over sockets; then it lets the honest task through."""
     plan = plan_of(protection, key_holder="authority")
     federation = found(plan)
@@ -212,7 +208,7 @@ def test_one_clients_ciphertext_is_not_a_sum(
 _ABANDONED = "round abandoned"
 
 
-def test_members_fetch_nobodys_contribution(found: Found, revealing: Revealers) -> None:
+def test_members_fetch_nobodys_contribution(found, revealing):
     """In whosever name, in the middle of a round: only who opens sums has a use for them."""
     federation = found(plan_of("bfv", key_holder="authority"))
     bench = federation.bench
@@ -243,7 +239,7 @@ def test_members_fetch_nobodys_contribution(found: Found, revealing: Revealers) 
     assert len(refused) == 4 * 5
 
 
-def test_members_come_and_go(found: Found, revealing: Revealers) -> None:
+def test_members_come_and_go(found, revealing):
     """A new epoch has another secret key; the old one is destroyed where it lay."""
     federation = found(plan_of("bfv", key_holder="authority"), 4)
     bench = federation.bench
@@ -274,7 +270,7 @@ def _deliver(federation: Federation, bundle: bytes) -> bool:
         return link.install_epoch(bundle)
 
 
-def test_restored_from_a_backup(found: Found, revealing: Revealers, tmp_path: Path) -> None:
+def test_restored_from_a_backup(found, revealing, tmp_path):
     """No secret key is in it: a new epoch has another, and two members say which model it is."""
     federation = found(plan_of("bfv", key_holder="authority"))
     folder = federation.bench.workspace.folder
@@ -307,9 +303,7 @@ def test_restored_from_a_backup(found: Found, revealing: Revealers, tmp_path: Pa
     assert [e.round for e in events if e.name == "sum revealed"] == [4, 5, 6]
 
 
-def test_what_the_coordinator_can_read_is_audited_as_ever(
-    found: Found, revealing: Revealers, tmp_path: Path
-) -> None:
+def test_what_the_coordinator_can_read_is_audited_as_ever(found, revealing, tmp_path):
     recorder = WireRecorder(tmp_path / "recording", max_bytes=1 << 30)
     federation = found(plan_of("bfv", key_holder="authority"), recorder=recorder)
     revealing(federation)

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import KINDS, N_ITEMS, Bench, federal, merged, plan_of
 from integration.support.children import (
     INTERRUPTED,
@@ -66,7 +65,7 @@ def check_finished(federation: Federation) -> None:
     assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
 
 
-def test_a_client_killed_in_training_and_around_the_upload(found: Found) -> None:
+def test_a_client_killed_in_training_and_around_the_upload(found):
     federation = found(plan_of("bfv"))
     for number in range(VICTIM):
         federation.client(number)
@@ -86,7 +85,7 @@ def test_a_client_killed_in_training_and_around_the_upload(found: Found) -> None
         check_finished(federation)
 
 
-def test_a_client_killed_whose_tables_lie_in_files(found: Found) -> None:
+def test_a_client_killed_whose_tables_lie_in_files(found):
     federation = found(plan_of("none"))
     for number in range(VICTIM):
         federation.client(number)
@@ -121,7 +120,7 @@ def needed_blocks(state: Path) -> set[str]:
     return set().union(*(names_in(version or {}) for version in versions))
 
 
-def test_a_client_killed_in_every_step_of_a_masked_round(found: Found) -> None:
+def test_a_client_killed_in_every_step_of_a_masked_round(found):
     federation = found(plan_of("masks"))
     for number in range(VICTIM):
         federation.client(number)
@@ -145,7 +144,7 @@ def test_a_client_killed_in_every_step_of_a_masked_round(found: Found) -> None:
         check_finished(federation)
 
 
-def test_a_client_stopped_by_ctrl_c_anywhere(found: Found) -> None:
+def test_a_client_stopped_by_ctrl_c_anywhere(found):
     federation = found(plan_of("none"))
     for number in range(VICTIM):
         federation.client(number)
@@ -163,7 +162,7 @@ def test_a_client_stopped_by_ctrl_c_anywhere(found: Found) -> None:
         check_finished(federation)
 
 
-def test_a_client_killed_half_way_through_its_upload(found: Found) -> None:
+def test_a_client_killed_half_way_through_its_upload(found):
     writes: list[int] = []
     federations: list[Federation] = []
 
@@ -176,7 +175,7 @@ def test_a_client_killed_half_way_through_its_upload(found: Found) -> None:
     federations.append(federation)
     bench = federation.bench
     counting = Layout.counting(bench.plan, N_ITEMS).vector_spec
-    whole = protection_of(bench.plan, N_ITEMS).plan_over(counting).message_bytes
+    whole = protection_of(bench.plan, N_ITEMS).over(counting).chosen.message_bytes
     partial = bench.workspace.coordinator_state / "partial"
     for number in range(VICTIM):
         federation.client(number)
@@ -195,7 +194,7 @@ def test_a_client_killed_half_way_through_its_upload(found: Found) -> None:
     assert writes.count(2) == VICTIM + pieces, "the upload began anew instead of going on"
 
 
-def test_a_client_killed_before_it_hears_of_the_acknowledgement(found: Found) -> None:
+def test_a_client_killed_before_it_hears_of_the_acknowledgement(found):
     federations: list[Federation] = []
 
     def kill(name: str) -> None:
@@ -283,9 +282,7 @@ MASKED = [
     ],
     ids=["none", "none-fedrap", "bfv", "masks"],
 )
-def test_the_coordinator_killed_everywhere(
-    tmp_path: Path, protection: str, algorithm: str, kills: list[KillCoordinator]
-) -> None:
+def test_the_coordinator_killed_everywhere(tmp_path, protection, algorithm, kills):
     bench = Bench.make(tmp_path, plan_of(protection, algorithm=algorithm))
     acknowledged = Acknowledged()
     children: list[Child] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import invite, never_met, plan_of
 from integration.support.links import DEADLINE_SECONDS
 from integration.support.masked import Gate, until_others_are_done
@@ -17,7 +16,7 @@ ROUND = 3
 
 
 @pytest.mark.parametrize("step", ["keys", "shares", "vector"])
-def test_a_member_is_removed(found: Found, step: str) -> None:
+def test_a_member_is_removed(found, step):
     """The round is abandoned where it stands, and those who are left go on in the new epoch."""
     federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 4)
     owners, gate = Authorities(federation), Gate(step, ROUND)
@@ -42,7 +41,7 @@ def test_a_member_is_removed(found: Found, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["signature", "answer"])
-def test_a_member_is_removed_once_survivors_are_told(found: Found, step: str) -> None:
+def test_a_member_is_removed_once_survivors_are_told(found, step):
     """Its vector is in the sum already: without it the next sum would give its update away."""
     federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 4)
     owners, gate = Authorities(federation), Gate(step, ROUND)
@@ -67,7 +66,7 @@ def test_a_member_is_removed_once_survivors_are_told(found: Found, step: str) ->
 
 
 @pytest.mark.parametrize("step", ["keys", "shares", "signature", "answer"])
-def test_a_member_is_added(found: Found, step: str) -> None:
+def test_a_member_is_added(found, step):
     """The round ends in its own epoch with everybody who is in it; the next one is of the new."""
     plan = plan_of("masks", 3, mask_step_seconds=60.0)
     federation = found(plan, 4, prepare=lambda bench: never_met(bench, 3))

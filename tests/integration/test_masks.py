@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import Bench, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.children import ClientProcess, KillClient, close_all
@@ -48,7 +47,7 @@ from fedrec.wire.messages import (
 
 
 @pytest.mark.parametrize("step", ["shares", "vector", "signature"])
-def test_the_others_go_on_without_a_client_that_drops_out(found: Found, step: str) -> None:
+def test_the_others_go_on_without_a_client_that_drops_out(found, step):
     gate = Gate(step, 3)
     federation = everybody(found, {4: gate}, 3)
     try:
@@ -62,7 +61,7 @@ def test_the_others_go_on_without_a_client_that_drops_out(found: Found, step: st
     assert counted[2] == (left if step != "signature" else set(range(N_CLIENTS)))
 
 
-def test_answers_of_fewer_are_enough_after_a_while(found: Found) -> None:
+def test_answers_of_fewer_are_enough_after_a_while(found):
     gate = Gate("answer", 2)
     federation = everybody(found, {4: gate}, 2)
     try:
@@ -74,7 +73,7 @@ def test_answers_of_fewer_are_enough_after_a_while(found: Found) -> None:
     assert counted[1] == set(range(N_CLIENTS))
 
 
-def test_a_vector_after_its_client_was_declared_dropped_is_refused(found: Found) -> None:
+def test_a_vector_after_its_client_was_declared_dropped_is_refused(found):
     """The coordinator may hold the masks of a client that dropped out: its vector must not come.
 
     What it can take off then are the masks in common with others; the client's own stays.
@@ -151,9 +150,7 @@ def of_others(raw: bytes) -> bytes:
         ("vector", lambda raw: raw[:-1], "mask_inbox_refused"),
     ],
 )
-def test_a_client_that_is_told_something_else_gives_nothing(
-    found: Found, step: str, change: Any, event: str
-) -> None:
+def test_a_client_that_is_told_something_else_gives_nothing(found, step, change, event):
     """Scenarios 6 and 7 over the wire: the lie costs the round one cell, and is written down."""
     victim = 4
     federation = everybody(found, {victim: lambda link: Falsifying(link, step, change)}, 2)
@@ -232,7 +229,7 @@ class Repeating(Passing):
         return found
 
 
-def test_a_client_takes_steps_in_order_and_signs_one_set(found: Found) -> None:
+def test_a_client_takes_steps_in_order_and_signs_one_set(found):
     federation = found(plan_of("masks", 3), 3)
     link: list[Repeating] = []
 
@@ -252,7 +249,7 @@ def test_a_client_takes_steps_in_order_and_signs_one_set(found: Found) -> None:
     assert audit_of(federation.bench, 0) == []
 
 
-def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(found: Found) -> None:
+def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(found):
     """Eight clients are processes; one of them is killed once the others have its shares."""
     federation, victim = found(plan_of("masks", 3, mask_step_seconds=60.0), N_CLIENTS), 4
     bench, engine = federation.bench, federation.coordinator.engine

@@ -85,9 +85,7 @@ class Kits:
         return [(int(number), int(counted)) for counted, number in found]
 
 
-def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(
-    tmp_path: Path,
-) -> None:
+def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_path):
     with commands() as start:
         kits = Kits(tmp_path, start, go_on='"e"')
         last = kits.until(len(CLIENTS))

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from integration.conftest import Found, Revealers
 from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import DEADLINE_SECONDS, Gate, poll
@@ -55,7 +54,7 @@ def audited(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_client_folder_back(found: Found, protection: str) -> None:
+def test_client_folder_back(found, protection):
     """An older copy of a folder is told from the newest one, which then goes on."""
     federation = found(plan_of(protection))
     state, until_it_is_back = federation.bench.state(2), Gate(4)
@@ -91,7 +90,7 @@ def test_client_folder_back(found: Found, protection: str) -> None:
     assert all(clients == {0, 1, 2} for clients in counted)
 
 
-def test_client_folder_copied(found: Found, tmp_path: Path) -> None:
+def test_client_folder_copied(found, tmp_path):
     """The second of two copies ends once the other was heard; nothing of it is counted."""
     federation = found(plan_of("bfv"))
     copy = CopyAfter(federation.bench.state(2), 2)
@@ -110,7 +109,7 @@ def test_client_folder_copied(found: Found, tmp_path: Path) -> None:
     check_against_one_process(federation)
 
 
-def test_two_copies_that_answer_the_same_round(found: Found) -> None:
+def test_two_copies_that_answer_the_same_round(found):
     federation = found(plan_of("bfv"))
     copy, gate, last = CopyAfter(federation.bench.state(2), 1), Gate(2), Gate(3)
     others = [federation.client(0, wrap=last), federation.client(1)]
@@ -139,7 +138,7 @@ def coordinators_folder(federation: Federation) -> Path:
 
 
 @pytest.mark.parametrize("last", [3, 4])
-def test_coordinator_folder_back(found: Found, revealing: Revealers, last: int) -> None:
+def test_coordinator_folder_back(found, revealing, last):
     """Members wait for a coordinator that was set back, and show it what it forgot.
 
     Also where that is only the round that the older folder still collects, which nobody sends
@@ -184,7 +183,7 @@ def test_coordinator_folder_back(found: Found, revealing: Revealers, last: int) 
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_an_older_copy_of_the_same_round_goes_on(found: Found, protection: str) -> None:
+def test_an_older_copy_of_the_same_round_goes_on(found, protection):
     """What was acknowledged and then lost, of a round that nobody published, is sent again."""
     federation = found(plan_of(protection))
     gates = [Gate(2), Gate(2)]
@@ -213,7 +212,7 @@ def test_an_older_copy_of_the_same_round_goes_on(found: Found, protection: str) 
     assert all(clients == {0, 1, 2} for clients in counted)
 
 
-def test_members_wait_where_nobody_signs(found: Found) -> None:
+def test_members_wait_where_nobody_signs(found):
     """Without a key authority there is no word to show: members wait, and say so."""
     federation = found(plan_of("none"))
     gates = [Gate(2), Gate(4)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import Bench, merged, plan_of
 from integration.support.children import Child, ClientProcess, KillClient, close_all
 from integration.support.links import poll
@@ -30,7 +29,7 @@ def noisy(protection: str, **privacy: object) -> Plan:
         ("masks", "gaussian"), ("masks", "laplace"),
     ],
 )  # fmt: skip
-def test_one_noisy_model_for_everybody(found: Found, protection: str, mechanism: str) -> None:
+def test_one_noisy_model_for_everybody(found, protection, mechanism):
     plan = noisy(protection, mechanism=mechanism)
     federation = found(plan, 3)
     for number in range(3):
@@ -47,7 +46,7 @@ def test_one_noisy_model_for_everybody(found: Found, protection: str, mechanism:
 
 
 @pytest.mark.parametrize("protection", ["bfv", "masks"])
-def test_sketch_under_noise_has_two_sums_and_no_grades(found: Found, protection: str) -> None:
+def test_sketch_under_noise_has_two_sums_and_no_grades(found, protection):
     values = plan_of(protection, 3, "fedmf").model_dump()
     values["algorithm"] = {"name": "sketch", "dim": 4, "form": "plain", "regularisation": 1.0}
     values["update"] = {"structure": "dense"}
@@ -78,9 +77,7 @@ def check_ledger(bench: Bench, number: int, n_rounds: int) -> None:
 
 
 @pytest.mark.parametrize(("step", "charged"), [("shares", 1), ("vector", 2), ("signature", 3)])
-def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
-    found: Found, step: str, charged: int
-) -> None:
+def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(found, step, charged):
     """The rounds of the others go on, with the noise of six, where three are enough; who did not
     do what was asked is left out of the next one, too.
     """
@@ -109,7 +106,7 @@ def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
     assert charges == [2, 3, 4]
 
 
-def test_a_client_killed_under_masks_charges_every_round_once(found: Found) -> None:
+def test_a_client_killed_under_masks_charges_every_round_once(found):
     plan = noisy("masks", mechanism="gaussian")
     federation = found(plan, 3)
     victim = 2
@@ -138,7 +135,7 @@ def test_a_client_killed_under_masks_charges_every_round_once(found: Found) -> N
 
 
 @pytest.mark.parametrize("protection", ["bfv", "masks"])
-def test_the_budget_ends_the_run(found: Found, protection: str) -> None:
+def test_the_budget_ends_the_run(found, protection):
     """One round costs epsilon 0.926 (dp-accounting, noise 4), two cost 1.356."""
     plan = noisy(
         protection, mechanism="gaussian", noise_multiplier=4.0, epsilon=1.0, rounds_per_user=0

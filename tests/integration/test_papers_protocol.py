@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import federal, merged, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.hostile import Misreporting
@@ -52,7 +51,7 @@ class Reports(Passing):
         super().submit_report(report)
 
 
-def test_each_client_sends_one_report_a_round(found: Found) -> None:
+def test_each_client_sends_one_report_a_round(found):
     federation = found(plan_of("bfv"))
     kept: list[Report] = []
     federation.start_all(wrap=lambda link: Reports(link, kept))
@@ -66,7 +65,7 @@ def test_each_client_sends_one_report_a_round(found: Found) -> None:
 
 
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "lying"])
-def test_two_that_say_the_same_are_enough(found: Found, silent: bool) -> None:
+def test_two_that_say_the_same_are_enough(found, silent):
     """Whatever the third says about any round, the metrics shown are the others'."""
     federation = found(plan_of("bfv"))
     federation.client(0, wrap=lying(federation, 0, silent=silent))
@@ -76,7 +75,7 @@ def test_two_that_say_the_same_are_enough(found: Found, silent: bool) -> None:
     assert federal(federation.metrics()) == federal(merged().metrics)
 
 
-def test_clients_disagree(found: Found) -> None:
+def test_clients_disagree(found):
     """The run goes on without that round's metrics, and says so."""
     federation = found(plan_of("bfv"))
     for number in range(3):
@@ -99,9 +98,7 @@ def test_clients_disagree(found: Found) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(
-    found: Found, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
+def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(found, monkeypatch, version):
     monkeypatch.setattr(engine, "KEPT_SUMS", 2)
     federation = found(plan_of("bfv", 3, total=7), 4)
     gate, last = Gate(3), 7
@@ -149,7 +146,7 @@ def _away(federation: Federation, last: int) -> bool:
     return state.published >= last - 1
 
 
-def test_more_clients_than_an_authority_would_add_up(found: Found) -> None:
+def test_more_clients_than_an_authority_would_add_up(found):
     """Nobody adds updates up but the coordinator, and sums carry no tags."""
     plan = plan_of("bfv", 5, recompute_limit=3, clients_per_round=5)
     federation = found(plan, 5)

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from changed_keys import keep, rotate
-from integration.conftest import Found, Revealers
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import Bench, data, invite, never_met, plan_of
 from integration.support.links import Gate, poll
@@ -27,6 +25,7 @@ from integration.support.parties import Federation
 from integration.test_changing_members import Authorities
 from integration.test_spoilers import cells, together
 from numpy.typing import NDArray
+from world.federation import keep, rotate
 
 from fedrec.data import Interactions
 from fedrec.data.writing import write_interactions
@@ -199,13 +198,7 @@ def ended(federation: Federation) -> None:
 
 
 @guarded
-def test_a_raised_first_count(
-    found: Found,
-    revealing: Revealers,
-    attack: Attack,
-    monkeypatch: pytest.MonkeyPatch,
-    is_guarded: bool,
-) -> None:
+def test_a_raised_first_count(found, revealing, attack, monkeypatch, is_guarded):
     """Five clients each have a user who alone holds an item."""
     federation = found(plan(), 6, prepare=lambda bench: attack.plant(bench, [0]))
     with ExitStack() as open_:
@@ -223,9 +216,7 @@ def test_a_raised_first_count(
 
 
 @pytest.mark.parametrize(("corrupt", "read"), [(1, 7), (2, 0)])
-def test_two_members_of_two_cells(
-    found: Found, revealing: Revealers, attack: Attack, corrupt: int, read: int
-) -> None:
+def test_two_members_of_two_cells(found, revealing, attack, corrupt, read):
     """They succeed where one cell may be corrupt; the seven others' users are theirs then."""
 
     def prepare(bench: Bench) -> None:
@@ -256,13 +247,8 @@ def away_after_the_count(
 @guarded
 @pytest.mark.parametrize("lies_first", [True, False], ids=["absent cell", "recount"])
 def test_a_raised_count_while_a_cell_is_away(
-    found: Found,
-    revealing: Revealers,
-    attack: Attack,
-    monkeypatch: pytest.MonkeyPatch,
-    lies_first: bool,
-    is_guarded: bool,
-) -> None:
+    found, revealing, attack, monkeypatch, lies_first, is_guarded
+):
     """`WIDE` has four holders in the cell that goes away, and one among the others.
 
     Where the first count was raised, too, enough users hold it at first, by every rule.
@@ -299,13 +285,7 @@ def test_a_raised_count_while_a_cell_is_away(
 
 
 @guarded
-def test_a_count_over_one_cell(
-    found: Found,
-    revealing: Revealers,
-    attack: Attack,
-    monkeypatch: pytest.MonkeyPatch,
-    is_guarded: bool,
-) -> None:
+def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded):
     """The coordinator, too, is changed: it has the liar's cell, where two others are, alone."""
     parts: list[frozenset[int]] = []
 
@@ -338,13 +318,7 @@ def test_a_count_over_one_cell(
 
 
 @guarded
-def test_a_guest_in_the_liars_place(
-    found: Found,
-    revealing: Revealers,
-    attack: Attack,
-    monkeypatch: pytest.MonkeyPatch,
-    is_guarded: bool,
-) -> None:
+def test_a_guest_in_the_liars_place(found, revealing, attack, monkeypatch, is_guarded):
     """A guest's users are in the total; no cell's holders are among them."""
 
     def prepare(bench: Bench) -> None:
@@ -366,13 +340,7 @@ def test_a_guest_in_the_liars_place(
 
 
 @or_long
-def test_a_cell_of_liars_that_joins(
-    found: Found,
-    revealing: Revealers,
-    attack: Attack,
-    monkeypatch: pytest.MonkeyPatch,
-    is_guarded: bool,
-) -> None:
+def test_a_cell_of_liars_that_joins(found, revealing, attack, monkeypatch, is_guarded):
     """It comes after the count, while the cell is away that holds an item widely."""
     parts: list[frozenset[int]] = []
 
@@ -405,9 +373,7 @@ def test_a_cell_of_liars_that_joins(
 
 
 @or_long
-def test_the_difference_of_two_counts(
-    found: Found, revealing: Revealers, attack: Attack, is_guarded: bool
-) -> None:
+def test_the_difference_of_two_counts(found, revealing, attack, is_guarded):
     """The next run counts the same cells again, and one client has a user more by then."""
     attack.lies_first = attack.lies_later = False
     least = {} if is_guarded else {"minimum_new_users": 1}

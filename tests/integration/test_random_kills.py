@@ -128,7 +128,7 @@ def play(folder: Path, protection: str, *, total: int, kills: int, seed: int) ->
     return parties
 
 
-def test_somebody_killed_at_random_instants(tmp_path: Path) -> None:
+def test_somebody_killed_at_random_instants(tmp_path):
     parties = play(tmp_path, "bfv", total=8, kills=4, seed=1)
     assert parties.kills
 
@@ -138,7 +138,7 @@ def test_somebody_killed_at_random_instants(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("protection", "seed"), [("bfv", 100), ("ckks", 200), ("masks", 300), ("paillier", 400)]
 )
-def test_fifteen_kills_under_every_protection(tmp_path: Path, protection: str, seed: int) -> None:
+def test_fifteen_kills_under_every_protection(tmp_path, protection, seed):
     left, runs = 15, 0
     while left > 0:
         folder = tmp_path / f"run-{runs}"

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from changed_keys import rotate
-from integration.conftest import Found, Revealers
 from integration.support.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
 from integration.support.links import Gate, poll
 from integration.support.parties import Client, Federation, operators_link
+from world.federation import rotate
 
 from fedrec.errors import (
     AuthorityIsOld,
@@ -88,7 +87,7 @@ def until(clients: list[Client], round_id: int) -> None:
         client.wait_for("published", round_id)
 
 
-def test_coordinator_whose_index_is_gone(found: Found, revealing: Revealers) -> None:
+def test_coordinator_whose_index_is_gone(found, revealing):
     """It refuses the folder with all its sums; made anew, the run goes on, same bits."""
     federation = found(plan_of("bfv", key_holder="authority"))
     revealing(federation)
@@ -115,7 +114,7 @@ def test_coordinator_whose_index_is_gone(found: Found, revealing: Revealers) -> 
     check_everybody(federation)
 
 
-def test_coordinator_three_rounds_back(found: Found, revealing: Revealers) -> None:
+def test_coordinator_three_rounds_back(found, revealing):
     """An older folder is recognised; made anew, the run goes on with the next round, same bits."""
     federation = found(plan_of("bfv", key_holder="authority"))
     revealing(federation)
@@ -149,7 +148,7 @@ def test_coordinator_three_rounds_back(found: Found, revealing: Revealers) -> No
 
 
 @pytest.mark.parametrize("algorithm", ["fedmf", "fedals"])
-def test_coordinator_whole_folder_lost(found: Found, revealing: Revealers, algorithm: str) -> None:
+def test_coordinator_whole_folder_lost(found, revealing, algorithm):
     """Nothing is left; whoever was behind takes the model from the key authority's copy."""
     federation = found(plan_of("bfv", key_holder="authority", algorithm=algorithm))
     revealing(federation)
@@ -173,7 +172,7 @@ def test_coordinator_whole_folder_lost(found: Found, revealing: Revealers, algor
         check_everybody(federation)
 
 
-def test_a_file_that_ends_before_the_folder(found: Found, revealing: Revealers) -> None:
+def test_a_file_that_ends_before_the_folder(found, revealing):
     """A folder that knows more than the file is left as it is."""
     federation = found(plan_of("bfv", key_holder="authority"))
     revealing(federation)
@@ -203,7 +202,7 @@ def test_a_file_that_ends_before_the_folder(found: Found, revealing: Revealers) 
     assert content(state_of(federation)) == before
 
 
-def test_a_damaged_sum(found: Found, revealing: Revealers) -> None:
+def test_a_damaged_sum(found, revealing):
     """A coordinator that cannot serve a sum any more says which, and what brings it back."""
     federation = found(plan_of("bfv", key_holder="authority"))
     revealing(federation)
@@ -233,9 +232,7 @@ def test_a_damaged_sum(found: Found, revealing: Revealers) -> None:
     check_everybody(federation)
 
 
-def test_what_is_no_word_of_the_key_authority(
-    found: Found, revealing: Revealers, tmp_path: Path
-) -> None:
+def test_what_is_no_word_of_the_key_authority(found, revealing, tmp_path):
     """Other federations' files, changed ones, and a coordinator that runs: nothing is touched."""
     federation, other = (found(plan_of("bfv", key_holder="authority")) for _ in range(2))
     for each in (federation, other):
@@ -302,7 +299,7 @@ def deliver(federation: Federation, keys: KeyEpoch) -> None:
         assert link.install_epoch(keys.to_json())
 
 
-def test_authority_lost(found: Found, revealing: Revealers, tmp_path: Path) -> None:
+def test_authority_lost(found, revealing, tmp_path):
     """A backup made while it ran brings it back; its chain goes on, and the old folder is refused.
 
     The backup is older than the loss: what was said since, the coordinator shows.
@@ -347,9 +344,7 @@ def test_authority_lost(found: Found, revealing: Revealers, tmp_path: Path) -> N
     assert [event.name for event in events if event.name == "reveal refused"] == []
 
 
-def test_an_older_copy_of_the_authority_uses_no_key(
-    found: Found, revealing: Revealers, tmp_path: Path
-) -> None:
+def test_an_older_copy_of_the_authority_uses_no_key(found, revealing, tmp_path):
     """In the same epoch: a newer copy has opened sums that it knows nothing of."""
     federation = found(plan_of("bfv", key_holder="authority"))
     gates = [Gate(2), Gate(4)]
@@ -384,9 +379,7 @@ def test_an_older_copy_of_the_authority_uses_no_key(
     check_everybody(federation)
 
 
-def test_authority_and_coordinator_lost_together(
-    found: Found, revealing: Revealers, tmp_path: Path
-) -> None:
+def test_authority_and_coordinator_lost_together(found, revealing, tmp_path):
     """Both come back from the authority's backup, and go on from what members know since."""
     federation = found(plan_of("bfv", key_holder="authority"))
     gates = [Gate(2), Gate(4)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from integration.conftest import Found
 from integration.support.bench import KINDS, Bench, data, federal, merged, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import InTurn
@@ -65,9 +64,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("protection", "n_clients", "algorithm"), [*ALWAYS, *OTHERS])
-def test_equal_to_one_process(
-    found: Found, protection: str, n_clients: int, algorithm: str
-) -> None:
+def test_equal_to_one_process(found, protection, n_clients, algorithm):
     turns = InTurn(lambda round_id: np.random.default_rng([round_id]).permutation(n_clients))
     federation = found(plan_of(protection, n_clients, algorithm), n_clients)
     for number in range(n_clients):
@@ -110,9 +107,7 @@ def check_private(bench: Bench, algorithm: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )
-def test_every_update_structure_under_encryption(
-    found: Found, protection: str, update: dict[str, object]
-) -> None:
+def test_every_update_structure_under_encryption(found, protection, update):
     """Key holders recompress what clients compressed, as one process with the same clients does."""
     plan = plan_of(protection).model_dump()
     federation = found(Plan.model_validate({**plan, "update": update}))
@@ -124,9 +119,7 @@ def test_every_update_structure_under_encryption(
     ("protection", "algorithm", "settings"),
     [("bfv", "fedrap", {"tables": "shared"}), ("none", "pfedrec", {})],
 )
-def test_low_rank_rows_of_other_algorithms(
-    found: Found, protection: str, algorithm: str, settings: dict[str, object]
-) -> None:
+def test_low_rank_rows_of_other_algorithms(found, protection, algorithm, settings):
     plan = plan_of(protection, algorithm=algorithm).model_dump()
     update = {**plan["update"], "structure": "colr", "rank": 2}
     own = {**plan["algorithm"], **settings}
@@ -137,7 +130,7 @@ def test_low_rank_rows_of_other_algorithms(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ease", "fedmf"])
-def test_with_a_floor_of_the_clients_own(found: Found, algorithm: str) -> None:
+def test_with_a_floor_of_the_clients_own(found, algorithm):
     """Three holders among a client's own users are asked of every row, from the count on."""
     federation = found(plan_of("bfv", algorithm=algorithm))
     federation.start_all(client__minimum_own_item_users=3)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 import structlog
-from changed_keys import rotate
-from integration.conftest import Found, Revealers
+from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import Bench, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
 from integration.support.parties import Federation, operators_link
 from integration.test_recovering import recovered, state_of
+from world.federation import rotate
 
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
@@ -109,9 +109,7 @@ def begun(
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
-def test_the_others_publish_the_same_bits_without_its_cell(
-    found: Found, revealing: Revealers, spoiler: Spoiler, protection: str
-) -> None:
+def test_the_others_publish_the_same_bits_without_its_cell(found, revealing, spoiler, protection):
     federation, good = begun(found, spoiler, protection)
     events = revealing(federation)
     federation.start_all(wrap=together(6, (1, 2)))
@@ -134,9 +132,7 @@ def test_the_others_publish_the_same_bits_without_its_cell(
             assert len(told) == 1 and "fedrec keys roster resume 2" in told[0]
 
 
-def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(
-    found: Found, revealing: Revealers, spoiler: Spoiler
-) -> None:
+def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(found, revealing, spoiler):
     """Two cells are left: more than the one that may be corrupt."""
     federation, good = begun(found, spoiler, n_clients=9, least=2)
     revealing(federation)
@@ -147,8 +143,8 @@ def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(
 
 
 def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
-    found: Found, revealing: Revealers, spoiler: Spoiler
-) -> None:
+    found, revealing, spoiler
+):
     """One cell alone could be corrupt: the round is given up, and nobody is paused."""
     federation, _ = begun(found, spoiler, least=2)
     revealing(federation)
@@ -159,7 +155,7 @@ def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
     assert not [entry for entry in federation.journal() if entry.kind == "cells paused"]
 
 
-def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: Spoiler) -> None:
+def test_a_pause_outlives_everybody_and_ends_by_a_roster(found, spoiler):
     """Coordinator and authority are killed in the fourth round; then the cell is taken in again."""
     federation, good = begun(found, spoiler, total=4)
     bench = federation.bench
@@ -204,9 +200,7 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: 
     assert told.round == 2
 
 
-def test_a_coordinator_made_anew_knows_the_pause(
-    found: Found, revealing: Revealers, spoiler: Spoiler
-) -> None:
+def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
     """Nobody of the cell is asked, so that no round waits for them in vain."""
     federation, good = begun(found, spoiler)
     revealing(federation)
@@ -242,9 +236,7 @@ def test_a_coordinator_made_anew_knows_the_pause(
 
 
 @pytest.mark.parametrize("protection", ["bfv", "masks"])
-def test_a_single_cell_stalls_and_goes_on_by_itself(
-    found: Found, revealing: Revealers, spoiler: Spoiler, protection: str
-) -> None:
+def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, protection):
     """Three rounds are given up and everybody is told; nobody is paused."""
     holder = {"key_holder": "authority"} if protection == "bfv" else {}
     federation = found(plan_of(protection, n_clients=3, **holder), 3)
@@ -270,9 +262,7 @@ def test_a_single_cell_stalls_and_goes_on_by_itself(
 
 
 @pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
-def test_what_the_coordinator_can_read_is_refused_one_by_one(
-    found: Found, spoiler: Spoiler, algorithm: str
-) -> None:
+def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, algorithm):
     """The round goes on without it, and the log names whose it was."""
     federation = found(plan_of("none", n_clients=3, algorithm=algorithm), 4)
     spoiler.folder, spoiler.rounds = federation.bench.state(3), 1

@@ -31,9 +31,7 @@ def held_at(found: Found, protection: str, step: str) -> tuple[Federation, Gate]
 
 
 @pytest.mark.parametrize(("protection", "step"), STEPS)
-def test_a_coordinator_that_ends_within_a_step_goes_on_with_it(
-    found: Found, protection: str, step: str
-) -> None:
+def test_a_coordinator_that_ends_within_a_step_goes_on_with_it(found, protection, step):
     federation, gate = held_at(found, protection, step)
     try:
         until_others_are_done(federation, gate, step)
@@ -46,9 +44,7 @@ def test_a_coordinator_that_ends_within_a_step_goes_on_with_it(
 
 
 @pytest.mark.parametrize(("protection", "step"), LATER)
-def test_of_three_clients_one_that_drops_out_ends_the_round(
-    found: Found, protection: str, step: str
-) -> None:
+def test_of_three_clients_one_that_drops_out_ends_the_round(found, protection, step):
     """The next round is everybody's again."""
     federation, gate = held_at(found, protection, step)
     try:

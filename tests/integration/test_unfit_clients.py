@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from blake3 import blake3
-from integration.conftest import Found
 from integration.support.bench import N_ITEMS, accepted, compute, federal, plan_of
 from integration.support.links import Passing
 from integration.support.parties import Client
@@ -42,7 +39,7 @@ class FromTheFuture(Passing):
         return replace(self.link.federation(client_id), protocol_version="1.0")
 
 
-def test_refused_at_the_door(found: Found, tmp_path: Path) -> None:
+def test_refused_at_the_door(found, tmp_path):
     federation = found(plan_of("none", 3, total=1), 7)
     catalogue = Catalogue.of([f"i{number}" for number in range(N_ITEMS)])
     catalogue.save(tmp_path / "other.csv")
@@ -105,9 +102,7 @@ def foreign_payload(length: int) -> bytes:
     ],
     ids=["forged signature", "foreign ciphertext"],
 )
-def test_refused_in_a_round(
-    found: Found, forge: Callable[[Link, Identity], Link], error: type[FedrecError]
-) -> None:
+def test_refused_in_a_round(found, forge, error):
     federation = found(plan_of("bfv", 3, total=1), 4)
     bench = federation.bench
     identity = Identity.load(bench.state(UNFIT))

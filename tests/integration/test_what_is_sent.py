@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from integration.conftest import Found
 from integration.support.bench import Bench, plan_of
 from integration.support.links import Passing
 from integration.support.proxy import Proxy
@@ -104,7 +103,7 @@ class Privates:
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_nothing_private_is_written_to_a_socket(found: Found, protection: str) -> None:
+def test_nothing_private_is_written_to_a_socket(found, protection):
     federation = found(plan_of(protection))
     bench = federation.bench
     payloads = Payloads()

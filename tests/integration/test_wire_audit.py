@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from changed_keys import rotate
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import DEADLINE_SECONDS, Passing
 from integration.support.parties import Federation, operators_link
+from world.federation import rotate
 
 import fedrec.wire.grpc_link as grpc_link
 from fedrec.follower.events import ClientEvent
@@ -61,9 +61,7 @@ def run(federation: Federation, **options: Any) -> None:
         client.result()
 
 
-def test_without_protection_every_update_is_readable_and_that_is_said(
-    recorded: Callable[..., Federation], tmp_path: Path
-) -> None:
+def test_without_protection_every_update_is_readable_and_that_is_said(recorded, tmp_path):
     federation = recorded("none")
     run(federation)
     report = report_of(federation, tmp_path)
@@ -81,7 +79,7 @@ def test_without_protection_every_update_is_readable_and_that_is_said(
     )
 
 
-def test_under_bfv_every_promise_holds(recorded: Callable[..., Federation], tmp_path: Path) -> None:
+def test_under_bfv_every_promise_holds(recorded, tmp_path):
     federation = recorded("bfv")
     run(federation)
     report = report_of(federation, tmp_path)
@@ -105,9 +103,7 @@ def test_under_bfv_every_promise_holds(recorded: Callable[..., Federation], tmp_
     assert lengths <= {"number", "one", "several"}
 
 
-def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(
-    recorded: Callable[..., Federation], tmp_path: Path
-) -> None:
+def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(recorded, tmp_path):
     """The coordinator's own file is the newest epoch's; the one before is in the recording only."""
     federation = recorded("bfv")
     workspace = federation.bench.workspace
@@ -134,9 +130,7 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(
     assert any(told in sentence for sentence in report.sentences())
 
 
-def test_a_field_that_nobody_declared_is_named(
-    recorded: Callable[..., Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_field_that_nobody_declared_is_named(recorded, tmp_path, monkeypatch):
     honest = grpc_link.UPLOAD_HEADER.to_proto
 
     def leaking(header: UploadHeader) -> Any:
@@ -207,9 +201,7 @@ def audit_with(
     return report_of(federation, tmp_path, truth=False), identity.client_id[:16]
 
 
-def test_an_update_of_touched_rows_only_is_told_of_by_its_length(
-    recorded: Callable[..., Federation], tmp_path: Path
-) -> None:
+def test_an_update_of_touched_rows_only_is_told_of_by_its_length(recorded, tmp_path):
     report, name = audit_with(recorded("none"), tmp_path, _TouchedRowsOnly)
     told = rf"An update of \d+ bytes was announced by {name}; the plan's have \d+\. \(1 times\)"
     assert any(re.fullmatch(told, problem) for problem in report.problems)
@@ -217,18 +209,14 @@ def test_an_update_of_touched_rows_only_is_told_of_by_its_length(
     assert all("bytes" in problem for problem in report.problems)
 
 
-def test_an_update_that_is_not_encrypted_is_told_of(
-    recorded: Callable[..., Federation], tmp_path: Path
-) -> None:
+def test_an_update_that_is_not_encrypted_is_told_of(recorded, tmp_path):
     report, _ = audit_with(recorded("bfv"), tmp_path, _PlainUnderEncryption)
     problems = [each for each in report.problems if each.startswith("SubmitUpdate request")]
     assert any("its bytes are not uniform in 1 of" in problem for problem in problems)
     assert any("it can be compressed in 1 of" in problem for problem in problems)
 
 
-def test_what_lies_in_the_folder_and_may_not_is_named(
-    recorded: Callable[..., Federation], tmp_path: Path
-) -> None:
+def test_what_lies_in_the_folder_and_may_not_is_named(recorded, tmp_path):
     federation = recorded("bfv")
     run(federation)
     federation.stop()
@@ -248,9 +236,7 @@ def test_what_lies_in_the_folder_and_may_not_is_named(
     assert report.kept_updates == 1
 
 
-def test_recording_ends_at_its_limit_and_the_run_goes_on(
-    recorded: Callable[..., Federation], tmp_path: Path
-) -> None:
+def test_recording_ends_at_its_limit_and_the_run_goes_on(recorded, tmp_path):
     federation = recorded("none", max_bytes=4000)
     run(federation)
     assert len(federation.published()) == N_ROUNDS
@@ -261,9 +247,7 @@ def test_recording_ends_at_its_limit_and_the_run_goes_on(
     assert path.stat().st_size <= 4000
 
 
-def test_a_full_disk_ends_the_recording_and_the_run_goes_on(
-    recorded: Callable[..., Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_the_recording_and_the_run_goes_on(recorded, tmp_path, monkeypatch):
     def full(*arguments: Any) -> bool:
         raise OSError(28, "No space left on device")
 
@@ -276,6 +260,6 @@ def test_a_full_disk_ends_the_recording_and_the_run_goes_on(
     assert list(FrameReader(path)) == []
 
 
-def test_without_a_recorder_nothing_is_put_in_front(found: Found) -> None:
+def test_without_a_recorder_nothing_is_put_in_front(found):
     federation = found(plan_of("none"))
     assert federation.coordinator._recorder is None

@@ -77,7 +77,7 @@ def honest_updates(federation: Federation) -> tuple[list[np.ndarray], list[bytes
 
 
 @pytest.mark.parametrize("name", ["ckks", "bfv"])
-def test_negated_ciphertexts(name: str) -> None:
+def test_negated_ciphertexts(name):
     federation = Federation(name)
     vectors, honest = honest_updates(federation)
     assert np.array_equal(federation.opened(honest), sum(vectors))
@@ -89,7 +89,7 @@ def test_negated_ciphertexts(name: str) -> None:
         assert np.array_equal(federation.opened(attack), vectors[0]), "the victim's, alone"
 
 
-def test_it_rests_on_names_that_only_their_authors_and_the_authority_know() -> None:
+def test_it_rests_on_names_that_only_their_authors_and_the_authority_know():
     """The key of the tags does not help: every member has it."""
     federation = Federation("bfv")
     vectors, honest = honest_updates(federation)
@@ -97,8 +97,6 @@ def test_it_rests_on_names_that_only_their_authors_and_the_authority_know() -> N
 
 
 @pytest.mark.parametrize(("name", "tagged"), [("bfv", True), ("paillier", True), ("ckks", False)])
-def test_sums_that_the_authority_opens_are_tagged_where_that_is_possible(
-    name: str, tagged: bool
-) -> None:
+def test_sums_that_the_authority_opens_are_tagged_where_that_is_possible(name, tagged):
     protection = {"name": name, "key_holder": "authority"}
     assert vector_spec(Plan.model_validate({"protection": protection}), 10).tagged == tagged

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 from integration.support.bench import N_ITEMS, Bench, data, plan_of
-from made_federation import Workspace, prepare
 from scenarios.support.searching import found_in, without_empty_pages
+from world.federation import Workspace, prepare
 
 from fedrec.errors import FedrecError
 from fedrec.identity.certificates import Credentials
@@ -192,7 +192,7 @@ class Served:
         assert "keys of members" in found_in(kept, secrets), "the search finds nothing anywhere"
 
 
-def test_the_search_finds_a_piece_wherever_it_begins() -> None:
+def test_the_search_finds_a_piece_wherever_it_begins():
     piece, other = bytes(4) + b"secret\0", b"secret2"
     for before in range(9):
         content = bytes(before) + piece + bytes(9 - before)
@@ -205,7 +205,7 @@ def test_the_search_finds_a_piece_wherever_it_begins() -> None:
 
 
 @pytest.mark.slow
-def test_scenario_01_the_coordinator_has_no_key(tmp_path: Path) -> None:
+def test_scenario_01_the_coordinator_has_no_key(tmp_path):
     workspace = prepare(tmp_path, plan_of("bfv", total=1), data(), n_clients=3)
     secrets = secrets_of(workspace)
     served = Served(tmp_path, workspace)
@@ -215,7 +215,7 @@ def test_scenario_01_the_coordinator_has_no_key(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("protection", ["ckks", "paillier/packed-2048"])
-def test_scenario_01_with_clients_that_write_logs(tmp_path: Path, protection: str) -> None:
+def test_scenario_01_with_clients_that_write_logs(tmp_path, protection):
     """All parties are processes, whose logs are searched, too."""
     workspace = prepare(tmp_path, plan_of(protection, total=1), data(), n_clients=3)
     secrets = secrets_of(workspace)
@@ -236,9 +236,7 @@ def test_scenario_01_with_clients_that_write_logs(tmp_path: Path, protection: st
 
 
 @pytest.mark.slow
-def test_scenario_01_under_masks_the_coordinator_has_no_secret_of_a_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scenario_01_under_masks_the_coordinator_has_no_secret_of_a_client(tmp_path, monkeypatch):
     """The clients run beside this test, so that it sees what they forget after each step."""
     workspace = prepare(tmp_path, plan_of("masks", total=1), data(), n_clients=3)
     secrets = secrets_of(workspace)
@@ -270,16 +268,14 @@ def test_scenario_01_under_masks_the_coordinator_has_no_secret_of_a_client(
     ("protection", "context_bytes"),
     [("bfv", 56), ("ckks", 56), ("paillier/packed-2048", 56 + 256)],
 )
-def test_scenario_01_what_the_coordinator_has_opens_nothing(
-    tmp_path: Path, protection: str, context_bytes: int
-) -> None:
+def test_scenario_01_what_the_coordinator_has_opens_nothing(tmp_path, protection, context_bytes):
     """Under paillier the context holds the public modulus, too."""
     workspace = prepare(tmp_path, plan_of(protection), data(), n_clients=3)
     epoch = KeyEpoch.load(workspace.epoch)
     context = epoch.server_context
     assert len(context) == context_bytes
     protecting = protection_of(workspace.plan, N_ITEMS)
-    protecting.check_context(context)
+    protecting.envelope(context)
     stranger = Identity.create("coordinator")
     with pytest.raises(FedrecError):
         open_epoch(
@@ -293,6 +289,6 @@ def test_scenario_01_what_the_coordinator_has_opens_nothing(
         with pytest.raises(FedrecError):
             protecting.member(context, attempt)
     with pytest.raises(FedrecError):
-        protecting.check_context(context + b"\0")
+        protecting.envelope(context + b"\0")
     served = json.loads(epoch.to_json())
     assert "group_key" not in json.dumps(served)

@@ -87,23 +87,23 @@ def exact() -> Round:
     return Round()
 
 
-def test_the_transform_by_hand() -> None:
+def test_the_transform_by_hand():
     # N = 2, q = 5: the fourth roots are 2 and 3, and 2 is the smaller; 1 + 3x is 7 = 2 and 10 = 0.
     assert transform(np.array([1, 3]), 5).tolist() == [2, 0]
     assert coefficients(np.array([2, 0], dtype=object), 5).tolist() == [1, -2]
 
 
-def test_scenario_02_a_naive_path_gives_the_whole_key_away(exact: Round) -> None:
+def test_scenario_02_a_naive_path_gives_the_whole_key_away(exact):
     assert exact.matches(exact.naive()) == exact.layout.degree == 4096
 
 
-def test_scenario_02_exact_integers_give_nothing_away(exact: Round) -> None:
+def test_scenario_02_exact_integers_give_nothing_away(exact):
     assert exact.matches(exact.revealed()) == 0
     sums = np.sum(exact.vectors, axis=0)
     assert np.array_equal(exact.party.member.reveal(exact.total, N_CLIENTS), sums)
 
 
-def test_scenario_02_what_is_revealed_does_not_depend_on_the_noise(exact: Round) -> None:
+def test_scenario_02_what_is_revealed_does_not_depend_on_the_noise(exact):
     """The same vectors encrypted anew: other ciphertexts and other noise, the same integers."""
     accumulator = exact.party.protection.accumulator(exact.party.context)
     for vector in exact.vectors:
@@ -117,7 +117,7 @@ def test_scenario_02_what_is_revealed_does_not_depend_on_the_noise(exact: Round)
     assert np.array_equal(found, exact.party.member.reveal(exact.total, N_CLIENTS))
 
 
-def test_scenario_02_parameters_that_prove_nothing_are_refused_when_settings_are_read() -> None:
+def test_scenario_02_parameters_that_prove_nothing_are_refused_when_settings_are_read():
     (conflict,) = find_conflicts(
         Plan.model_validate({"protection": {"name": "ckks", "preset": "approximate"}})
     )
@@ -128,7 +128,7 @@ def test_scenario_02_parameters_that_prove_nothing_are_refused_when_settings_are
 
 
 @pytest.mark.parametrize("preset", CKKS.presets)
-def test_scenario_02_every_set_proves_that_rounding_is_right(preset: str) -> None:
+def test_scenario_02_every_set_proves_that_rounding_is_right(preset):
     """A sum of more or wider values than can be rounded rightly has no plan, and no key."""
     plan = CKKS.plan(spec_of(), preset=preset)
     assert plan.error_bound <= 1 / 4

@@ -4,7 +4,6 @@ The coordinator is hostile; the last attacks have a member with changed software
 knows the group key and the encryption key, as a thief of a member's state folder does.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,9 +46,7 @@ def added(world: AuthorityWorld, *payloads: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_scenario_03_authority_one_clients_ciphertext(
-    world: AuthorityWorld, key: KeyWatch, times: int
-) -> None:
+def test_scenario_03_authority_one_clients_ciphertext(world, key, times):
     round_ = world.honest_round()
     victim = round_.contributions[world.puppets[0].client_id][1]
     total = added(world, *[victim] * times)
@@ -71,9 +68,7 @@ def slots_masked(world: AuthorityWorld, round_: FakeRound) -> bytes:
 
 
 @pytest.mark.parametrize("forged", [counted_twice, slots_masked])
-def test_scenario_03_another_sum_with_enough_valid_digests(
-    world: AuthorityWorld, key: KeyWatch, forged: Callable[[AuthorityWorld, FakeRound], bytes]
-) -> None:
+def test_scenario_03_another_sum_with_enough_valid_digests(world, key, forged):
     round_ = world.honest_round()
     total = forged(world, round_)
     assert total != world.total(round_)
@@ -81,14 +76,14 @@ def test_scenario_03_another_sum_with_enough_valid_digests(
     refused(world, key, "is not the sum of its 3 contributions")
 
 
-def test_scenario_03_one_client_listed_twice(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_scenario_03_one_client_listed_twice(world, key):
     round_ = world.honest_round()
     headers = round_.headers
     world.run_revealer(lambda: world.reveal(round_, contributions=(*headers[:2], headers[0])))
     refused(world, key, "lists a client twice")
 
 
-def test_scenario_03_exchanged_x25519_keys(world: AuthorityWorld) -> None:
+def test_scenario_03_exchanged_x25519_keys(world):
     """The coordinator lists a member with an exchange key of its own: the roster is signed."""
     roster = world.epoch.roster
     mine = Identity.create("coordinator")
@@ -103,16 +98,14 @@ def test_scenario_03_exchanged_x25519_keys(world: AuthorityWorld) -> None:
     assert world.link.uploads == []
 
 
-def test_scenario_03_authority_fewer_than_the_minimum(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_scenario_03_authority_fewer_than_the_minimum(world, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "has 2 contributions, expected at least 3")
 
 
-def test_scenario_03_authority_another_cohort_for_the_same_round(
-    tmp_path: Path, key: KeyWatch
-) -> None:
+def test_scenario_03_authority_another_cohort_for_the_same_round(tmp_path, key):
     """The first list is opened; the second, which differs by a guest, never is."""
     world = AuthorityWorld(tmp_path)
     round_ = world.honest_round()
@@ -126,9 +119,7 @@ def test_scenario_03_authority_another_cohort_for_the_same_round(
     refused(world, key, "was opened with other contributions before")
 
 
-def test_scenario_03_authority_clients_that_the_coordinator_enrolled(
-    world: AuthorityWorld, key: KeyWatch
-) -> None:
+def test_scenario_03_authority_clients_that_the_coordinator_enrolled(world, key):
     round_ = world.open(1)
     world.contribute(round_, world.puppets[0])
     for name in ("sybil 1", "sybil 2"):
@@ -138,9 +129,7 @@ def test_scenario_03_authority_clients_that_the_coordinator_enrolled(
     refused(world, key, "is not among the 4 members")
 
 
-def test_scenario_03_authority_itself_as_a_contributor(
-    world: AuthorityWorld, key: KeyWatch
-) -> None:
+def test_scenario_03_authority_itself_as_a_contributor(world, key):
     """Whoever opens sums is no member, even where its own key signed an update."""
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
@@ -184,9 +173,7 @@ def multiplied(world: AuthorityWorld, victim: bytes, thief: Identity) -> bytes:
     return victim[:44] + b"".join(frames)
 
 
-def test_scenario_03_authority_a_member_hands_in_a_multiple_of_anothers_update(
-    world: AuthorityWorld, key: KeyWatch
-) -> None:
+def test_scenario_03_authority_a_member_hands_in_a_multiple_of_anothers_update(world, key):
     """Every contribution is signed, and the sum is theirs: only the tags tell."""
     round_, thief = world.open(1), world.puppets[2]
     world.contribute(round_, *world.puppets[:2])
@@ -202,9 +189,7 @@ def test_scenario_03_authority_a_member_hands_in_a_multiple_of_anothers_update(
     assert "tags are not those" in world.refusals()
 
 
-def test_scenario_03_authority_a_replayed_update_under_another_name(
-    world: AuthorityWorld, key: KeyWatch
-) -> None:
+def test_scenario_03_authority_a_replayed_update_under_another_name(world, key):
     """The thief signs the victim's very bytes as its own update."""
     round_, thief = world.open(1), world.puppets[2]
     world.contribute(round_, *world.puppets[:2])
@@ -215,7 +200,7 @@ def test_scenario_03_authority_a_replayed_update_under_another_name(
     assert "tags are not those" in world.refusals()
 
 
-def test_scenario_03_authority_names_of_tags_are_secrets_of_two(world: AuthorityWorld) -> None:
+def test_scenario_03_authority_names_of_tags_are_secrets_of_two(world):
     """A member cannot compute another's, so that it cannot take another's pads off."""
     victim, thief = world.puppets[0], world.puppets[1]
     told = (RoundId(1), victim.client_id, nonce_of(victim))
@@ -226,7 +211,7 @@ def test_scenario_03_authority_names_of_tags_are_secrets_of_two(world: Authority
 
 
 @pytest.mark.parametrize("forge", ["double", "swap"])
-def test_scenario_03_authority_another_sum_above_the_limit(tmp_path: Path, forge: str) -> None:
+def test_scenario_03_authority_another_sum_above_the_limit(tmp_path, forge):
     """Above `recompute_limit` it takes the coordinator's sum, if its tags are right."""
     rounds = {"recompute_limit": 3, "cells_per_round": 2}
     world = AuthorityWorld(tmp_path, n_puppets=5, rounds=rounds)

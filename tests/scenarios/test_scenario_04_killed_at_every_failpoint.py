@@ -41,7 +41,7 @@ def fast_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "veiled", "revealed", "concurrent"])
-def test_scenario_04_killed_at_every_failpoint(fast_folder: Path, kind: str) -> None:
+def test_scenario_04_killed_at_every_failpoint(fast_folder, kind):
     ended = subprocess.run(
         [sys.executable, "-m", "server.support.crash", str(fast_folder), kind],
         cwd=TESTS,

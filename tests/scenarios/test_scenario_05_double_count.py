@@ -1,7 +1,6 @@
 """Scenario 5: however often and by whomever an update is sent, it counts once."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from reference.plain_parts import split
@@ -15,7 +14,7 @@ from fedrec.ids import RoundId
 CLIENTS = range(3)
 
 
-def test_scenario_05_five_at_once_over_grpc(tmp_path: Path) -> None:
+def test_scenario_05_five_at_once_over_grpc(tmp_path):
     """One contribution, the sum unchanged, and the same answer to all five senders."""
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found, ThreadPoolExecutor(5) as threads:
@@ -27,7 +26,7 @@ def test_scenario_05_five_at_once_over_grpc(tmp_path: Path) -> None:
         assert published(found) == bench.sum_of(set(CLIENTS), 1)
 
 
-def test_scenario_05_two_processes_with_one_identity(tmp_path: Path) -> None:
+def test_scenario_05_two_processes_with_one_identity(tmp_path):
     """Both train and randomise on their own: the first durable update stays, whoever asks."""
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found:
@@ -47,7 +46,7 @@ def test_scenario_05_two_processes_with_one_identity(tmp_path: Path) -> None:
             link.submit_update(header, other)
 
 
-def test_scenario_05_repeated_chunks(tmp_path: Path) -> None:
+def test_scenario_05_repeated_chunks(tmp_path):
     """A stream that begins again at 0 is the same update, not a second one."""
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found:

@@ -37,7 +37,7 @@ def people() -> People:
         pytest.param(0, 20, marks=pytest.mark.slow),
     ],
 )
-def test_scenario_06_a_fifth_drops_out(people: People, before: int, after: int) -> None:
+def test_scenario_06_a_fifth_drops_out(people, before, after):
     graph = parameters_for(100, FIFTHS)
     assert (graph.degree, graph.threshold) == (42, 21)
     cohort = Cohort.of(100, FIFTHS, people=people, minimum=10)
@@ -47,7 +47,7 @@ def test_scenario_06_a_fifth_drops_out(people: People, before: int, after: int) 
 
 
 @pytest.mark.slow
-def test_scenario_06_two_fifths_drop_out_where_the_plan_says_so(people: People) -> None:
+def test_scenario_06_two_fifths_drop_out_where_the_plan_says_so(people):
     """Twenty before and twenty after the upload."""
     tolerance = Tolerance(corrupt_share=0.2, dropout_share=0.4, malicious=False)
     graph = parameters_for(100, tolerance)
@@ -58,7 +58,7 @@ def test_scenario_06_two_fifths_drop_out_where_the_plan_says_so(people: People) 
     np.testing.assert_array_equal(found, cohort.total(without=gone[:20]))
 
 
-def test_scenario_06_three_fifths_end_the_round_and_unmask_nothing(people: People) -> None:
+def test_scenario_06_three_fifths_end_the_round_and_unmask_nothing(people):
     cohort = Cohort.of(100, FIFTHS, people=people, minimum=10)
     cohort.advertise()
     cohort.share()

@@ -152,7 +152,7 @@ def attack_on(count: int, corrupt: int, tolerance: Tolerance = LIAR) -> Attack:
 
 
 @pytest.mark.parametrize("told_dropped", range(7))
-def test_scenario_07_no_split_of_the_honest_gives_both_secrets(told_dropped: int) -> None:
+def test_scenario_07_no_split_of_the_honest_gives_both_secrets(told_dropped):
     """Ten clients, t = 7, three of them corrupt: every way to divide the other seven."""
     attack = attack_on(10, corrupt=3)
     honest = range(7)
@@ -163,7 +163,7 @@ def test_scenario_07_no_split_of_the_honest_gives_both_secrets(told_dropped: int
         assert place - 1 in attack.corrupt
 
 
-def test_scenario_07_asked_for_the_other_version_afterwards_nobody_answers() -> None:
+def test_scenario_07_asked_for_the_other_version_afterwards_nobody_answers():
     """First everybody hears the truth, then, after a restart, the lie, and the truth again."""
     attack = attack_on(10, corrupt=3)
     attack.ask(range(7), ())
@@ -176,7 +176,7 @@ def test_scenario_07_asked_for_the_other_version_afterwards_nobody_answers() -> 
     assert attack.refusals == 6
 
 
-def test_scenario_07_the_attack_is_real() -> None:
+def test_scenario_07_the_attack_is_real():
     """With one corrupt client more than t = 7 of ten withstands, it reads the vector."""
     attack = attack_on(10, corrupt=4)
     attack.ask((0, 1, 2), (3, 4, 5))
@@ -184,7 +184,7 @@ def test_scenario_07_the_attack_is_real() -> None:
     assert attack.vector() == cohort.words.encode(cohort.vectors[VICTIM]).tolist()
 
 
-def test_scenario_07_a_late_upload_after_dropping_out_stays_hidden() -> None:
+def test_scenario_07_a_late_upload_after_dropping_out_stays_hidden():
     """The coordinator rightly got the mask key; without the self mask it would read the vector."""
     cohort = Cohort.of(10, Tolerance(corrupt_share=0.2, dropout_share=0.1, malicious=True))
     attack = Attack(cohort, (8, 9))
@@ -220,7 +220,7 @@ def test_scenario_07_a_late_upload_after_dropping_out_stays_hidden() -> None:
         cohort.participants[VICTIM].give({}, cohort.roster)
 
 
-def test_scenario_07_on_a_sparse_graph_two_versions_find_no_quorum() -> None:
+def test_scenario_07_on_a_sparse_graph_two_versions_find_no_quorum():
     """Forty clients that drew their holders: those of the victim hear one thing, all others
     another, so that everybody's neighbours are told apart as far as the graph allows.
     """

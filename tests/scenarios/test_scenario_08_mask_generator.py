@@ -32,11 +32,11 @@ ZERO_KEY_BLOCKS = (
 )
 
 
-def test_scenario_08_published_vectors() -> None:
+def test_scenario_08_published_vectors():
     assert keystream(bytes(32), 12).astype("<u4").tobytes().hex() == ZERO_KEY_BLOCKS
 
 
-def test_scenario_08_another_mode_gives_the_same_stream() -> None:
+def test_scenario_08_another_mode_gives_the_same_stream():
     """Counter mode is the block cipher applied to 0, 1, 2, ...; across pieces of 1 MiB too."""
     key = bytes(range(32))
     n_blocks = 70_000
@@ -46,19 +46,19 @@ def test_scenario_08_another_mode_gives_the_same_stream() -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 31, 32, 100, 255])
-def test_scenario_08_every_bit_of_the_key_counts(bit: int) -> None:
+def test_scenario_08_every_bit_of_the_key_counts(bit):
     """A seed folded to fewer bits would give equal masks for some of these keys."""
     key = (1 << bit).to_bytes(32, "big")
     assert (keystream(key, 100) != keystream(bytes(32), 100)).sum() > 95
 
 
-def test_scenario_08_no_other_length_of_key_is_taken() -> None:
+def test_scenario_08_no_other_length_of_key_is_taken():
     for length in (4, 16, 31, 33):
         with pytest.raises(ValueError):
             keystream(bytes(length), 4)
 
 
-def test_scenario_08_no_key_is_used_for_two_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scenario_08_no_key_is_used_for_two_masks(monkeypatch):
     """Over three rounds of the same people every mask has a key of its own.
 
     Participants use the key of a pair twice, once on either side, and their own key once.
@@ -88,7 +88,7 @@ def test_scenario_08_no_key_is_used_for_two_masks(monkeypatch: pytest.MonkeyPatc
     assert set(taken_off) <= set(used)
 
 
-def test_scenario_08_nothing_that_makes_keys_or_masks_can_reach_another_generator() -> None:
+def test_scenario_08_nothing_that_makes_keys_or_masks_can_reach_another_generator():
     root = Path(fedrec.__file__).parent
     files = [*(root / "protection").rglob("*.py"), *(root / "identity").rglob("*.py")]
     assert len(files) > 30
@@ -96,7 +96,7 @@ def test_scenario_08_nothing_that_makes_keys_or_masks_can_reach_another_generato
     assert found == []
 
 
-def test_scenario_08_the_search_finds_what_it_looks_for() -> None:
+def test_scenario_08_the_search_finds_what_it_looks_for():
     for source in (
         "import random",
         "from random import randbytes",

@@ -17,8 +17,8 @@ import pytest
 from conformance.protection_suite import Party, make_party
 from integration.support.bench import N_ITEMS, Bench, plan_of
 from integration.support.parties import Federation, Loop
-from made_federation import DemoData, prepare
 from numpy.typing import NDArray
+from world.federation import DemoData, prepare
 
 from fedrec.data import Catalogue, Interactions
 from fedrec.identity.identity import Identity
@@ -97,9 +97,7 @@ def sent_by_client(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("protection", PROTECTIONS)
-def test_scenario_09_one_fifty_and_all_items_look_the_same(
-    tmp_path: Path, loop: Loop, protection: str
-) -> None:
+def test_scenario_09_one_fifty_and_all_items_look_the_same(tmp_path, loop, protection):
     """Number of calls, chunks, lengths and every field but names and digests are equal."""
     plan = plan_of(protection)
     one_holder = {"federation": {**plan.federation.model_dump(), "minimum_item_users": 1}}
@@ -185,7 +183,7 @@ def told_apart(party: Party, seed: int, count: int = N_MESSAGES) -> float:
         if kind.needs_reveal
     ],
 )
-def test_scenario_09_one_item_more_or_less_is_not_told_apart(protection: str) -> None:
+def test_scenario_09_one_item_more_or_less_is_not_told_apart(protection):
     """Two clients differ in one item: protected messages do not say which is which."""
     party = make_party(PROTECTIONS[protection], PROTECTIONS[protection].presets[0], SPEC)
     measured = [told_apart(party, seed=1)]
@@ -194,13 +192,13 @@ def test_scenario_09_one_item_more_or_less_is_not_told_apart(protection: str) ->
     assert min(measured) <= MOST_AUC, measured
 
 
-def test_scenario_09_without_protection_one_item_is_told_apart() -> None:
+def test_scenario_09_without_protection_one_item_is_told_apart():
     """The same measurement finds the item where nothing hides it: it could have failed above."""
     party = make_party(PROTECTIONS["none"], "default", SPEC)
     assert told_apart(party, seed=1) > 0.95
 
 
-def test_scenario_09_the_auc_by_hand() -> None:
+def test_scenario_09_the_auc_by_hand():
     """Of four pairs three are in order, and one is even."""
     scores, labels = np.array([1.0, 2.0, 2.0, 3.0]), np.array([0, 0, 1, 1])
     pairs = itertools.product(scores[labels == 1], scores[labels == 0])

@@ -8,7 +8,6 @@ import json
 import secrets
 from pathlib import Path
 
-from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import KINDS, accepted, compute, plan_of
 from integration.support.poisoner import POISONED_ROUND, Poison, Poisoner
@@ -53,7 +52,7 @@ def poisons(n: int) -> list[Poison]:
     ]
 
 
-def test_scenario_10_poison_is_refused_and_the_others_go_on(found: Found) -> None:
+def test_scenario_10_poison_is_refused_and_the_others_go_on(found):
     federation = found(plan_of(PROTECTION, 3, total=1), 4)
     bench = federation.bench
     n = modulus(bench.workspace.epoch)
@@ -77,7 +76,7 @@ def test_scenario_10_poison_is_refused_and_the_others_go_on(found: Found) -> Non
     assert {bench.model(at) for at in MEMBERS} == {wanted.model}
 
 
-def test_scenario_10_ciphertexts_of_nobodys_key_are_never_revealed(found: Found) -> None:
+def test_scenario_10_ciphertexts_of_nobodys_key_are_never_revealed(found):
     """Random units modulo n^2 are ciphertexts of something; only the sum shows that it is wrong."""
     federation = found(plan_of(PROTECTION, key_holder="authority"))
     bench = federation.bench

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from blake3 import blake3
 from conformance.protection_suite import Party, make_party
-from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import Forgetful
@@ -84,7 +83,7 @@ BAD: dict[str, Callable[[Party, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("poison", BAD)
-def test_scenario_10_refused_before_the_sum_changes(party: Party, good: bytes, poison: str) -> None:
+def test_scenario_10_refused_before_the_sum_changes(party, good, poison):
     accumulator = party.protection.accumulator(party.context)
     accumulator.add(good)
     before = accumulator.finish()
@@ -96,7 +95,7 @@ def test_scenario_10_refused_before_the_sum_changes(party: Party, good: bytes, p
     assert (revealed == 2).all()
 
 
-def test_scenario_10_a_message_of_another_scale_is_another_plan(party: Party, good: bytes) -> None:
+def test_scenario_10_a_message_of_another_scale_is_another_plan(party, good):
     """The scale is no field that a peer could change: it follows from the plan."""
     segment = replace(SPEC.segments[0], max_abs_sum=10**9)
     spec = replace(SPEC, segments=(segment,))
@@ -107,7 +106,7 @@ def test_scenario_10_a_message_of_another_scale_is_another_plan(party: Party, go
         accumulator.add(other if len(other) == len(good) else other[:44] + good[44:])
 
 
-def test_scenario_10_a_transparent_ciphertext_counts_for_nothing(party: Party, good: bytes) -> None:
+def test_scenario_10_a_transparent_ciphertext_counts_for_nothing(party, good):
     """(m, 0) is readable by everybody and no ciphertext; its counter gives it away, too."""
     empty = under_its_name(party, good, b"")
     accumulator = party.protection.accumulator(party.context)
@@ -139,9 +138,7 @@ UNTOLD: dict[str, Callable[[Party, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("poison", UNTOLD)
-def test_scenario_10_what_nobody_can_tell_is_refused_when_revealed(
-    party: Party, good: bytes, poison: str
-) -> None:
+def test_scenario_10_what_nobody_can_tell_is_refused_when_revealed(party, good, poison):
     forged = under_its_name(party, good, UNTOLD[poison](party, good))
     accumulator = party.protection.accumulator(party.context)
     for message in (good, good, forged):
@@ -151,12 +148,12 @@ def test_scenario_10_what_nobody_can_tell_is_refused_when_revealed(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_scenario_10_nan_is_no_integer_and_never_encrypted(party: Party, value: float) -> None:
+def test_scenario_10_nan_is_no_integer_and_never_encrypted(party, value):
     with pytest.raises(MalformedUpdate, match="float64"):
         party.member.protect(np.full(SPEC.length, value))
 
 
-def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
+def test_scenario_10_no_native_parser_sees_what_a_peer_sent():
     """The coordinator's process adds and refuses without SEAL: nothing there can crash it."""
     code = (
         "import sys\n"
@@ -190,7 +187,7 @@ class Poisoner(Forgetful):
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks"])
-def test_scenario_10_a_poisoned_round_publishes_nothing(found: Found, protection: str) -> None:
+def test_scenario_10_a_poisoned_round_publishes_nothing(found, protection):
     """The key authority refuses its sum and says so; the others' next round goes on."""
     federation = found(plan_of(protection, key_holder="authority"))
     bench = federation.bench
@@ -208,7 +205,7 @@ def test_scenario_10_a_poisoned_round_publishes_nothing(found: Found, protection
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks"])
-def test_scenario_10_where_members_decrypt_nobody_applies_it(found: Found, protection: str) -> None:
+def test_scenario_10_where_members_decrypt_nobody_applies_it(found, protection):
     """Everybody is taken to be honest there: whoever is not can end the run, and no more."""
     federation = found(plan_of(protection))
     begin(federation)

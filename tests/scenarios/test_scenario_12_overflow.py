@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from conformance.protection_suite import extreme, make_party
 from integration.support.bench import N_ITEMS
-from plan_check import check_plan
 from pydantic import ValidationError
+from world.plans import check_plan
 
 from fedrec.errors import MalformedUpdate, RoundError, SettingsError
 from fedrec.plan.layout import Layout, protection_of
@@ -39,7 +37,7 @@ def most_summands(kind: type[Protection], preset: str, largest: int) -> int:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_scenario_12_as_many_extreme_ciphertexts_as_the_bound_allows(sign: int) -> None:
+def test_scenario_12_as_many_extreme_ciphertexts_as_the_bound_allows(sign):
     most = most_summands(CKKS, "lean", 2**28)
     assert 500 < most < 1000, "the bound moved; choose another largest sum"
     spec = spec_of(2**28, most)
@@ -56,9 +54,7 @@ def test_scenario_12_as_many_extreme_ciphertexts_as_the_bound_allows(sign: int) 
 
 @pytest.mark.parametrize(("kind", "preset"), [(CKKS, "paper"), (BFV, "default")])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_scenario_12_noise_that_all_points_one_way_is_inside_the_worst_case(
-    kind: type[Protection], preset: str, sign: int
-) -> None:
+def test_scenario_12_noise_that_all_points_one_way_is_inside_the_worst_case(kind, preset, sign):
     spec = spec_of(2**28, 1023)
     party = make_party(kind, preset, spec)
     assert party.protection.chosen.proof == "worst case"
@@ -75,9 +71,7 @@ def test_scenario_12_noise_that_all_points_one_way_is_inside_the_worst_case(
 @pytest.mark.parametrize(
     ("kind", "preset", "slots"), [(CKKS, "lean", 2047), (BFV, "default", 4095)]
 )
-def test_scenario_12_a_million_random_sums_without_a_wrong_integer(
-    kind: type[Protection], preset: str, slots: int
-) -> None:
+def test_scenario_12_a_million_random_sums_without_a_wrong_integer(kind, preset, slots):
     length = -(-1_000_000 // slots) * slots
     party = make_party(kind, preset, spec_of(2**27, 64, length))
     assert party.protection.chosen.limbs == (1,)
@@ -95,7 +89,7 @@ def test_scenario_12_a_million_random_sums_without_a_wrong_integer(
 
 @pytest.mark.parametrize("name", ["bfv/default", "ckks/lean", "ckks/paper"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_scenario_12_every_user_of_every_client_at_the_clip(name: str, sign: int) -> None:
+def test_scenario_12_every_user_of_every_client_at_the_clip(name, sign):
     protection, _, preset = name.partition("/")
     plan = Plan.model_validate(
         {
@@ -151,9 +145,7 @@ OPENED = {"name": "ckks", "key_holder": "authority"}
         ({"protection": {"name": "ckks", "preset": "approximate"}}, "protection.preset"),
     ],
 )  # fmt: skip
-def test_scenario_12_settings_beyond_the_edge_are_refused(
-    settings: dict[str, Any], rule: str
-) -> None:
+def test_scenario_12_settings_beyond_the_edge_are_refused(settings, rule):
     problems = check_plan(Plan.model_validate(settings))
     assert any(rule in problem for problem in problems), problems
 
@@ -168,8 +160,6 @@ def test_scenario_12_settings_beyond_the_edge_are_refused(
         ("rounds", "recompute_limit", 10_001),
     ],
 )
-def test_scenario_12_values_without_meaning_are_refused_by_name(
-    section: str, field: str, value: float
-) -> None:
+def test_scenario_12_values_without_meaning_are_refused_by_name(section, field, value):
     with pytest.raises(ValidationError, match=f"{section}.{field}"):
         Plan.model_validate({section: {field: value}})

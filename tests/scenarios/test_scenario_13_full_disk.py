@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import resource
 import threading
-from pathlib import Path
 
 import pytest
-from integration.conftest import Found
 from integration.support.bench import Bench, merged, plan_of
 from integration.support.children import ClientProcess, CoordinatorProcess
 from integration.support.links import DEADLINE_SECONDS, Gate, poll
@@ -19,7 +17,7 @@ from fedrec_client.state.private_store import PrivateStore
 
 
 @pytest.mark.parametrize("limit", [20_000, 0])
-def test_scenario_13_no_file_may_grow(tmp_path: Path, limit: int) -> None:
+def test_scenario_13_no_file_may_grow(tmp_path, limit):
     bench = Bench.make(tmp_path, plan_of("bfv"))
     coordinator = CoordinatorProcess(bench)
     pid = coordinator.process.pid
@@ -55,7 +53,7 @@ def limit_file_size(pid: int, n_bytes: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
 
 
-def test_scenario_13_the_reserve_is_kept_free(found: Found) -> None:
+def test_scenario_13_the_reserve_is_kept_free(found):
     federation = found(plan_of("none", total=1), reserve_bytes=1 << 60)
     client = federation.start_all(maximum_attempts=3)[0]
     failure = client.failure()
@@ -67,9 +65,7 @@ def test_scenario_13_the_reserve_is_kept_free(found: Found) -> None:
     ("protection", "limit", "in_files"),
     [("none", 0, False), ("bfv", 20_000, False), ("none", 0, True)],
 )
-def test_scenario_13_a_client_without_space_waits_for_some(
-    tmp_path: Path, protection: str, limit: int, in_files: bool
-) -> None:
+def test_scenario_13_a_client_without_space_waits_for_some(tmp_path, protection, limit, in_files):
     bench = Bench.make(tmp_path, plan_of(protection))
     coordinator = CoordinatorProcess(bench)
     waits = ClientProcess(bench, 2, coordinator.address, in_files=in_files)

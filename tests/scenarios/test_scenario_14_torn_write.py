@@ -44,7 +44,7 @@ def killed_in_a_round(folder: Path) -> tuple[Path, State]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "garbled"])
-def test_scenario_14_the_end_of_the_log_at_every_offset(tmp_path: Path, damage: str) -> None:
+def test_scenario_14_the_end_of_the_log_at_every_offset(tmp_path, damage):
     folder, state = killed_in_a_round(tmp_path)
     raw = (folder / WAL).read_bytes()
     assert len(raw) > LAST_BYTES + HEADER_BYTES, "the log is too short to say anything"

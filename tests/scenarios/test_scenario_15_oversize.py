@@ -51,7 +51,7 @@ def answer(address: str, own: Credentials, data: bytes, *, gzip: bool) -> grpc.S
 
 
 @pytest.mark.slow
-def test_scenario_15_a_bomb_and_a_message_of_five_megabytes(tmp_path: Path) -> None:
+def test_scenario_15_a_bomb_and_a_message_of_five_megabytes(tmp_path):
     bench = Bench.make(tmp_path, plan_of("none"))
     coordinator = CoordinatorProcess(bench)
     try:
@@ -91,12 +91,7 @@ def test_scenario_15_a_bomb_and_a_message_of_five_megabytes(tmp_path: Path) -> N
         ({}, [(0, bytes(CHUNK_BYTES + 1))], TooLarge),
     ],
 )
-def test_scenario_15_chunks_that_lie(
-    tmp_path: Path,
-    changes: dict[str, int],
-    chunks: list[tuple[int, bytes]],
-    expected: type[FedrecError],
-) -> None:
+def test_scenario_15_chunks_that_lie(tmp_path, changes, chunks, expected):
     bench = Federation.of(3)
     with serving(bench, tmp_path) as found:
         found.come(range(3))

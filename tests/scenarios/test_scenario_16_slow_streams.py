@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import grpc
 import pytest
@@ -45,18 +44,18 @@ def heard(*pauses_and_sizes: tuple[float, int], **limits: float) -> list[int]:
 
 
 class TestScenario16Time:
-    def test_the_header_has_less_time_than_what_follows(self) -> None:
+    def test_the_header_has_less_time_than_what_follows(self):
         assert heard((0, 1), (0.2, 1), first_seconds=0.05, silent_seconds=5) == [1, 1]
         with pytest.raises(CorruptUpload, match="silent for 0 seconds"):
             heard((0.2, 1), first_seconds=0.05, silent_seconds=5)
 
-    def test_a_trickle_is_cut(self) -> None:
+    def test_a_trickle_is_cut(self):
         trickle = [(0.02, 10)] * 20
         assert len(heard(*trickle, slowest_bytes=100, window_seconds=0.1)) == 20
         with pytest.raises(CorruptUpload, match="at least 5000 a second"):
             heard(*trickle, slowest_bytes=5000, window_seconds=0.1)
 
-    def test_time_that_the_coordinator_takes_does_not_count(self) -> None:
+    def test_time_that_the_coordinator_takes_does_not_count(self):
         async def busy() -> int:
             parts = heard_in_time(
                 spoken(*[(0.0, 1)] * 5), slowest_bytes=1e6, window_seconds=0.2, silent_seconds=0.1
@@ -70,7 +69,7 @@ class TestScenario16Time:
         assert asyncio.run(busy()) == 5
 
 
-def test_scenario_16_places_are_given_in_order() -> None:
+def test_scenario_16_places_are_given_in_order():
     async def crowd() -> list[int]:
         places, served = StreamTurns(Work(), bytes_in_flight=8 << 20).places, []
 
@@ -88,9 +87,7 @@ def test_scenario_16_places_are_given_in_order() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("n_streams", [200, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("says", ["nothing", "its header"])
-def test_scenario_16_silent_streams_of_one_member_hold_nobody_up(
-    tmp_path: Path, n_streams: int, says: str
-) -> None:
+def test_scenario_16_silent_streams_of_one_member_hold_nobody_up(tmp_path, n_streams, says):
     bench = Bench.of(4, minimum_clients=3)
     release = threading.Event()
     with serving(bench, tmp_path) as found, ExitStack() as open_:
@@ -119,7 +116,7 @@ def test_scenario_16_silent_streams_of_one_member_hold_nobody_up(
             call.cancel()
 
 
-def test_scenario_16_silent_streams_of_a_stranger_are_refused_at_once(tmp_path: Path) -> None:
+def test_scenario_16_silent_streams_of_a_stranger_are_refused_at_once(tmp_path):
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found:
         found.come(range(3))
@@ -147,7 +144,7 @@ def _header(found: Serving, number: int) -> bytes:
 
 
 @pytest.mark.slow
-def test_scenario_16_connections_that_never_finish_their_handshake(tmp_path: Path) -> None:
+def test_scenario_16_connections_that_never_finish_their_handshake(tmp_path):
     """Half-open ones and stalled handshakes: others are served, and no descriptor stays."""
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found, ExitStack() as open_:

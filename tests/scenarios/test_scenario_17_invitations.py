@@ -10,12 +10,11 @@ import sqlite3
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from server.support.federations import Bench, authority, credentials, identity
 from server.support.serving import Serving, serving
-from tls import credentials as strangers
+from world.keys import credentials as strangers
 
 from fedrec.errors import (
     BadSignature,
@@ -50,7 +49,7 @@ def apply(found: Serving, who: Identity, by: Credentials) -> Application:
         return link.apply(SignedApplication.make(who.public, by).to_json())
 
 
-def test_scenario_17_invitation_twice(tmp_path: Path) -> None:
+def test_scenario_17_invitation_twice(tmp_path):
     """A hundred at once: one is kept, the others are told so, and it stays so after a restart."""
     bench, invited = Bench.of(3), invitation()
     crowd = [Identity.create(f"applicant {number}") for number in range(100)]
@@ -80,7 +79,7 @@ def test_scenario_17_invitation_twice(tmp_path: Path) -> None:
             apply(found, Identity.create("late"), invited)
 
 
-def test_scenario_17_applicant_calls_next_task(tmp_path: Path) -> None:
+def test_scenario_17_applicant_calls_next_task(tmp_path):
     """An invitation opens nothing but the application, in nobody's name."""
     with serving(Bench.of(3), tmp_path) as found, found.link(invitation()) as link:
         me, run = identity(0).client_id, found.run
@@ -105,7 +104,7 @@ def test_scenario_17_applicant_calls_next_task(tmp_path: Path) -> None:
         link.apply(SignedApplication.make(other.public, own).to_json())
 
 
-def test_scenario_17_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scenario_17_expired(tmp_path, monkeypatch):
     """Told before the client dials, refused by the handshake, and on a connection that is older."""
     old, fresh = invitation(made_days_ago=15), invitation()
     write_secret(tmp_path / "old.pem", old.to_pem())
@@ -123,7 +122,7 @@ def test_scenario_17_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert found.coordinator.engine.run.store.applicants() == []
 
 
-def test_scenario_17_another_key(tmp_path: Path) -> None:
+def test_scenario_17_another_key(tmp_path):
     """An application counts with the invitation that signed it, and for the keys in it."""
     mine, yours, who = invitation(), invitation(), Identity.create("d")
     with serving(Bench.of(3), tmp_path) as found:
@@ -132,7 +131,7 @@ def test_scenario_17_another_key(tmp_path: Path) -> None:
         assert found.coordinator.engine.run.store.applicants() == []
 
 
-def test_scenario_17_nobody_guesses_one(tmp_path: Path) -> None:
+def test_scenario_17_nobody_guesses_one(tmp_path):
     with serving(Bench.of(3), tmp_path) as found:
         for number in range(5):
             own = strangers("invitation", f"guess {number}", of="theirs")
@@ -146,9 +145,7 @@ def test_scenario_17_nobody_guesses_one(tmp_path: Path) -> None:
         assert found.coordinator.engine.run.store.applicants() == []
 
 
-def test_scenario_17_no_secret_is_kept_or_logged(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_scenario_17_no_secret_is_kept_or_logged(tmp_path, capfd):
     """The database has the digest by which an invitation is remembered; neither has its key."""
     invited, who = invitation(), Identity.create("d")
     with serving(Bench.of(3), tmp_path) as found:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import grpc
 import pytest
-from integration.conftest import Found
 from integration.support.bench import plan_of
 from server.support.federations import (
     Bench,
@@ -74,7 +72,7 @@ CALLS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_scenario_18_cert_A_says_B(tmp_path: Path, name: str) -> None:
+def test_scenario_18_cert_A_says_B(tmp_path, name):
     """A member's certificate and another member's id, properly signed or not: in no call."""
     with serving(Bench.of(3), tmp_path) as found:
         found.come(range(3))
@@ -85,7 +83,7 @@ def test_scenario_18_cert_A_says_B(tmp_path: Path, name: str) -> None:
         assert state.current is not None and not state.current.accepted
 
 
-def test_scenario_18_removed_member_open_connection(tmp_path: Path) -> None:
+def test_scenario_18_removed_member_open_connection(tmp_path):
     """The next call on the same connection is refused, while others go on."""
     bench = Bench.of(4, minimum_clients=3)
     with serving(bench, tmp_path) as found, found.link(3) as gone, found.link(0) as stays:
@@ -99,7 +97,7 @@ def test_scenario_18_removed_member_open_connection(tmp_path: Path) -> None:
         assert stays.federation(identity(0).client_id).epoch == 2
 
 
-def test_scenario_18_an_operator_that_was_taken_off_the_list(tmp_path: Path) -> None:
+def test_scenario_18_an_operator_that_was_taken_off_the_list(tmp_path):
     from fedrec.wire.admin_link import AdminLink
 
     other = authority().issuer.credentials("operator", "another")
@@ -120,7 +118,7 @@ def test_scenario_18_an_operator_that_was_taken_off_the_list(tmp_path: Path) -> 
             second.close()
 
 
-def test_scenario_18_nothing_is_read_of_a_stranger(tmp_path: Path) -> None:
+def test_scenario_18_nothing_is_read_of_a_stranger(tmp_path):
     """Bytes that are no message are told to members as such; others hear who they are not."""
     removed = credentials(7)
     with serving(Bench.of(3), tmp_path) as found:
@@ -132,9 +130,7 @@ def test_scenario_18_nothing_is_read_of_a_stranger(tmp_path: Path) -> None:
                 assert from_rpc_error(told.value).code == code
 
 
-def test_scenario_18_expired_or_of_another_authority_is_told_before_the_call(
-    tmp_path: Path,
-) -> None:
+def test_scenario_18_expired_or_of_another_authority_is_told_before_the_call(tmp_path):
     """And a client that calls all the same, with changed software, does not get in."""
     issuer, public = authority().issuer, identity(0).public
     long_ago = datetime.now(UTC) - timedelta(days=4000)
@@ -156,7 +152,7 @@ def test_scenario_18_expired_or_of_another_authority_is_told_before_the_call(
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_scenario_18_a_clock_off_by_an_hour_keeps_nobody_out(tmp_path: Path, hours: int) -> None:
+def test_scenario_18_a_clock_off_by_an_hour_keeps_nobody_out(tmp_path, hours):
     issuer, public = authority().issuer, identity(0).public
     then = datetime.now(UTC) + timedelta(hours=hours)
     own = identity(0).credentials(
@@ -167,9 +163,7 @@ def test_scenario_18_a_clock_off_by_an_hour_keeps_nobody_out(tmp_path: Path, hou
         assert link.federation(public.client_id).run == found.run
 
 
-def test_scenario_18_a_refused_handshake_is_told_once_and_counted(
-    found: Found, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_scenario_18_a_refused_handshake_is_told_once_and_counted(found, capfd):
     """Good certificates, and the coordinator of another federation at the address."""
     ours, theirs = found(plan_of("none", 3, total=1)), found(plan_of("none", 3, total=1))
     lost = ours.client(0, client__coordinator=theirs.address, maximum_attempts=4)
@@ -182,7 +176,7 @@ def test_scenario_18_a_refused_handshake_is_told_once_and_counted(
     assert "".join(capfd.readouterr()) == "", "the library says nothing of its own"
 
 
-def test_scenario_18_a_certificate_for_another_key_is_named(found: Found) -> None:
+def test_scenario_18_a_certificate_for_another_key_is_named(found):
     ours = found(plan_of("none", 3, total=1))
     other = ours.bench.state(1) / "client.crt"
     settings = ours.bench.client_settings(0, ours.address, client__certificate=str(other))

@@ -37,7 +37,7 @@ def second_round(tmp_path: Path) -> Iterator[Recorded]:
         yield found, header, payload
 
 
-def test_scenario_19_in_the_next_round(second_round: Recorded) -> None:
+def test_scenario_19_in_the_next_round(second_round):
     found, header, payload = second_round
     with found.link() as link:
         assert link.submit_update(header, payload), "known, and not counted again"
@@ -58,7 +58,7 @@ def test_scenario_19_in_the_next_round(second_round: Recorded) -> None:
     assert round_ is not None and not round_.accepted
 
 
-def test_scenario_19_after_a_restart(second_round: Recorded, tmp_path: Path) -> None:
+def test_scenario_19_after_a_restart(second_round, tmp_path):
     """A coordinator started again on its folder, or on a copy of it, counts it no more than before.
 
     Of a copy from before the round members notice that it went back; see `test_rollback_detection`.
@@ -77,9 +77,7 @@ def test_scenario_19_after_a_restart(second_round: Recorded, tmp_path: Path) -> 
             assert round_ is not None and round_.number == 2 and not round_.accepted
 
 
-def test_scenario_19_signed_anew_for_a_round_that_is_over(
-    second_round: Recorded,
-) -> None:
+def test_scenario_19_signed_anew_for_a_round_that_is_over(second_round):
     """Even its author cannot put another update into a published round."""
     found, _, _ = second_round
     other = found.bench.payload(0, 1, salt=3)

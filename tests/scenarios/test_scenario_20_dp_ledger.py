@@ -42,7 +42,7 @@ DELTA = 1e-5
         pytest.param("noisy-revealed", marks=pytest.mark.long),
     ],
 )
-def test_scenario_20_killed_at_every_failpoint(tmp_path: Path, kind: str) -> None:
+def test_scenario_20_killed_at_every_failpoint(tmp_path, kind):
     """Laplace noise that the coordinator may read, and Gaussian noise that is revealed."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
@@ -79,7 +79,7 @@ def hold_round(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_scenario_20_the_run_ends_at_its_budget(kind: str) -> None:
+def test_scenario_20_the_run_ends_at_its_budget(kind):
     world = budgeted(kind, 4)
     for _ in range(5):
         hold_round(world)
@@ -90,7 +90,7 @@ def test_scenario_20_the_run_ends_at_its_budget(kind: str) -> None:
     assert world.state.ending.reason.startswith(BUDGET_SPENT)
 
 
-def test_scenario_20_a_sum_is_charged_before_it_can_be_opened() -> None:
+def test_scenario_20_a_sum_is_charged_before_it_can_be_opened():
     """Whoever reveals may have seen it, also where the round is then abandoned."""
     world = budgeted("gaussian", 1, needs_reveal=True)
     alone = replace(world.state.rules, revealer=client(AUTHORITY))
@@ -110,7 +110,7 @@ def test_scenario_20_a_sum_is_charged_before_it_can_be_opened() -> None:
     assert world.state.ending.reason.startswith(BUDGET_SPENT)
 
 
-def test_scenario_20_a_sum_that_clients_decrypt_is_charged_with_its_publication() -> None:
+def test_scenario_20_a_sum_that_clients_decrypt_is_charged_with_its_publication():
     world = budgeted("gaussian", 1, needs_reveal=True)
     world.state = replace(world.state, counted=True)
     world.tick(0, 1, 2)
@@ -121,7 +121,7 @@ def test_scenario_20_a_sum_that_clients_decrypt_is_charged_with_its_publication(
     assert world.state.charged == 1
 
 
-def test_scenario_20_an_abandoned_round_that_was_seen_is_paid_for() -> None:
+def test_scenario_20_an_abandoned_round_that_was_seen_is_paid_for():
     """Laplace noise lies on each update: the coordinator has read those that it abandoned."""
     world = budgeted("laplace", 1)
     hold_round(world)
@@ -136,7 +136,7 @@ def test_scenario_20_an_abandoned_round_that_was_seen_is_paid_for() -> None:
     assert world.state.ending.reason.startswith(BUDGET_SPENT)
 
 
-def test_scenario_20_the_ledger_is_in_the_database(tmp_path: Path) -> None:
+def test_scenario_20_the_ledger_is_in_the_database(tmp_path):
     """Two coordinators one after the other on one folder: the second knows what the first spent."""
     privacy = PrivacySettings(mechanism="laplace", noise_multiplier=4.0)
     bench = Bench.of(3, privacy=privacy)
@@ -151,7 +151,7 @@ def test_scenario_20_the_ledger_is_in_the_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 5), (8.0, 10), (3.0, 100)])
-def test_scenario_20_epsilon_is_what_another_accountant_finds(epsilon: float, rounds: int) -> None:
+def test_scenario_20_epsilon_is_what_another_accountant_finds(epsilon, rounds):
     """The noise follows from the budget; dp-accounting, given that noise, finds the budget."""
     plan = Plan.model_validate(
         {
@@ -167,7 +167,7 @@ def test_scenario_20_epsilon_is_what_another_accountant_finds(epsilon: float, ro
     assert mechanism.epsilon_after(100) <= epsilon
 
 
-def test_scenario_20_nothing_is_claimed_for_sampling() -> None:
+def test_scenario_20_nothing_is_claimed_for_sampling():
     """Whatever share of users takes part, a round costs the same."""
     costs = set()
     for fraction in (0.01, 0.5, 1.0):

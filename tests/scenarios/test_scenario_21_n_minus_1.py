@@ -12,7 +12,6 @@ chance decides. Beyond that only vetting helps, and the threat model says so.
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ from fedrec_server.rounds.events import Polled, Tick
 
 
 @pytest.mark.parametrize("minimum", [3, 5])
-def test_scenario_21_attackers_do_not_fill_a_cohort(minimum: int) -> None:
+def test_scenario_21_attackers_do_not_fill_a_cohort(minimum):
     world = World.new(rules(minimum_summands=minimum), minimum)
     members = [client(number) for number in range(minimum)]
     attackers = [
@@ -50,7 +49,7 @@ def test_scenario_21_attackers_do_not_fill_a_cohort(minimum: int) -> None:
     assert round_ is not None and round_.asked == frozenset(members)
 
 
-def test_scenario_21_attackers_are_turned_away_at_the_door(tmp_path: Path) -> None:
+def test_scenario_21_attackers_are_turned_away_at_the_door(tmp_path):
     """Former members have certificates, and are told that the roster does not have them."""
     with serving(Bench.of(3, veiled=True), tmp_path) as found:
         for number in range(50, 60):
@@ -60,7 +59,7 @@ def test_scenario_21_attackers_are_turned_away_at_the_door(tmp_path: Path) -> No
         assert found.coordinator.engine.run.state.current is None
 
 
-def test_scenario_21_too_few_updates_are_never_summed() -> None:
+def test_scenario_21_too_few_updates_are_never_summed():
     """Members that go away after the opening leave a round that is abandoned, not revealed."""
     world = World.new(rules(), 4)
     world.tick(0, 1, 2, 3)
@@ -101,7 +100,7 @@ def sums_of(
 
 
 @pytest.mark.parametrize("cell_size", [3, 4])
-def test_sybils_beside_a_victim(cell_size: int) -> None:
+def test_sybils_beside_a_victim(cell_size):
     """Forty sybils that join later, as core members and as guests, never single anybody out."""
     people = standings("honest", 5)
     honest, draws = {one.client_id for one in people}, np.random.default_rng(cell_size)
@@ -122,7 +121,7 @@ def test_sybils_beside_a_victim(cell_size: int) -> None:
     assert smallest_isolated(sums, sorted(honest)) == 5
 
 
-def test_sybils_in_the_batch_of_a_victim_are_what_cells_of_three_do_not_withstand() -> None:
+def test_sybils_in_the_batch_of_a_victim_are_what_cells_of_three_do_not_withstand():
     """What `keys roster cells --corrupt-share` sizes cells against, and only vetting prevents."""
     pair = standings("sybil", 2)
     victim = standings("honest", 1)

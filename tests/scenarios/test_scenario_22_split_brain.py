@@ -53,7 +53,7 @@ def complete(bench: Bench, address: str) -> None:
     assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
 
 
-def test_scenario_22_a_second_coordinator_does_not_start(tmp_path: Path) -> None:
+def test_scenario_22_a_second_coordinator_does_not_start(tmp_path):
     bench = Bench.make(tmp_path, plan_of("none"))
     first = CoordinatorProcess(bench)
     try:
@@ -66,7 +66,7 @@ def test_scenario_22_a_second_coordinator_does_not_start(tmp_path: Path) -> None
         first.close()
 
 
-def test_scenario_22_the_stale_one_ends_and_publishes_nothing(tmp_path: Path) -> None:
+def test_scenario_22_the_stale_one_ends_and_publishes_nothing(tmp_path):
     bench = Bench.make(tmp_path, plan_of("none", deadline_seconds=DEADLINE_SECONDS))
     stale = CoordinatorProcess(bench)
     dies = KillClient(place="before the upload", round=2)

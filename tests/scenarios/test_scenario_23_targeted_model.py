@@ -6,7 +6,6 @@ readers before they apply it. And a client itself checks what it can know before
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,9 +33,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_scenario_23_nothing_is_opened_if_one_was_told_otherwise(
-    tmp_path: Path, key: KeyWatch, changes: dict[str, Any]
-) -> None:
+def test_scenario_23_nothing_is_opened_if_one_was_told_otherwise(tmp_path, key, changes):
     world = AuthorityWorld(tmp_path)
     round_ = world.honest_round()
     victim = world.puppets[0]
@@ -47,7 +44,7 @@ def test_scenario_23_nothing_is_opened_if_one_was_told_otherwise(
 
 
 @pytest.mark.parametrize("whose", ["nobody's", "members", "authority"])
-def test_scenario_23_a_false_model_for_one_client(tmp_path: Path, whose: str) -> None:
+def test_scenario_23_a_false_model_for_one_client(tmp_path, whose):
     """The published sum of a round is replaced on its way to one client."""
     if whose == "authority":
         world: World = AuthorityWorld(tmp_path)
@@ -88,7 +85,7 @@ def one_twice(world: World, round_: FakeRound) -> bytes:
     return total.finish()
 
 
-def test_scenario_23_another_plan_for_one_client(tmp_path: Path) -> None:
+def test_scenario_23_another_plan_for_one_client(tmp_path):
     world = World(tmp_path)
     honest = world.info
 

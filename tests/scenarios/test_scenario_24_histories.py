@@ -44,7 +44,7 @@ def played(seeds: Iterable[int]) -> Counter[str]:
     return found
 
 
-def test_scenario_24_histories() -> None:
+def test_scenario_24_histories():
     found = played(range(SHORT))
     # Where nothing happens, nothing is tested.
     assert {kind for kind in KINDS if not found[kind]} == set(), found
@@ -54,13 +54,13 @@ def test_scenario_24_histories() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_scenario_24_five_thousand_histories(block: int) -> None:
+def test_scenario_24_five_thousand_histories(block):
     found = played(range(block, FULL, BLOCKS))
     assert {kind for kind in KINDS if found[kind] < 20} == set(), found
     assert not found["unended"]
 
 
-def test_scenario_24_a_history_is_replayed_from_its_seed() -> None:
+def test_scenario_24_a_history_is_replayed_from_its_seed():
     seed = int(os.environ.get(REPLAY, "7"))
     first, second = play(seed), play(seed)
     assert first.trace.digest() == second.trace.digest()

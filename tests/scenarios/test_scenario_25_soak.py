@@ -44,14 +44,14 @@ def check(
         assert one.files <= 0 and one.threads <= threads, f"{name} grows: {one}"
 
 
-def test_scenario_25_half_a_minute(tmp_path: Path) -> None:
+def test_scenario_25_half_a_minute(tmp_path):
     check(tmp_path, "bfv", SHORT_SECONDS, 0.5, SHORT_BYTES, SHORT_THREADS)
 
 
 @pytest.mark.hours
 @pytest.mark.timeout(FULL_SECONDS + 600)
 @pytest.mark.parametrize("protection", ["bfv", "masks"])
-def test_scenario_25_an_hour(tmp_path: Path, protection: str) -> None:
+def test_scenario_25_an_hour(tmp_path, protection):
     allowed = BYTES_IN_TEN_MINUTES * FULL_SECONDS / 600 + MEGABYTE
     check(tmp_path, protection, FULL_SECONDS, max(0.5, FULL_SECONDS / 1800), allowed)
 
@@ -61,7 +61,7 @@ def of(*sizes: int, files: int = 9) -> list[Held]:
     return [Held(bytes=size, files=files, threads=4) for size in sizes]
 
 
-def test_scenario_25_a_leak_is_found_and_a_peak_is_none() -> None:
+def test_scenario_25_a_leak_is_found_and_a_peak_is_none():
     # After the warm-up 60 samples are left, 59 steps of 1,000 bytes.
     leak = growth(of(*(1_000 * number for number in range(100))))
     assert leak == Growth(bytes=59_000, files=0, threads=0)

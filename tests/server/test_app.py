@@ -18,9 +18,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from made_federation import DemoData, prepare
 from server.support.federations import Bench, authority, identity
 from server.support.serving import serving, settings_of
+from world.federation import DemoData, prepare
 
 from fedrec.cli.main import main
 from fedrec.data import generate
@@ -78,7 +78,7 @@ def told(program: subprocess.Popen[str]) -> list[str]:
     raise AssertionError("the program ended early")
 
 
-def test_port_in_use_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_named(tmp_path, capfd):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -111,9 +111,7 @@ def _no_room_for_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fill", [_no_room_beside_the_log, _no_room_for_a_word])
-def test_a_disk_without_a_page_at_the_start_is_called_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fill: Callable[[pytest.MonkeyPatch], None]
-) -> None:
+def test_a_disk_without_a_page_at_the_start_is_called_full(tmp_path, monkeypatch, fill):
     bench = Bench.of(3)
     with monkeypatch.context() as full:
         fill(full)
@@ -128,7 +126,7 @@ def _nobody(address: str, run: str) -> None:
     """Be told where the coordinator listens."""
 
 
-def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path):
     """Nobody is there who would go on by itself."""
 
     def failpoint(name: str) -> None:
@@ -143,7 +141,7 @@ def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path: Pat
         assert found.address
 
 
-def test_damage_that_shows_at_the_start_is_no_defect(tmp_path: Path) -> None:
+def test_damage_that_shows_at_the_start_is_no_defect(tmp_path):
     """Deeper than SQLite's quick check looks."""
 
     def failpoint(name: str) -> None:
@@ -156,14 +154,14 @@ def test_damage_that_shows_at_the_start_is_no_defect(tmp_path: Path) -> None:
         asyncio.run(broken.serve(lambda *_: None))
 
 
-def test_state_folder_in_use_is_named(tmp_path: Path) -> None:
+def test_state_folder_in_use_is_named(tmp_path):
     with serving(Bench.of(3), tmp_path) as found:
         other = Coordinator(settings_of(tmp_path), found.bench.federation)
         with pytest.raises(FolderInUse, match=r"coordinator\.state.*process"):
             asyncio.run(other.start())
 
 
-def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_path: Path) -> None:
+def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_path):
     def refused(**changes: object) -> str:
         with pytest.raises(KeysError) as told:
             Coordinator(settings_of(tmp_path, **changes), Bench.of(3).federation)
@@ -184,7 +182,7 @@ def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_pat
     assert not (tmp_path / "state").exists()
 
 
-def test_stop_answers_long_polls_and_keeps_the_run(tmp_path: Path) -> None:
+def test_stop_answers_long_polls_and_keeps_the_run(tmp_path):
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found:
         run = found.run
@@ -217,7 +215,7 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("number", "ending"), [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "interrupted")]
 )
-def test_signal_ends_the_process_in_order(tmp_path: Path, number: int, ending: str) -> None:
+def test_signal_ends_the_process_in_order(tmp_path, number, ending):
     with start_program(tmp_path) as program:
         address, _, client_id = told(program)
         own = Credentials.load(tmp_path / "client.pem", "the test")
@@ -229,9 +227,7 @@ def test_signal_ends_the_process_in_order(tmp_path: Path, number: int, ending: s
         assert f"ended: {ending}" in output
 
 
-def test_a_resumed_run_is_served_until_it_really_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_is_served_until_it_really_ends(tmp_path, monkeypatch):
     monkeypatch.setattr("fedrec_server.app.LINGER_SECONDS", 0.0)
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found:
@@ -265,9 +261,7 @@ def test_a_resumed_run_is_served_until_it_really_ends(
         ("nothing is left to train", True, "failed"),
     ],
 )
-def test_how_the_run_ended_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, failed: bool, ending: str
-) -> None:
+def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending):
     monkeypatch.setattr("fedrec_server.app.LINGER_SECONDS", 0.0)
     bench = Bench.of(3)
 
@@ -297,9 +291,7 @@ def test_how_the_run_ended_is_told(
     ("ending", "code"),
     [("finished", 0), ("terminated", 0), ("failed", 1), ("spent", 4), ("interrupted", 130)],
 )
-def test_the_command_leaves_with_the_documented_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, code: int
-) -> None:
+def test_the_command_leaves_with_the_documented_code(tmp_path, monkeypatch, ending, code):
     async def serve(*values: object, **options: object) -> str:
         return ending
 
@@ -314,7 +306,7 @@ def test_the_command_leaves_with_the_documented_code(
     assert (left.value.code or 0) == code
 
 
-def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+def test_killed_process_leaves_no_lock(tmp_path):
     runs = []
     for _ in range(2):
         with start_program(tmp_path) as program:
@@ -325,7 +317,7 @@ def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     assert runs[0] == runs[1]
 
 
-def test_server_imports_neither_torch_nor_client() -> None:
+def test_server_imports_neither_torch_nor_client():
     script = (
         "import sys, pkgutil, importlib, fedrec_server\n"
         "for found in pkgutil.walk_packages(fedrec_server.__path__, 'fedrec_server.'):\n"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
 from prometheus_client.exposition import generate_latest
 from server.support.driving import gather, play, running, speak, upload
 from server.support.federations import Bench, identity
+from world.clock import FakeClock
 
 from fedrec.errors import NotInRoster, StorageError
 from fedrec.evaluation.metrics import Rates
@@ -33,127 +32,115 @@ def watched(engine: Engine, folder: Path) -> tuple[CoordinatorMetrics, Value]:
     return metrics, value
 
 
-def test_a_round_step_by_step(tmp_path: Path) -> None:
+async def test_a_round_step_by_step(tmp_path):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path, clock=clock) as engine:
-            metrics, value = watched(engine, tmp_path)
+    async with running(bench, tmp_path, clock=clock) as engine:
+        metrics, value = watched(engine, tmp_path)
 
-            def look() -> None:
-                clock.advance(1.0)
-                metrics.tick()
+        def look() -> None:
+            clock.advance(1.0)
+            metrics.tick()
 
-            engine.run.presence.heard(identity(0).client_id)
-            look()
-            assert value("fedrec_clients_connected") == 1
-            assert value("fedrec_roster_clients") == 3
-            assert value("fedrec_awaited_clients") == 2
-            await gather(engine, range(3))
-            look()
-            assert value("fedrec_awaited_clients") == 3, "none of them has sent"
-            await upload(engine, bench, 0)
-            look()
-            assert value("fedrec_awaited_clients") == 2
-            assert await upload(engine, bench, 0), "the same once more"
-            clock.advance(4.0)
-            await upload(engine, bench, 1)
-            await upload(engine, bench, 2)
-            await engine.run.work.settled()
-            look()
-            assert value("fedrec_rounds_revealing") == 1
-            assert value("fedrec_awaited_clients") == 0, "the key authority has the next word"
-            assert value("fedrec_updates_total", outcome="counted") == 3
-            size = len(bench.payload(0, 1))
-            assert value("fedrec_update_size_bytes_sum") == 3 * size
-            # A second for each look since it opened, and the four in between.
-            name = "fedrec_round_duration_seconds_sum"
-            assert value(name, phase="collecting") == pytest.approx(6.0)
-            clock.advance(2.0)
-            await speak(engine, bench)
-            await engine.run.work.settled()
-            look()
-            assert value(name, phase="revealing") == pytest.approx(3.0)
-            assert value("fedrec_rounds_total", outcome="published") == 1
-            assert value("fedrec_rounds_total", outcome="abandoned") == 0
-            assert value("fedrec_run_published_rounds") == 1
-            assert value("fedrec_run_planned_rounds") == 3
-            assert value("fedrec_authority_heard_timestamp_seconds") == clock.now() - 1.0
-
-    asyncio.run(scenario())
+        engine.run.presence.heard(identity(0).client_id)
+        look()
+        assert value("fedrec_clients_connected") == 1
+        assert value("fedrec_roster_clients") == 3
+        assert value("fedrec_awaited_clients") == 2
+        await gather(engine, range(3))
+        look()
+        assert value("fedrec_awaited_clients") == 3, "none of them has sent"
+        await upload(engine, bench, 0)
+        look()
+        assert value("fedrec_awaited_clients") == 2
+        assert await upload(engine, bench, 0), "the same once more"
+        clock.advance(4.0)
+        await upload(engine, bench, 1)
+        await upload(engine, bench, 2)
+        await engine.run.work.settled()
+        look()
+        assert value("fedrec_rounds_revealing") == 1
+        assert value("fedrec_awaited_clients") == 0, "the key authority has the next word"
+        assert value("fedrec_updates_total", outcome="counted") == 3
+        size = len(bench.payload(0, 1))
+        assert value("fedrec_update_size_bytes_sum") == 3 * size
+        # A second for each look since it opened, and the four in between.
+        name = "fedrec_round_duration_seconds_sum"
+        assert value(name, phase="collecting") == pytest.approx(6.0)
+        clock.advance(2.0)
+        await speak(engine, bench)
+        await engine.run.work.settled()
+        look()
+        assert value(name, phase="revealing") == pytest.approx(3.0)
+        assert value("fedrec_rounds_total", outcome="published") == 1
+        assert value("fedrec_rounds_total", outcome="abandoned") == 0
+        assert value("fedrec_run_published_rounds") == 1
+        assert value("fedrec_run_planned_rounds") == 3
+        assert value("fedrec_authority_heard_timestamp_seconds") == clock.now() - 1.0
 
 
-def test_a_run_that_stalls_and_one_that_ends(tmp_path: Path) -> None:
+async def test_a_run_that_stalls_and_one_that_ends(tmp_path):
     bench, clock = Bench.of(3, deadline_seconds=60.0), FakeClock()
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path, clock=clock) as engine:
-            metrics, value = watched(engine, tmp_path)
-            for _ in range(40):
-                await gather(engine, range(3))
-                clock.advance(61.0)
-                await engine.tick()
-                metrics.tick()
-                if value("fedrec_run_stalled"):
-                    break
-            abandoned = engine.run.state.abandoned
-            assert abandoned > 1
-            assert value("fedrec_run_stalled") == 1
-            assert value("fedrec_rounds_total", outcome="abandoned") == abandoned
-            clock.advance(600.0)
-            await play(engine, bench, range(3))
-            clock.advance(2.0)
+    async with running(bench, tmp_path, clock=clock) as engine:
+        metrics, value = watched(engine, tmp_path)
+        for _ in range(40):
+            await gather(engine, range(3))
+            clock.advance(61.0)
+            await engine.tick()
             metrics.tick()
-            assert engine.run.state.ending is not None
-            assert value("fedrec_run_stalled") == 0
-            assert value("fedrec_run_finished") == 1
-            assert value("fedrec_run_failed") == 0
-            assert value("fedrec_awaited_clients") == 0
-
-    asyncio.run(scenario())
-
-
-def test_refused_calls_are_counted_by_code(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Bench.of(3), tmp_path) as engine:
-            metrics, value = watched(engine, tmp_path)
-            metrics.refused("/fedrec.wire.v1.Coordinator/SubmitUpdate", NotInRoster("no"))
-            metrics.refused("/fedrec.wire.v1.Coordinator/NextTask", NotInRoster("no"))
-            metrics.refused("/fedrec.wire.v1.Coordinator/NextTask", StorageError("secret"))
-            metrics.refused("/fedrec.wire.v1.Coordinator/NextTask", ZeroDivisionError())
-            name = "fedrec_calls_refused_total"
-            assert value(name, code=NotInRoster.code) == 2
-            assert value(name, code=StorageError.code) == 1
-            assert value(name, code="internal") == 1
-            assert value("fedrec_updates_total", outcome="refused") == 1
-
-    asyncio.run(scenario())
+            if value("fedrec_run_stalled"):
+                break
+        abandoned = engine.run.state.abandoned
+        assert abandoned > 1
+        assert value("fedrec_run_stalled") == 1
+        assert value("fedrec_rounds_total", outcome="abandoned") == abandoned
+        clock.advance(600.0)
+        await play(engine, bench, range(3))
+        clock.advance(2.0)
+        metrics.tick()
+        assert engine.run.state.ending is not None
+        assert value("fedrec_run_stalled") == 0
+        assert value("fedrec_run_finished") == 1
+        assert value("fedrec_run_failed") == 0
+        assert value("fedrec_awaited_clients") == 0
 
 
-def test_no_label_and_no_line_names_anybody(tmp_path: Path) -> None:
+async def test_refused_calls_are_counted_by_code(tmp_path):
+    async with running(Bench.of(3), tmp_path) as engine:
+        metrics, value = watched(engine, tmp_path)
+        metrics.refused("/fedrec.wire.v1.Coordinator/SubmitUpdate", NotInRoster("no"))
+        metrics.refused("/fedrec.wire.v1.Coordinator/NextTask", NotInRoster("no"))
+        metrics.refused("/fedrec.wire.v1.Coordinator/NextTask", StorageError("secret"))
+        metrics.refused("/fedrec.wire.v1.Coordinator/NextTask", ZeroDivisionError())
+        name = "fedrec_calls_refused_total"
+        assert value(name, code=NotInRoster.code) == 2
+        assert value(name, code=StorageError.code) == 1
+        assert value(name, code="internal") == 1
+        assert value("fedrec_updates_total", outcome="refused") == 1
+
+
+async def test_no_label_and_no_line_names_anybody(tmp_path):
     bench, clock = Bench.of(3), FakeClock()
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path, clock=clock) as engine:
-            metrics, value = watched(engine, tmp_path)
-            await play(engine, bench, range(3))
-            rates = Rates(users=40, hr=0.25, recall=0.25, ndcg=0.125, mrr=0.1)
-            engine.quality.quality = ModelQuality(round=RoundId(2), loss=0.5, validation=rates)
-            clock.advance(2.0)
-            metrics.tick()
-            assert value("fedrec_hit_ratio", split="validation") == 0.25
-            assert value("fedrec_ndcg", split="validation") == 0.125
-            assert value("fedrec_ndcg", split="test") is None, "not measured is not zero"
-            assert value("fedrec_training_loss") == 0.5
-            families = list(metrics.registry.collect())
-            labels = {name for family in families for one in family.samples for name in one.labels}
-            assert labels == {"outcome", "phase", "code", "split", "le", "version", "party"}
-            text = generate_latest(metrics.registry).decode()
-            for number in range(3):
-                public = identity(number).public
-                assert public.client_id[:8] not in text and public.label not in text
-            assert value("fedrec_rounds_total", outcome="published") == 3
-            assert value("fedrec_certificate_expiry_timestamp_seconds") == 5000.0
-            assert value("fedrec_disk_reserve_bytes") == 1 << 20
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path, clock=clock) as engine:
+        metrics, value = watched(engine, tmp_path)
+        await play(engine, bench, range(3))
+        rates = Rates(users=40, hr=0.25, recall=0.25, ndcg=0.125, mrr=0.1)
+        engine.quality.quality = ModelQuality(round=RoundId(2), loss=0.5, validation=rates)
+        clock.advance(2.0)
+        metrics.tick()
+        assert value("fedrec_hit_ratio", split="validation") == 0.25
+        assert value("fedrec_ndcg", split="validation") == 0.125
+        assert value("fedrec_ndcg", split="test") is None, "not measured is not zero"
+        assert value("fedrec_training_loss") == 0.5
+        families = list(metrics.registry.collect())
+        labels = {name for family in families for one in family.samples for name in one.labels}
+        assert labels == {"outcome", "phase", "code", "split", "le", "version", "party"}
+        text = generate_latest(metrics.registry).decode()
+        for number in range(3):
+            public = identity(number).public
+            assert public.client_id[:8] not in text and public.label not in text
+        assert value("fedrec_rounds_total", outcome="published") == 3
+        assert value("fedrec_certificate_expiry_timestamp_seconds") == 5000.0
+        assert value("fedrec_disk_reserve_bytes") == 1 << 20

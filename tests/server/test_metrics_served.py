@@ -6,7 +6,6 @@ import asyncio
 import socket
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,7 +27,7 @@ def at(address: str) -> Callable[[CoordinatorSettings], CoordinatorSettings]:
     return lambda settings: settings.model_copy(update={"metrics_address": address})
 
 
-def test_numbers_are_served_while_the_coordinator_runs(tmp_path: Path) -> None:
+def test_numbers_are_served_while_the_coordinator_runs(tmp_path):
     address = free_address()
     with serving(Bench.of(3), tmp_path, prepare=at(address)) as server:
         with server.link(0) as link, pytest.raises(FedrecError):
@@ -50,7 +49,7 @@ def test_numbers_are_served_while_the_coordinator_runs(tmp_path: Path) -> None:
         urllib.request.urlopen(f"http://{address}/metrics", timeout=10)
 
 
-def test_a_port_that_is_taken_starts_nothing(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_starts_nothing(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         coordinator = Coordinator(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from server.support.browsing import with_page
@@ -17,9 +16,7 @@ JOINED = 3
 """A member of epoch 2 that is none of the epoch in the coordinator's settings."""
 
 
-def test_a_stop_is_no_refusal_while_the_page_closes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_is_no_refusal_while_the_page_closes(tmp_path, monkeypatch):
     """Browsers may keep the page open for seconds; members call meanwhile."""
     bench, told = Bench.of(3), []
     closed = Page.close
@@ -45,7 +42,7 @@ def test_a_stop_is_no_refusal_while_the_page_closes(
     assert str(error).startswith("The coordinator is stopping.") and not error.incident
 
 
-def test_a_refusal_names_the_epoch_that_it_is_about(tmp_path: Path) -> None:
+def test_a_refusal_names_the_epoch_that_it_is_about(tmp_path):
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found:
         later = epoch_of(bench.federation.protection, 2, number=2)

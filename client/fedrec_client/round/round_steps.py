@@ -32,6 +32,7 @@ from fedrec.errors import (
     SplitView,
 )
 from fedrec.protection import RoundTerms
+from fedrec.protection.protection import protocol_of
 from fedrec.protection.round_protocol import ClientSide, Step
 from fedrec.wire.messages import StepMessage, StepTask, Train
 from fedrec_client.round.local_model import ClientContext
@@ -52,7 +53,7 @@ class RoundSteps:
         self._participation = participation
         protection = context.membership.protection
         self._steps = protection.steps
-        self._protocol = protection.round_protocol(context.membership.plan.protection)
+        self._protocol = protocol_of(protection, context.membership.plan.protection)
 
     def take_part(self, task: Train) -> bool:
         """Train and send a round's first message, made now or before a crash.

@@ -10,7 +10,7 @@ from fedrec.cli.terminal import count_of, human_bytes, human_share, print_table
 from fedrec.plan.price import ParameterSet, private_price
 
 if TYPE_CHECKING:
-    from fedrec.protection.asked_round import Price
+    from fedrec.plan.protections import Price
     from fedrec.settings.schema import Settings
 
 

@@ -206,5 +206,5 @@ def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) 
             remedy="Use the settings and the release of fedrec of the federation, or ask its key "
             "authority for an epoch that fits yours.",
         )
-    protection.check_context(info.server_context)
+    protection.envelope(info.server_context)
     return protection

@@ -1,5 +1,5 @@
-"""Who a client is, whom the data owners listed, and what only they can read.
+"""Identities, the signed list of members, and the secrets that members share.
 
-`public`, `roster` and `epoch` hold no secret type and are what a coordinator imports;
-`identity`, `epoch_secrets` and `authority` belong to the data owners.
+`public`, `roster` and `epoch` hold no secret type and are what a coordinator imports. `identity`,
+`epoch_secrets` and `authority` belong to the data owners.
 """

@@ -1,7 +1,7 @@
-"""An application: somebody's public identity, signed with an invitation of the key authority.
+"""An application for membership: a public identity, signed with the key authority's invitation.
 
-A relay can neither change a key in it nor hand in another's under the invitation. A
-member that leaves its cell's core applies once more, with its own certificate's key.
+A relay can neither change a key in it nor use the invitation for another identity. A member that
+leaves its cell's core sends another application, signed with its certificate's key.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_APPLICATION_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedApplication:
-    """Who asks to become a member, and at whose invitation.
+    """The application of one client, with the invitation that admits it.
 
     Attributes:
-        identity: the applicant; its proof is checked.
+        identity: the applicant, with its proof already checked.
         invitation: the invitation's public key, as SubjectPublicKeyInfo.
         signature: the invitation's, over the identity and the consent.
-        consent: the applicant's own word that it may be missing from sums, which is not checked
-            here (`fedrec.identity.cells.consents`); empty where all sums are to wait for it.
+        consent: the applicant's signed consent to be missing from sums, checked by
+            `fedrec.identity.cells.consents` rather than here. Empty if all sums must wait for it.
     """
 
     identity: PublicIdentity
@@ -52,12 +52,12 @@ class SignedApplication:
 
     @property
     def is_leave(self) -> bool:
-        """Whether a member signed it, with its own key, to be in its cell's core no more."""
+        """Whether a member signed it with its own key, to leave its cell's core."""
         return self.invitation == self.identity.tls_key
 
     @property
     def invitation_sha256(self) -> bytes:
-        """The digest by which the invitation is remembered."""
+        """The digest under which the authority stores the invitation."""
         return hashlib.sha256(self.invitation).digest()
 
     def to_json(self) -> bytes:
@@ -75,13 +75,13 @@ class SignedApplication:
         """Read what `to_json` wrote and check both signatures.
 
         Raises:
-            TooLarge: it is longer than one can be.
+            TooLarge: it is above the size limit.
             KeysError: it is damaged or not in canonical form.
-            BadSignature: a key was exchanged, or the invitation did not sign it.
+            BadSignature: a key was replaced, or the invitation did not sign it.
         """
         if len(raw) > MAX_APPLICATION_BYTES:
             raise TooLarge(
-                f"An application of {len(raw)} bytes; at most {MAX_APPLICATION_BYTES} are allowed."
+                f"The application has {len(raw)} bytes. The limit is {MAX_APPLICATION_BYTES}."
             )
         document = Document.parse(raw, KIND, "The application")
         found = cls(

@@ -1,6 +1,6 @@
-"""The data owners' key authority: who is a member, and which secrets members share.
+"""The data owners' key authority: it signs rosters and makes the secrets that members share.
 
-It runs where the data owners trust the machine, never on the coordinator, and only when
+It runs on a machine that the data owners trust, never on the coordinator's, and only when
 membership or keys change.
 """
 
@@ -59,7 +59,7 @@ class Authority(Secret):
 
     @classmethod
     def create(cls) -> Authority:
-        """Make new keys."""
+        """Generate the roster key and the issuer's key."""
         return cls(Ed25519PrivateKey.generate(), Issuer.create())
 
     @property
@@ -71,12 +71,12 @@ class Authority(Secret):
         """Write the keys, readable by the owner only.
 
         Raises:
-            KeysError: when the folder holds an authority already.
+            KeysError: the folder already holds an authority.
         """
         write_secret(folder / AUTHORITY_FILE, self._document())
 
     def renew_issuer(self, folder: Path) -> None:
-        """Make another issuer and write it in place of the one before; the rosters' key stays."""
+        """Replace the issuer on disk by a new one and keep the roster key."""
         self.issuer = Issuer.create()
         replace_secret(folder / AUTHORITY_FILE, self._document())
 
@@ -92,10 +92,13 @@ class Authority(Secret):
         """Read what `save` wrote.
 
         Raises:
-            KeysError: when it is missing, damaged or readable by others.
+            KeysError: the folder is missing, damaged or readable by other users.
         """
         path = folder / AUTHORITY_FILE
-        remedy = "Run `fedrec keys` where the authority was made, or restore it from a copy."
+        remedy = (
+            "Run `fedrec keys` on the machine where the authority was made, or restore the "
+            "folder from a backup."
+        )
         document = Document.parse(read_secret(path, remedy=remedy), KIND, str(path))
         signing_key = document.raw("signing_key", length=32)
         issuer = Issuer.from_pem(document.raw("issuer"), str(path))
@@ -117,26 +120,27 @@ class Authority(Secret):
         previous: Roster | None = None,
         partition: Partition | None = None,
     ) -> KeyEpoch:
-        """Make a group key, sign the roster and hand the secrets to every member, wrapped.
+        """Make a group key, sign the roster and wrap the secrets for every member.
 
         Args:
             federation: the federation's name.
             epoch: higher than every earlier epoch of this federation.
-            members: who takes part; each with a valid proof.
-            minimum_summands: the least number of distinct members in a revealed sum.
+            members: the members, each with a valid proof.
+            minimum_summands: the smallest number of distinct members in an opened sum.
             protection: the protection's name.
             protection_fingerprint: hexadecimal digest of its parameters.
             server_context: its context without any key.
-            protection_secret: what members protect with: its secret context, or where a revealer
-                is named its encryption key; empty where it has none.
-            revealer: who alone opens sums; None where members do.
+            protection_secret: the key with which members protect updates. It is the encryption key
+                if there is a revealer, the secret context otherwise, and empty if the protection
+                has none.
+            revealer: the only party that opens sums, or None if members do.
             previous: the roster of the epoch before.
-            partition: the cells; None for none.
+            partition: the cells, or None for a roster without cells.
 
         Raises:
-            RosterBreaksCells: the cells do not follow from those of the roster before.
-            KeysError: when a member appears twice or a field cannot be used.
-            BadSignature: when a member's keys do not vouch for each other.
+            RosterBreaksCells: the cells break a rule or do not follow from the previous roster.
+            KeysError: a member appears twice or a field is invalid.
+            BadSignature: a member's proof does not cover its keys.
         """
         members = tuple(members)
         for holder in members if revealer is None else (*members, revealer):

@@ -1,4 +1,4 @@
-"""Cells: who is summed with whom, for good; and whose updates may be added up."""
+"""Cells: fixed groups of clients whose updates are only ever added up together."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FEWEST_IN_CELL = 3
 
 
 def guest_consent(federation: str, client_id: ClientId) -> bytes:
-    """Return what a client signs that may be missing from sums of its cell."""
+    """Return the statement that a client signs to consent to be missing from its cell's sums."""
     return canonical("fedrec guest v1", federation, client_id)
 
 
 def consents(federation: str, signing_key: bytes, consent: bytes) -> bool:
-    """Tell whether the owner of a signing key signed that it may be missing from sums."""
+    """Tell whether the owner of a signing key consented to be missing from sums."""
     try:
         verify(signing_key, guest_consent(federation, fingerprint(signing_key)), consent)
     except BadSignature:
@@ -33,13 +33,13 @@ def consents(federation: str, signing_key: bytes, consent: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What the roster remembers of somebody who is or was in a cell.
+    """The roster's record of a client that is or was in a cell.
 
     Attributes:
-        since: the epoch in which its party first came into a cell; 0 while it waits for one.
-        users_cap: users that it has at most; 0 leaves it to the plan.
-        replaces: an earlier id of the same party, whose place it has.
-        consent: its signature over `guest_consent`; empty where it waits for the others.
+        since: the epoch in which its party first joined a cell, or 0 while it waits for one.
+        users_cap: the most users that it may have, or 0 for the plan's limit.
+        replaces: an earlier id of the same party, whose place it took.
+        consent: its signature over `guest_consent`, or empty if it did not consent.
     """
 
     client_id: ClientId
@@ -49,7 +49,7 @@ class Standing:
     consent: bytes = b""
 
     def fields(self) -> dict[str, JsonValue]:
-        """Return the fields of the JSON object."""
+        """Return the standing as a JSON object."""
         return {
             "client_id": self.client_id,
             "since": self.since,
@@ -77,12 +77,13 @@ class Cell:
     """One part of the partition.
 
     Attributes:
-        id: counts from 1; never given twice.
+        id: counts from 1 and is never reused.
         since: the epoch in which it was made.
-        core: who is in every sum of the cell; of a retired one, who was when it ended.
-        guests: members who may be missing.
-        left: who left the core, or was a guest, and is neither any more.
-        state: paused ones wait for the authority's word, retired ones are in no sum any more.
+        core: the members that must be in every sum of the cell. For a retired cell, its last core.
+        guests: members that may be missing.
+        left: former members of the core and former guests.
+        state: a paused cell sits out until the authority resumes it. A retired one is in no further
+            sum.
     """
 
     id: int
@@ -98,16 +99,16 @@ class Cell:
 
     @property
     def members(self) -> tuple[ClientId, ...]:
-        """The members in it."""
+        """The core, then the guests."""
         return (*self.core, *self.guests)
 
     @property
     def everybody(self) -> tuple[ClientId, ...]:
-        """The members that are or were in it."""
+        """Current and former members."""
         return (*self.members, *self.left)
 
     def fields(self) -> dict[str, JsonValue]:
-        """Return the fields of the JSON object."""
+        """Return the cell as a JSON object."""
         return {
             "id": self.id,
             "since": self.since,
@@ -137,12 +138,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """The cells of a roster, and what is remembered of their members.
+    """The cells of a roster, and the standings of current and former members.
 
     Attributes:
-        cell_size: fresh parties that each cell has at least; 0 where sums need no cells.
-        cells: all that ever were, by id.
-        standings: of members, and of everybody who was in a cell, by client id.
+        cell_size: the smallest number of fresh parties in a cell, or 0 if sums need no cells.
+        cells: all cells, including retired ones, by id.
+        standings: one for each current or former member, by client id.
     """
 
     cell_size: int = 0
@@ -163,8 +164,8 @@ class Partition:
         wrong = wrong or len({cell.id for cell in self.cells}) < len(self.cells)
         if wrong or len({one.client_id for one in standings}) < len(standings):
             raise KeysError(
-                f"The roster's cells cannot be used: cell_size is {self.cell_size}, or an id "
-                "appears twice.",
+                f"The roster's cells are invalid: cell_size is {self.cell_size}, or an id appears "
+                "twice.",
                 remedy="Ask the key authority for the file again.",
             )
         replaced = {one.client_id: one.replaces for one in standings if one.replaces}
@@ -183,31 +184,31 @@ class Partition:
 
     @property
     def placed(self) -> frozenset[ClientId]:
-        """Who is in a cell in use."""
+        """The members of all cells in use."""
         return frozenset(self._places)
 
     def cell_of(self, client_id: ClientId) -> Cell | None:
-        """Return the cell in use that somebody is in."""
+        """Return the cell in use that contains a client, or None."""
         return self._places.get(client_id)
 
     def standing(self, client_id: ClientId) -> Standing | None:
-        """Return what is remembered of somebody."""
+        """Return a client's standing, or None."""
         index = bisect_left(self.standings, client_id, key=_by_client_id)
         if index < len(self.standings) and self.standings[index].client_id == client_id:
             return self.standings[index]
         return None
 
     def since(self, client_id: ClientId) -> int:
-        """Return the epoch of somebody's first cell, or 0."""
+        """Return the epoch in which a client first joined a cell, or 0."""
         found = self.standing(client_id)
         return 0 if found is None else found.since
 
     def parties(self, clients: Collection[ClientId]) -> set[ClientId]:
-        """Return the parties of some ids, each by its first id."""
+        """Return the parties of these clients, each by its earliest id."""
         return {self._roots.get(one, one) for one in clients}
 
     def with_paused(self, cells: Collection[int]) -> Partition:
-        """Return the partition in which some of the active cells take part no more."""
+        """Return the partition with these active cells paused."""
         changed = tuple(
             replace(cell, state="paused") if cell.state == "active" and cell.id in cells else cell
             for cell in self.cells
@@ -215,11 +216,11 @@ class Partition:
         return self if changed == self.cells else replace(self, cells=changed)
 
     def members_of(self, cells: Collection[int]) -> frozenset[ClientId]:
-        """Return who is in one of some cells in use."""
+        """Return the members of these cells in use."""
         return frozenset(m for cell in self.in_use if cell.id in cells for m in cell.members)
 
     def thin(self) -> Cell | None:
-        """Return a cell that lacks fresh parties."""
+        """Return a cell with too few fresh parties, or None."""
         exposed = self.parties([m for each in self.cells for m in (*each.guests, *each.left)])
         for cell in self.cells:
             own = self.parties([one for one in cell.core if self.since(one) == cell.since])
@@ -233,7 +234,7 @@ def _by_client_id(standing: Standing) -> ClientId:
 
 
 def whole_cells(partition: Partition, clients: Collection[ClientId]) -> Iterator[Cell]:
-    """Yield the active cells of which nobody is missing who has to be in a sum."""
+    """Yield the active cells whose whole core is present."""
     here = frozenset(clients)
     for cell in partition.cells:
         if cell.state == "active" and here.issuperset(cell.core):
@@ -241,7 +242,7 @@ def whole_cells(partition: Partition, clients: Collection[ClientId]) -> Iterator
 
 
 def whole_among(partition: Partition, clients: Collection[ClientId]) -> frozenset[ClientId]:
-    """Return those of some clients whose updates may be added up."""
+    """Return the clients whose updates may be added up: those of whole cells."""
     here = frozenset(clients)
     if not partition.cell_size:
         return here
@@ -250,14 +251,14 @@ def whole_among(partition: Partition, clients: Collection[ClientId]) -> frozense
 
 
 def core_among(partition: Partition, clients: Collection[ClientId]) -> frozenset[ClientId]:
-    """Return those of some clients who are no guests; a sum has to hide one among these."""
+    """Return the clients that are not guests. A sum has to hide each client among these."""
     if not partition.cell_size:
         return frozenset(clients)
     return frozenset(clients).difference(*(cell.guests for cell in partition.cells))
 
 
 def missing_from(partition: Partition, clients: Collection[ClientId]) -> frozenset[ClientId]:
-    """Return who is missing from cells that some clients are of."""
+    """Return the core members that are missing from the cells of these clients."""
     here = frozenset(clients)
     touched = (cell for cell in partition.in_use if not here.isdisjoint(cell.members))
     return frozenset().union(*(cell.core for cell in touched)) - here
@@ -271,33 +272,34 @@ def check_whole(
     least_cells: int = 1,
     what: str,
 ) -> None:
-    """Refuse a sum that, with another one, would be that of fewer clients than a cell has.
+    """Refuse a sum that, subtracted from another one, would isolate fewer clients than a cell has.
 
     Args:
-        clients: whose updates are in the sum.
-        least: how many it must have that are no guests.
-        least_cells: how many cells it must have.
-        what: the sum, for the error.
+        clients: the clients whose updates are in the sum.
+        least: the smallest allowed number of clients that are not guests.
+        least_cells: the smallest allowed number of cells.
+        what: a name for the sum, used in the error.
 
     Raises:
-        PartialCell: naming how many are missing, or are in no cell.
+        PartialCell: core members are missing, a client is in no cell, or there are too few clients
+            or cells.
     """
     here = frozenset(clients)
     core = len(core_among(partition, here))
     if core < least:
         raise PartialCell(
-            f"{what} is over {core} clients that have to be in it, expected at least {least}."
+            f"{what} covers {core} clients that are not guests, expected at least {least}."
         )
     astray = here - whole_among(partition, here)
     if astray:
         missing = len(missing_from(partition, astray))
         raise PartialCell(
-            f"{what} is over {len(astray)} clients without the {missing} others with whom they "
-            "are always summed: with another sum it would tell about fewer than the roster allows.",
+            f"{what} covers {len(astray)} clients without {missing} others of their cells. "
+            "Subtracted from another sum, it would isolate fewer clients than the roster allows.",
         )
     found = sum(1 for _ in whole_cells(partition, here))
     if partition.cell_size and found < least_cells:
         raise PartialCell(
-            f"{what} is over {found} cells, expected at least {least_cells}: more than may be "
+            f"{what} covers {found} cells, expected at least {least_cells}: more than may be "
             "corrupt (federation.corrupt_cells)."
         )

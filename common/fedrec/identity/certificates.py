@@ -1,4 +1,4 @@
-"""Certificates: what a party shows and checks before a word is said, and who issues them."""
+"""Certificates for mutual TLS: the files that a party loads, their checks, and their issuer."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ CERTIFICATE_FILE = "client.crt"
 """A client's certificate in its state folder."""
 _SEPARATOR = b"-----BEGIN CERTIFICATE-----"
 MARK = "fedrec:"
-"""What the role in a certificate's alternative name begins with."""
-_REMEDY = "Ask the key authority for the file again; `fedrec provision` makes them."
+"""The prefix of the role in a certificate's alternative name."""
+_REMEDY = "Ask the key authority for the file again. `fedrec provision` makes them."
 _LATE_REMEDY = (
-    "Set the clock; an invitation that ran out is replaced by a new one "
-    "(`fedrec provision --add NAME`)."
+    "Set this machine's clock. If an invitation expired, ask for a new one (`fedrec provision "
+    "--add NAME`)."
 )
 _AHEAD_REMEDY = (
-    "Set the clock. Where the key authority's was ahead when it made this, set that one and have "
-    "it made again; `fedrec keys rotate` makes those of members."
+    "Set this machine's clock. If the key authority's clock was ahead, set that one and reissue "
+    "the certificate. `fedrec keys rotate` reissues those of members."
 )
 
 
@@ -61,12 +61,12 @@ def spki_of(key: PrivateKey) -> bytes:
 
 
 class Credentials(Secret):
-    """What a party shows and checks in a handshake; the parts are PEM.
+    """A party's private key and certificates for the TLS handshake, as PEM.
 
     Attributes:
         private_key: its P-256 key.
-        certificate: the issuer's word for that key.
-        issuer: the certificate that everybody else's must come from.
+        certificate: the certificate for that key.
+        issuer: the certificate that must have issued every other party's.
     """
 
     __slots__ = ("certificate", "issuer", "private_key")
@@ -77,26 +77,27 @@ class Credentials(Secret):
         self.issuer = issuer
 
     def to_pem(self) -> bytes:
-        """Return all three, one after the other."""
+        """Return the key, the certificate and the issuer's certificate as one text."""
         return self.private_key + self.certificate + self.issuer
 
     @classmethod
     def load(cls, path: Path, setting: str, *, now: datetime | None = None) -> Self:
-        """Read a file of one's own and check it.
+        """Read this party's own credentials and check them.
 
         Args:
-            setting: what named the file, for errors.
+            setting: the setting that names the file, for errors.
 
         Raises:
-            KeysError: it is missing, readable by others, or no such file.
+            KeysError: the file is missing, readable by other users, or of another kind.
             CertificateExpired: this machine's clock is outside the certificate's dates.
         """
-        raw = read_secret(path, remedy=f"Name as {setting} the file that the key authority made.")
+        raw = read_secret(path, remedy=f"Set {setting} to the file that the key authority made.")
         parts = raw.split(_SEPARATOR)
         if len(parts) != 3:
             raise KeysError(
-                f"{setting}: {path} does not hold a private key, its certificate and the issuer's.",
-                remedy="Take the file that the key authority made (`fedrec provision`).",
+                f"{setting}: {path} must hold a private key, its certificate and the issuer's "
+                "certificate.",
+                remedy="Use the file that the key authority made (`fedrec provision`).",
             )
         found = cls(
             private_key=parts[0], certificate=_SEPARATOR + parts[1], issuer=_SEPARATOR + parts[2]
@@ -105,7 +106,7 @@ class Credentials(Secret):
         return found
 
     def check(self, what: str, *, now: datetime | None = None) -> None:
-        """Refuse parts that do not belong together, before anybody is called with them.
+        """Check that the parts belong together, before any call is made with them.
 
         Raises:
             KeysError: the key, the certificate and the issuer do not fit.
@@ -122,15 +123,15 @@ class Credentials(Secret):
 def check_certificate(
     certificate: bytes, key: bytes, issuer: bytes, what: str, *, now: datetime | None = None
 ) -> None:
-    """Refuse a certificate that no handshake would accept, in words that say why.
+    """Refuse a certificate that would fail in the handshake, with an error that says why.
 
     Args:
-        key: whose it must be, as SubjectPublicKeyInfo.
-        issuer: the certificate that it must come from.
+        key: the key that it must be for, as SubjectPublicKeyInfo.
+        issuer: the certificate that must have issued it.
         what: the setting and the file, for errors.
 
     Raises:
-        KeysError: it is for another key or by another issuer.
+        KeysError: it is for another key or from another issuer.
         CertificateExpired: this machine's clock is outside its dates.
     """
     if key_of(certificate, what) != key:
@@ -146,27 +147,27 @@ def check_certificate(
 
 
 def expires_at(certificate: bytes) -> float:
-    """Return until when a certificate is good, in unix seconds."""
+    """Return the time at which a certificate expires, in unix seconds."""
     return parsed(certificate, "The certificate").not_valid_after_utc.timestamp()
 
 
 def dates_of(certificate: bytes) -> str:
-    """Return from when to when a certificate is good, in words."""
+    """Return a certificate's validity period as text."""
     found = parsed(certificate, "The certificate")
     return f"from {found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d}"
 
 
 def check_dates(certificate: bytes, what: str, *, now: datetime | None = None) -> None:
-    """Refuse a certificate outside its dates.
+    """Refuse a certificate outside its validity period.
 
     Raises:
-        CertificateExpired: naming the dates and what this machine believes to be the time.
+        CertificateExpired: this machine's clock is outside the dates. The message has both.
     """
     found, present = parsed(certificate, what), now or datetime.now(UTC)
     first, last = found.not_valid_before_utc, found.not_valid_after_utc
     if not first <= present <= last:
         raise CertificateExpired(
-            f"{what} is valid {dates_of(certificate)}; this machine's clock says "
+            f"{what} is valid {dates_of(certificate)}. This machine's clock reads "
             f"{present:%Y-%m-%d %H:%M} UTC.",
             remedy=_AHEAD_REMEDY if present < first else _LATE_REMEDY,
         )
@@ -177,23 +178,23 @@ def key_of(certificate: bytes, what: str = "The certificate") -> bytes:
     """Return the public key that a certificate is for, as SubjectPublicKeyInfo.
 
     Raises:
-        KeysError: it is no certificate, or for a key of a kind that nobody here uses.
+        KeysError: it is not a certificate, or its key is of a kind that fedrec does not use.
     """
     try:
         key = parsed(certificate, what).public_key()
     except (UnsupportedAlgorithm, ValueError):
-        raise KeysError(f"{what} is for a key that cannot be used.", remedy=_REMEDY) from None
+        raise KeysError(f"{what} is for a key of an unsupported kind.", remedy=_REMEDY) from None
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def name_of(certificate: bytes) -> str:
-    """Return what people call the holder of a certificate."""
+    """Return the display name in a certificate."""
     names = parsed(certificate, "The certificate").subject
     return str(names.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
 def hosts_of(certificate: bytes) -> tuple[str, ...]:
-    """Return the names and addresses at which the holder of a certificate is called."""
+    """Return the host names and addresses that a certificate covers."""
     extensions = parsed(certificate, "The certificate").extensions
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     addresses = names.get_values_for_type(x509.IPAddress)
@@ -202,7 +203,7 @@ def hosts_of(certificate: bytes) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16_384)
 def is_invitation(certificate: bytes) -> bool:
-    """Tell whether the authority made this certificate for an application, and for nothing else."""
+    """Tell whether a certificate is an invitation, which is valid for an application only."""
     try:
         extensions = parsed(certificate, "The certificate").extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -212,12 +213,12 @@ def is_invitation(certificate: bytes) -> bool:
 
 
 def split_certificates(raw: bytes) -> list[bytes]:
-    """Return the certificates (PEM) of a file in which they follow each other."""
+    """Split a file of concatenated PEM certificates."""
     return [_SEPARATOR + part for part in raw.split(_SEPARATOR)[1:]]
 
 
 def certificate_sha256(certificate: bytes) -> bytes:
-    """Return the digest by which a roster names its issuer's certificate."""
+    """Return the digest by which a roster refers to its issuer's certificate."""
     return hashlib.sha256(parsed(certificate, "The issuer").public_bytes(Encoding.DER)).digest()
 
 
@@ -234,18 +235,18 @@ def verify_ecdsa(key: bytes, statement: bytes, signature: bytes) -> bool:
 
 
 def parsed(certificate: bytes, what: str) -> x509.Certificate:
-    """Return a PEM certificate; `what` names it in the error where it is none."""
+    """Parse a PEM certificate. Errors call it `what`."""
     try:
         return x509.load_pem_x509_certificate(certificate)
     except (ValueError, x509.InvalidVersion):
-        raise KeysError(f"{what} is no certificate (PEM).", remedy=_REMEDY) from None
+        raise KeysError(f"{what} is not a PEM certificate.", remedy=_REMEDY) from None
 
 
 def private_key_of(raw: bytes, what: str) -> PrivateKey:
     """Return the P-256 private key that `pem_of` wrote.
 
     Raises:
-        KeysError: it is none.
+        KeysError: the text holds no P-256 private key.
     """
     try:
         key = load_pem_private_key(raw, None)
@@ -261,14 +262,17 @@ Role: TypeAlias = Literal["coordinator", "operator", "client", "invitation"]
 YEARS_DAYS = 3652
 INVITATION_DAYS = 14
 _CLOCK_SKEW = timedelta(days=1)
-_ISSUER_REMEDY = "Restore the key authority's folder from a copy (`fedrec keys restore`)."
+_ISSUER_REMEDY = "Restore the key authority's folder from a backup (`fedrec keys restore`)."
 _USES = {
     "coordinator": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
     "operator": [ExtendedKeyUsageOID.CLIENT_AUTH],
     "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
     "invitation": [ExtendedKeyUsageOID.CLIENT_AUTH],
 }
-"""A member's certificate must not pass for the coordinator's; that one asks itself, too."""
+"""A member's certificate never passes for the coordinator's.
+
+The coordinator also calls itself, so it has both uses.
+"""
 
 
 class Issuer(Secret):
@@ -282,7 +286,7 @@ class Issuer(Secret):
 
     @classmethod
     def create(cls, *, now: datetime | None = None) -> Issuer:
-        """Make a new key and sign its certificate with it."""
+        """Generate a key and a self-signed certificate."""
         key = generate_private_key(SECP256R1())
         names = (_name("fedrec key authority"), _name("fedrec key authority"))
         return cls(key, _signed(names, spki_of(key), key, days=YEARS_DAYS, now=now))
@@ -292,12 +296,13 @@ class Issuer(Secret):
         """Read what `to_pem` wrote.
 
         Raises:
-            KeysError: it is no issuer's key and certificate.
+            KeysError: the text is not an issuer's key and certificate.
         """
         found = cls(private_key_of(raw, what), b"".join(split_certificates(raw)))
         if key_of(found.certificate, what) != spki_of(found._key):
             raise KeysError(
-                f"{what}: key and certificate are not of one issuer.", remedy=_ISSUER_REMEDY
+                f"{what}: the key and the certificate belong to different issuers.",
+                remedy=_ISSUER_REMEDY,
             )
         return found
 
@@ -314,12 +319,12 @@ class Issuer(Secret):
         hosts: Sequence[str] = (),
         now: datetime | None = None,
     ) -> bytes:
-        """Return a certificate for somebody's public key.
+        """Return a certificate for a public key.
 
         Args:
-            name: for people; identity is the key.
+            name: a display name. The key is the identity.
             key: its SubjectPublicKeyInfo.
-            hosts: names and addresses at which a coordinator is called.
+            hosts: host names and addresses of a coordinator.
         """
         days = INVITATION_DAYS if role == "invitation" else YEARS_DAYS
         issuer = parsed(self.certificate, "The issuer").subject
@@ -332,7 +337,7 @@ class Issuer(Secret):
     def credentials(
         self, role: Role, name: str, *, hosts: Sequence[str] = (), now: datetime | None = None
     ) -> Credentials:
-        """Make a key and the certificate for it."""
+        """Make a key and issue the certificate for it."""
         key = generate_private_key(SECP256R1())
         certificate = self.issue(role, name, spki_of(key), hosts=hosts, now=now)
         return Credentials(
@@ -353,7 +358,7 @@ def _signed(
     present = now or datetime.now(UTC)
     public = load_der_public_key(key)
     if not isinstance(public, EllipticCurvePublicKey):
-        raise KeysError("A certificate is for a P-256 key only.", remedy=_ISSUER_REMEDY)
+        raise KeysError("A certificate must be for a P-256 key.", remedy=_ISSUER_REMEDY)
     is_issuer = role is None
     made = (
         x509.CertificateBuilder()
@@ -377,7 +382,7 @@ def _name(text: str) -> x509.Name:
 
 def _host(host: str) -> x509.GeneralName:
     try:
-        # A zone is of one machine: no certificate has it, and gRPC compares addresses without.
+        # # gRPC compares addresses without a zone, which is local to one machine anyway.
         return x509.IPAddress(ipaddress.ip_address(host.partition("%")[0]))
     except ValueError:
         return x509.DNSName(host)

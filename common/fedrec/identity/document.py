@@ -1,4 +1,4 @@
-"""Versioned JSON documents, read without trust, and files that hold them: complete or absent."""
+"""Versioned JSON documents, parsed without trust, and files that are written atomically."""
 
 from __future__ import annotations
 
@@ -30,11 +30,17 @@ VERSIONS = {
     "fedrec public identity": 2,
     "fedrec roster": 2,
 }
-"""Of the kinds that changed; all others are of version 1. Older ones are refused, not migrated."""
+"""Versions of the kinds that changed.
+
+All others have version 1. Older versions are refused, not migrated.
+"""
 
 CHECKED = {"fedrec authority membership", "fedrec invitations", "fedrec applicants"}
-"""Kinds that only their writer reads again. They name their own digest: no signature, and no other
-party, would notice a value that was flipped on the disk."""
+"""Kinds that only their writer reads.
+
+They carry their own digest, because no signature and no other party would notice a value that was
+flipped on the disk.
+"""
 _DIGEST = "sha256"
 
 
@@ -60,11 +66,11 @@ def _digest_of(content: Mapping[str, JsonValue]) -> str:
 
 
 class Document:
-    """One JSON object whose fields are taken out one by one, each checked.
+    """A JSON object whose fields are taken out one at a time, each checked.
 
     Args:
         content: the object.
-        name: what it is called in errors.
+        name: its name in errors.
     """
 
     def __init__(self, content: JsonValue, name: str) -> None:
@@ -78,23 +84,23 @@ class Document:
         """Read a document of a kind.
 
         Raises:
-            KeysError: when it is no JSON, of another kind or of another version.
+            KeysError: it is not JSON, or of another kind or version.
         """
         try:
             content = json.loads(raw, object_pairs_hook=_without_repetition)
         except (ValueError, RecursionError):
             raise KeysError(
                 f"{name} is damaged: it is not valid JSON.",
-                remedy="Restore it from a copy or ask its sender for it again.",
+                remedy="Restore it from a backup, or ask its sender for it again.",
             ) from None
         document = cls(content, name)
-        # Earlier releases wrote none.
+        # # Releases before the digest wrote none.
         if kind in CHECKED and _DIGEST in document._content:
             said = document.text(_DIGEST)
             if said != _digest_of(document._content):
                 raise KeysError(
-                    f"{name} is damaged: it is not what was written.",
-                    remedy="Restore the authority's folder from a copy (`fedrec keys restore`).",
+                    f"{name} is damaged: its content does not match its digest.",
+                    remedy="Restore the authority's folder from a backup (`fedrec keys restore`).",
                 )
         found = document.text("kind")
         if found != kind:
@@ -103,9 +109,9 @@ class Document:
         wanted = VERSIONS.get(kind, 1)
         if version != wanted:
             raise KeysError(
-                f"{name}: this {kind} has version {version}, this fedrec reads version {wanted}.",
-                remedy="Install the fedrec version that wrote it, or make the federation's keys "
-                "anew with this one: identities and the authority.",
+                f"{name}: this {kind} has version {version}, expected {wanted}.",
+                remedy="Install the fedrec version that wrote it, or make new keys for the "
+                "federation with this one: identities and the authority.",
             )
         return document
 
@@ -113,18 +119,20 @@ class Document:
         """Take a printable string of at most 200 characters."""
         value = self._take(field)
         if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS or not value.isprintable():
-            raise self.problem(f"field {field!r} is no text of up to {MAX_TEXT_CHARS} characters")
+            raise self.problem(
+                f"field {field!r} is not a text of up to {MAX_TEXT_CHARS} characters"
+            )
         return value
 
     def integer(self, field: str, *, minimum: int = 0) -> int:
         """Take an integer of at least `minimum` that fits 63 bits."""
         value = self._take(field)
         if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value < 2**63:
-            raise self.problem(f"field {field!r} is no integer of at least {minimum}")
+            raise self.problem(f"field {field!r} is not an integer of at least {minimum}")
         return value
 
     def raw(self, field: str, *, length: int | None = None) -> bytes:
-        """Take bytes written in base64, of exactly `length` where one is given."""
+        """Take base64-encoded bytes, of exactly `length` if it is given."""
         value = self._take(field)
         try:
             if not isinstance(value, str):
@@ -140,40 +148,41 @@ class Document:
         """Take a string of any length, such as an enclosed document."""
         value = self._take(field)
         if not isinstance(value, str) or not _is_text(value):
-            raise self.problem(f"field {field!r} is no text")
+            raise self.problem(f"field {field!r} is not a text")
         return value
 
     def objects(self, field: str) -> list[Document]:
-        """Take a list of objects."""
+        """Take a list of objects as documents."""
         value = self._take(field)
         if not isinstance(value, list):
-            raise self.problem(f"field {field!r} is no list")
+            raise self.problem(f"field {field!r} is not a list")
         return [Document(item, f"{self._name}, {field}[{i}]") for i, item in enumerate(value)]
 
     def texts(self, field: str) -> list[str]:
         """Take a list of printable strings of at most 200 characters."""
         value = self._take(field)
         if not isinstance(value, list):
-            raise self.problem(f"field {field!r} is no list")
+            raise self.problem(f"field {field!r} is not a list")
         return [Document({field: item}, self._name).text(field) for item in value]
 
     def mapping(self, field: str) -> Document:
-        """Take an object."""
+        """Take a nested object."""
         return Document(self._take(field), f"{self._name}, {field}")
 
     def names(self) -> list[str]:
-        """Return the names of the fields that were not taken yet."""
+        """Return the names of the fields that have not been taken."""
         return sorted(self._content)
 
     def finish(self) -> None:
-        """Refuse fields that nobody took."""
+        """Refuse fields that have not been taken."""
         if self._content:
             raise self.problem(f"has unknown fields: {', '.join(sorted(self._content)[:5])}")
 
     def problem(self, what: str) -> KeysError:
-        """Return the error that says what is wrong with this document."""
+        """Return an error that describes a problem with this document."""
         return KeysError(
-            f"{self._name} {what}.", remedy="Restore it from a copy or ask its sender for it again."
+            f"{self._name} {what}.",
+            remedy="Restore it from a backup, or ask its sender for it again.",
         )
 
     def _take(self, field: str) -> JsonValue:
@@ -183,7 +192,7 @@ class Document:
 
 
 def _is_text(value: str) -> bool:
-    """Tell whether a string can be written: JSON can name halves of characters."""
+    """Tell whether a string can be encoded: JSON can contain lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -202,16 +211,16 @@ MAX_SECRET_BYTES = 64 * 1024
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Create a file that only its owner reads; an existing one is never replaced.
+    """Create a file that only its owner can read, and refuse to replace an existing one.
 
-    The content is durable under a temporary name before it appears under its own.
+    The content is durable under a temporary name before it appears under its final one.
 
     Raises:
-        KeysError: when the file exists.
-        StorageError: when the disk refuses.
-        SettingsError: when nothing may be written there.
+        KeysError: the file exists.
+        StorageError: the disk is full or failed.
+        SettingsError: the folder is not writable.
     """
-    remedy = "Keys are never overwritten; load it, or move it away and keep a copy."
+    remedy = "Keys are never overwritten. Load the file, or move it away and keep a copy."
     _create(path, content, private=True, remedy=remedy)
 
 
@@ -220,19 +229,20 @@ def read_secret(path: Path, *, remedy: str, max_bytes: int = MAX_SECRET_BYTES) -
 
     Args:
         path: the file.
-        remedy: what to do when it does not exist.
-        max_bytes: the longest that it may be.
+        remedy: the advice in the error if it does not exist.
+        max_bytes: its largest allowed size.
 
     Raises:
-        KeysError: when it is missing, too long, or readable by others than its owner.
+        KeysError: it is missing, too long, or readable by other users.
     """
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if os.name == "posix" and mode & 0o077:
                 raise KeysError(
-                    f"{path} has mode {mode:04o}; a key file must be readable by its owner only.",
-                    remedy=f"Run `chmod 600 {path}`, and make new keys if others may have read it.",
+                    f"{path} has mode {mode:04o}. A key file must be readable by its owner only.",
+                    remedy=f"Run `chmod 600 {path}`. Make new keys if other users may have read "
+                    "it.",
                 )
             return _bounded(path, file.read(max_bytes + 1), max_bytes)
     except FileNotFoundError:
@@ -244,25 +254,25 @@ def read_secret(path: Path, *, remedy: str, max_bytes: int = MAX_SECRET_BYTES) -
 
 
 def replace_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads, replacing an older one in one step.
+    """Atomically replace a file that only its owner can read.
 
-    For records that change; keys are made once, by `write_secret`.
+    This is for records that change. Keys are made once, by `write_secret`.
 
     Raises:
-        StorageError: when the disk refuses.
-        SettingsError: when nothing may be written there.
+        StorageError: the disk is full or failed.
+        SettingsError: the folder is not writable.
     """
     _replace(path, content, private=True)
 
 
 def destroy_secret(path: Path) -> None:
-    """Overwrite a file with zeros and delete it; one that is gone already is no error.
+    """Overwrite a file with zeros and delete it. A missing file is not an error.
 
     Disks and file systems that write elsewhere may keep the old blocks for a while.
 
     Raises:
-        StorageError: when the disk refuses.
-        SettingsError: when nothing may be written there.
+        StorageError: the disk is full or failed.
+        SettingsError: the folder is not writable.
     """
     try:
         with path.open("r+b") as file:
@@ -278,24 +288,24 @@ def destroy_secret(path: Path) -> None:
 
 
 def write_public(path: Path, content: bytes) -> None:
-    """Write a file that anybody may read, replacing an older one in one step.
+    """Atomically replace a file that holds no secret.
 
     Raises:
-        StorageError: when the disk refuses.
-        SettingsError: when nothing may be written there.
+        StorageError: the disk is full or failed.
+        SettingsError: the folder is not writable.
     """
     _replace(path, content, private=False)
 
 
 def write_new_public(path: Path, content: bytes) -> None:
-    """Create a file that anybody may read; an existing one is never replaced.
+    """Create a file that holds no secret, and refuse to replace an existing one.
 
     Raises:
-        KeysError: when the file exists.
-        StorageError: when the disk refuses.
-        SettingsError: when nothing may be written there.
+        KeysError: the file exists.
+        StorageError: the disk is full or failed.
+        SettingsError: the folder is not writable.
     """
-    remedy = "Name a new file, or move this one away."
+    remedy = "Choose another file name, or move this file away."
     _create(path, content, private=False, remedy=remedy)
 
 
@@ -304,7 +314,7 @@ def _create(path: Path, content: bytes, *, private: bool, remedy: str) -> None:
         make_private(path.parent)
         write_new(path, content, private=private)
     except FileExistsError:
-        raise KeysError(f"{path} exists already.", remedy=remedy) from None
+        raise KeysError(f"{path} already exists.", remedy=remedy) from None
     except OSError as error:
         raise unwritten(path, error) from error
 
@@ -321,7 +331,7 @@ def read_public(path: Path, *, max_bytes: int, remedy: str) -> bytes:
     """Return the content of a file that holds no secret.
 
     Raises:
-        KeysError: when it is missing, unreadable or longer than `max_bytes`.
+        KeysError: it is missing, unreadable or longer than `max_bytes`.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The public bundle of a key epoch: what the authority gives to the coordinator."""
+"""The public bundle of a key epoch, which the authority gives to the coordinator."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ MAX_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyEpoch:
-    """A signed roster and what the coordinator relays; no secret is readable in it.
+    """A signed roster with the sealed secrets that the coordinator relays.
+
+    It can read none of them.
 
     Attributes:
         roster: the members and terms.
         server_context: the protection's context without any key.
-        wrapped_keys: for each member, and a revealer, the group key, wrapped to its exchange key.
-        sealed_secret: what members protect with, sealed under the group key; once for all of them,
-            so that the bundle's size does not grow with their number times the secret's.
-        certificates: for each of them, the certificate (PEM) for its TLS key; public.
+        wrapped_keys: the group key, wrapped for each member and the revealer.
+        sealed_secret: the protection's secret for members, sealed under the group key. It is stored
+            once, because a copy for each member would make the bundle large.
+        certificates: the public certificate (PEM) for the TLS key of each.
     """
 
     roster: Roster
@@ -45,20 +47,20 @@ class KeyEpoch:
         self.roster.verify(self.roster.authority_key)
         problem = ""
         if hashlib.sha256(self.server_context).digest() != self.roster.context_sha256:
-            problem = "the server context is not the one that the roster names"
+            problem = "the server context does not match the roster's digest"
         holders = {holder.client_id for holder in self.roster.holders}
         if set(self.wrapped_keys) != holders:
-            problem = "the wrapped keys are not exactly the members' and the revealer's"
+            problem = "the wrapped keys do not match the members and the revealer"
         if set(self.certificates) != holders:
-            problem = "the certificates are not exactly the members' and the revealer's"
+            problem = "the certificates do not match the members and the revealer"
         if problem:
             raise KeysError(
-                f"The key epoch {self.roster.epoch} does not fit together: {problem}.",
+                f"The parts of key epoch {self.roster.epoch} do not belong together: {problem}.",
                 remedy="Ask the key authority for the file again.",
             )
 
     def secrets_for(self, client_id: ClientId) -> bytes:
-        """Return what a member or the revealer opens with `open_epoch`; empty for others."""
+        """Return a member's or the revealer's input for `open_epoch`, or empty for others."""
         wrapped = self.wrapped_keys.get(client_id)
         return (
             b"" if wrapped is None else canonical("fedrec wrapped v1", wrapped, self.sealed_secret)
@@ -79,11 +81,11 @@ class KeyEpoch:
 
     @classmethod
     def from_json(cls, raw: bytes) -> KeyEpoch:
-        """Read what `to_json` wrote and check that its parts belong together.
+        """Parse the output of `to_json` and check that its parts belong together.
 
         Raises:
-            KeysError: when it is damaged.
-            BadSignature: when the roster's signature does not verify.
+            KeysError: the document is damaged.
+            BadSignature: the roster's signature does not verify.
         """
         document = Document.parse(raw, KIND, "The key epoch")
         wrapped = document.mapping("wrapped_keys")
@@ -102,12 +104,12 @@ class KeyEpoch:
         return found
 
     def save(self, path: Path) -> None:
-        """Write the JSON to a file."""
+        """Write the canonical JSON to a file."""
         write_public(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> KeyEpoch:
-        """Read a file that `save` wrote."""
+        """Read a file that `save` wrote and check it."""
         return cls.from_json(
             read_public(path, max_bytes=MAX_BYTES, remedy="Ask the key authority for it.")
         )

@@ -1,4 +1,4 @@
-"""The secrets of a key epoch, how a member opens them, and the keys of the one who opens sums."""
+"""The secrets of a key epoch, how a member opens them, and a revealer's own keys."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SECRET_PURPOSE = "protection secret"
 
 
 class EpochSecrets(Secret):
-    """What all members of an epoch know and the coordinator does not.
+    """The secrets that all members of an epoch share and the coordinator does not know.
 
     Args:
         group_key: 32 random bytes for sealing and tagging.
-        protection_secret: what members protect with: the protection's secret context; where the
-            roster names a revealer, its encryption key, which opens nothing. Empty where it has
-            none.
+        protection_secret: the key with which members protect updates: the protection's secret
+            context or, if the roster names a revealer, the encryption key. Empty if the protection
+            has none.
     """
 
     __slots__ = ("_group_key", "_protection_secret")
@@ -50,19 +50,19 @@ class EpochSecrets(Secret):
 
     @property
     def protection_secret(self) -> bytes:
-        """What members protect with; see the class."""
+        """The key with which members protect updates, as described in the class."""
         return _held(self._protection_secret)
 
     def commitment(self, federation: str, epoch: int) -> bytes:
-        """Return the digest by which a signed roster names these secrets."""
+        """Return the digest by which a signed roster commits to these secrets."""
         return digest(
             "fedrec epoch secrets v1", federation, epoch, self.group_key, self.protection_secret
         )
 
     def destroy(self) -> None:
-        """Overwrite the secrets; later use raises.
+        """Overwrite the secrets. Later use raises an error.
 
-        Copies that the interpreter or a library made of them may stay in memory until reused.
+        Copies made by the interpreter or a library may stay in memory until it is reused.
         """
         for held in (self._group_key, self._protection_secret):
             if held is not None:
@@ -79,12 +79,12 @@ def _held(secret: bytearray | None) -> bytes:
 
 
 def wrapping_context(federation: str, epoch: int, client_id: ClientId) -> bytes:
-    """Return the context under which a member's copy of the group key is wrapped."""
+    """Return the context for wrapping a member's copy of the group key."""
     return canonical("fedrec group key v1", federation, epoch, client_id)
 
 
 def sealing_context(federation: str, epoch: int) -> bytes:
-    """Return the context under which the protection's secret is sealed."""
+    """Return the context for sealing the protection's secret."""
     return canonical("fedrec protection secret v1", federation, epoch)
 
 
@@ -96,49 +96,54 @@ def open_epoch(
     identity: Identity,
     pinned_authority_key: bytes,
 ) -> tuple[Roster, EpochSecrets]:
-    """Check what a coordinator relayed of a key epoch and open this member's secrets.
+    """Check a key epoch from the coordinator and open this member's secrets.
 
-    A revealer opens the same; the key that opens sums it has at home (`revealer_keys`).
+    A revealer does the same. The key with which it opens sums is in its own folder
+    (`RevealerKeys`).
 
-    It does not know earlier epochs: the caller refuses an epoch below one that it has seen.
+    This function has no memory of earlier epochs: the caller refuses an epoch below one that it has
+    seen.
 
     Args:
         roster_json: the signed roster.
         server_context: the protection's keyless context.
-        wrapped: what `KeyEpoch.secrets_for` returned for this client.
+        wrapped: the result of `KeyEpoch.secrets_for` for this client.
         identity: this client's keys.
         pinned_authority_key: the authority's public key, from the data owners.
 
     Raises:
-        BadSignature: when the authority did not sign the roster or made other secrets.
-        NotInRoster: when this client is neither a member nor the revealer.
-        KeysError: when a part is missing, damaged or belongs to another epoch.
+        BadSignature: the authority did not sign the roster, or the secrets are not the ones that it
+            made.
+        NotInRoster: this client is neither a member nor the revealer.
+        KeysError: a part is missing, damaged or belongs to another epoch.
     """
     roster = Roster.from_json(roster_json)
     roster.verify(pinned_authority_key)
     member = roster.holder(identity.client_id)
     if member.exchange_key != identity.public.exchange_key:
         raise KeysError(
-            "The roster lists this client with another exchange key.",
-            remedy="Give the present identity.pub.json to the key authority, for a new epoch.",
+            "The roster lists another exchange key for this client.",
+            remedy="Give the current identity.pub.json to the key authority and ask for a new "
+            "epoch.",
         )
     if hashlib.sha256(server_context).digest() != roster.context_sha256:
         raise KeysError(
             "The protection's context is not the one that the key authority signed.",
-            remedy="The coordinator must load the epoch's file as the key authority made it.",
+            remedy="The coordinator must load the epoch's file exactly as the key authority made "
+            "it.",
         )
     secrets = _unwrap(roster, wrapped, identity)
     if secrets.commitment(roster.federation, roster.epoch) != roster.secrets_sha256:
         secrets.destroy()
         raise BadSignature(
             "The epoch's secrets are not the ones that the key authority made.",
-            remedy="Do not take part; tell the data owners that secrets were exchanged.",
+            remedy="Do not take part. Tell the data owners that the secrets were replaced.",
         )
     return roster, secrets
 
 
 def _unwrap(roster: Roster, wrapped: bytes, identity: Identity) -> EpochSecrets:
-    remedy = "The coordinator must load the epoch's file as the key authority made it."
+    remedy = "The coordinator must load the epoch's file exactly as the key authority made it."
     if not wrapped:
         raise KeysError(
             f"The coordinator sent no secrets of epoch {roster.epoch} for this member.",
@@ -157,16 +162,16 @@ def _unwrap(roster: Roster, wrapped: bytes, identity: Identity) -> EpochSecrets:
         return EpochSecrets(group_key=group_key, protection_secret=secret)
     except (BadSignature, MalformedUpdate) as error:
         raise KeysError(
-            f"The wrapped secrets of epoch {roster.epoch} do not open with this client's keys.",
+            f"This client's keys cannot unwrap the secrets of epoch {roster.epoch}.",
             remedy=remedy,
         ) from error
 
 
 def secrets_parts(wrapped: bytes) -> tuple[bytes, bytes]:
-    """Split what `KeyEpoch.secrets_for` joined: one member's wrapped key, everybody's secret.
+    """Split the result of `KeyEpoch.secrets_for`: one member's wrapped key, and the shared secret.
 
     Raises:
-        MalformedUpdate: when it is nothing of the kind.
+        MalformedUpdate: the bytes are truncated or of another version.
     """
     parts = []
     rest = wrapped
@@ -177,7 +182,7 @@ def secrets_parts(wrapped: bytes) -> tuple[bytes, bytes]:
         if len(parts) > 3:
             break
     if len(parts) != 3 or canonical("fedrec wrapped v1", *parts[1:]) != wrapped:
-        raise MalformedUpdate("The wrapped secrets are cut or of another version.")
+        raise MalformedUpdate("The wrapped secrets are truncated or of another version.")
     return parts[1], parts[2]
 
 
@@ -187,16 +192,16 @@ LABEL = "key authority"
 MAX_BYTES = 64 << 20
 _NAME = re.compile(r"epoch-(\d{8})\.secret")
 _REMEDY = (
-    "Secret keys of epochs are in no backup. Make a new epoch with `fedrec keys rotate`; the "
+    "Backups contain no secret keys of epochs. Make a new epoch with `fedrec keys rotate`. The "
     "members keep the model."
 )
 
 
 class RevealerKeys:
-    """The folder of a revealer's keys.
+    """The folder with a revealer's keys, for reading.
 
     Args:
-        folder: made with the first key.
+        folder: created together with the first key.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -206,17 +211,17 @@ class RevealerKeys:
         """Return the revealer's identity.
 
         Raises:
-            KeysError: none is here.
+            KeysError: the folder holds none.
         """
         if not (self.folder / KEY_FILE).exists():
-            raise KeysError(f"{self.folder} holds no keys of a revealer.", remedy=_REMEDY)
+            raise KeysError(f"{self.folder} holds no revealer's keys.", remedy=_REMEDY)
         return Identity.load(self.folder)
 
     def secret_of(self, epoch: int) -> bytes:
         """Return an epoch's secret key.
 
         Raises:
-            KeysError: it is not here, damaged, or readable by others.
+            KeysError: it is missing, damaged, or readable by other users.
         """
         path = self._path(epoch)
         raw = read_secret(path, remedy=_REMEDY, max_bytes=MAX_BYTES)
@@ -229,7 +234,7 @@ class RevealerKeys:
 
     @property
     def epochs(self) -> tuple[int, ...]:
-        """The epochs whose secret keys are here, in ascending order."""
+        """The epochs whose secret keys are in the folder, in ascending order."""
         names = (_NAME.fullmatch(path.name) for path in self.folder.glob("epoch-*"))
         return tuple(sorted(int(name[1]) for name in names if name))
 
@@ -238,19 +243,22 @@ class RevealerKeys:
 
 
 class RevealerKeyChanges(RevealerKeys):
-    """The keys in the hand of the one process that changes them."""
+    """The folder with a revealer's keys, for the one process that may change them."""
 
     def load_or_create(self) -> Identity:
-        """Return the revealer's identity; a new one where none was made."""
+        """Return the revealer's identity, or make one on the first call."""
         return Identity.load_or_create(self.folder, LABEL)
 
     def keep(self, epoch: int, secret: bytes) -> None:
-        """Write an epoch's secret key; one of the same epoch that nobody saw is replaced."""
+        """Write an epoch's secret key.
+
+        It may replace one of the same epoch that was never published.
+        """
         fields: dict[str, JsonValue] = {"epoch": epoch, "secret": encode_bytes(secret)}
         replace_secret(self._path(epoch), write_document(KIND, fields))
 
     def destroy_before(self, epoch: int) -> None:
-        """Overwrite and delete the secret keys of earlier epochs, of which no round is left."""
+        """Overwrite and delete the secret keys of earlier epochs without open rounds."""
         for old in self.epochs:
             if old < epoch:
                 destroy_secret(self._path(old))

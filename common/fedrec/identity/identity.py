@@ -1,8 +1,7 @@
-"""A client's own keys: to sign what it says, to open what is sealed to it, to be let in.
+"""A client's own keys, for signatures, for sealed messages and for TLS.
 
-They lie in its state folder, which is looked at before anything is made in it: a mistyped path is
-told, never filled. A client started in the wrong folder would otherwise have new keys, apply to a
-federation with them, and wait for people who know nothing of it.
+They are in the client's state folder. A mistyped path is reported and never filled: a client in the
+wrong folder would make new keys, apply with them, and wait for people that do not know about it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Identity(Secret):
     """An Ed25519 signing key, an X25519 exchange key and a P-256 key for TLS.
 
     Args:
-        label: a name for people.
+        label: a display name.
         signing_key: the Ed25519 private key.
         exchange_key: the X25519 private key.
         tls_key: the P-256 private key.
@@ -74,7 +73,7 @@ class Identity(Secret):
 
     @classmethod
     def create(cls, label: str = "") -> Identity:
-        """Make new keys."""
+        """Generate three new keys."""
         return cls(
             label=label,
             signing_key=Ed25519PrivateKey.generate(),
@@ -89,7 +88,7 @@ class Identity(Secret):
 
     @property
     def public(self) -> PublicIdentity:
-        """What everybody may know."""
+        """The public half of these keys."""
         return self._public
 
     def sign(self, statement: bytes) -> bytes:
@@ -97,7 +96,7 @@ class Identity(Secret):
         return self._signing_key.sign(statement)
 
     def credentials(self, certificate: bytes, issuer: bytes) -> Credentials:
-        """Return what this client shows in a handshake; the certificate is not checked."""
+        """Return the credentials for a TLS handshake. The certificate is not checked."""
         return Credentials(
             private_key=pem_of(self._tls_key), certificate=certificate, issuer=issuer
         )
@@ -105,24 +104,24 @@ class Identity(Secret):
     def agree(self, exchange_key: bytes) -> bytes:
         """Return the X25519 secret shared with the owner of a public exchange key.
 
-        It is input for a key derivation, never a key itself.
+        Use it as input for a key derivation, never as a key.
 
         Raises:
-            KeysError: when the other key is none.
+            KeysError: the other key is not a valid X25519 key.
         """
         try:
             return self._exchange_key.exchange(X25519PublicKey.from_public_bytes(exchange_key))
         except ValueError:
             raise KeysError(
-                "The other side's exchange key is no usable X25519 key.",
+                "The other party's exchange key is not a valid X25519 key.",
                 remedy="Ask its owner for a new *.pub.json.",
             ) from None
 
     def save(self, folder: Path) -> None:
-        """Write the keys, readable by the owner only, and beside them the public half.
+        """Write the keys, readable by the owner only, and the public half next to them.
 
         Raises:
-            KeysError: when the folder holds an identity already.
+            KeysError: the folder already holds an identity.
         """
         fields = {
             "label": self._public.label,
@@ -138,10 +137,10 @@ class Identity(Secret):
         """Read the keys that `save` wrote.
 
         Raises:
-            KeysError: when they are missing, damaged or readable by others.
+            KeysError: they are missing, damaged or readable by other users.
         """
         path = folder / KEY_FILE
-        remedy = "Check the path, or restore the folder from a copy."
+        remedy = "Check the path, or restore the folder from a backup."
         document = Document.parse(read_secret(path, remedy=remedy), KIND, str(path))
         found = cls(
             label=document.text("label"),
@@ -158,13 +157,13 @@ class Identity(Secret):
 
     @classmethod
     def load_or_create(cls, folder: Path, label: str = "") -> Identity:
-        """Read the keys in a folder, or make them on the first start.
+        """Read the keys in a folder, or generate them on the first start.
 
-        An existing identity keeps the label that it was made with.
+        An existing identity keeps its label.
         """
         if not (folder / KEY_FILE).exists():
             made = cls.create(label)
-            # Where another process was faster, its keys count.
+            # # If another process made keys in the meantime, use those.
             with contextlib.suppress(KeysError):
                 made.save(folder)
         found = cls.load(folder)
@@ -174,52 +173,52 @@ class Identity(Secret):
 
 
 _HARMLESS = frozenset({"lock", "lost+found"})
-"""What an empty folder may hold: a start that was interrupted, or a volume of its own."""
+"""The entries that a new folder may contain, after an interrupted start or on a fresh volume."""
 REVEALER_SECRETS = "epoch-*.secret"
-"""Beside the keys of who opens sums, which are no client's."""
+"""The marker of a revealer's folder, which is not a client's."""
 _SHOWN = 4
-_NEW = "`fedrec client identity SETTINGS` makes a new client's keys."
+_NEW = "`fedrec client identity SETTINGS` makes keys for a new client."
 
 
 def known_identity(folder: Path, label: str = "") -> Identity:
-    """Return the keys of a client that was made before; makes and changes nothing else.
+    """Return the keys of an existing client, without making or changing anything else.
 
     Args:
-        folder: the client's state.
-        label: what its keys were made with; empty takes any.
+        folder: the client's state folder.
+        label: the label that the keys must have, or empty for any.
 
     Raises:
-        SettingsError: there is no client's folder at that path, or another client's.
-        KeysError: its keys are damaged or readable by others.
+        SettingsError: the path is not a client's folder, or it belongs to another client.
+        KeysError: its keys are damaged or readable by other users.
     """
     if not (folder / KEY_FILE).exists() or any(folder.glob(REVEALER_SECRETS)):
         raise SettingsError(
-            f"client.state is {str(folder.absolute())!r}, {_found(folder)}: no client was made "
-            "there.",
+            f"client.state is {str(folder.absolute())!r}, {_found(folder)}. No client has its "
+            "state there.",
             remedy=f"Check client.state and --state. {_NEW}",
         )
     found = Identity.load_or_create(folder)
     if label and found.public.label != label:
         raise SettingsError(
-            f"client.state is {str(folder.absolute())!r}, a folder of the client "
-            f"{found.public.label!r}; client.label is {label!r}.",
-            remedy="Check client.state and --state, or set client.label to what the keys say.",
+            f"client.state is {str(folder.absolute())!r}, which belongs to the client "
+            f"{found.public.label!r}. client.label is {label!r}.",
+            remedy="Check client.state and --state, or set client.label to the label of the keys.",
         )
     return found
 
 
 def new_or_known_identity(folder: Path, label: str) -> Identity:
-    """Return the keys in a client's folder, made where it is new or empty.
+    """Return the keys in a client's folder, or make them if the folder is new or empty.
 
     Raises:
-        SettingsError: it holds something else, or nothing may be written there.
-        KeysError: its keys are damaged or readable by others.
+        SettingsError: the folder holds something else, or it is not writable.
+        KeysError: its keys are damaged or readable by other users.
     """
     if not (folder / KEY_FILE).exists() and _content(folder):
         raise SettingsError(
-            f"The state folder is {str(folder.absolute())!r}, {_found(folder)}, which is no "
-            "client's.",
-            remedy="Name a folder that is empty or not there yet.",
+            f"The state folder is {str(folder.absolute())!r}, {_found(folder)}. That is not a "
+            "client's folder.",
+            remedy="Choose a folder that is empty or does not exist yet.",
         )
     require_writable(folder, "client.state")
     return Identity.load_or_create(folder, label)
@@ -229,7 +228,7 @@ def _content(folder: Path) -> list[str]:
     if folder.exists() and not folder.is_dir():
         return [folder.name]
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    # Names of files that are being written begin with a dot.
+    # # Names of unfinished files begin with a dot.
     return sorted(name for name in names - _HARMLESS if not name.startswith("."))
 
 

@@ -1,4 +1,4 @@
-"""What everybody may know: a client's public keys and fingerprint, and the key authority's."""
+"""Public keys: a client's with their fingerprint, and the key authority's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TLS_KEY_BYTES = 91
 
 
 def fingerprint(signing_key: bytes) -> ClientId:
-    """Return the client id that belongs to an Ed25519 public key."""
+    """Return the client id of an Ed25519 public key."""
     return ClientId(hashlib.sha256(signing_key).hexdigest())
 
 
@@ -35,28 +35,29 @@ def verify(signing_key: bytes, statement: bytes, signature: bytes) -> None:
     """Check an Ed25519 signature.
 
     Raises:
-        BadSignature: when it was not made by the owner of `signing_key` over `statement`.
+        BadSignature: the owner of `signing_key` did not sign `statement`.
     """
     try:
         Ed25519PublicKey.from_public_bytes(signing_key).verify(signature, statement)
     except (InvalidSignature, ValueError):
         raise BadSignature(
-            "A signature does not verify under the key of its supposed author.",
-            remedy="Fetch the message again; if it persists, somebody changed it on the way.",
+            "A signature does not verify under its supposed author's key.",
+            remedy="Fetch the message again. If the error persists, the message was changed in "
+            "transit.",
         ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicIdentity:
-    """A client's public half, which its owner hands to the key authority.
+    """A client's public keys, which its owner gives to the key authority.
 
     Attributes:
-        label: the name that its owner gave it; for people, never compared.
+        label: the name that its owner gave it, for display only.
         signing_key: Ed25519 public key, 32 bytes.
         exchange_key: X25519 public key, 32 bytes.
         tls_key: P-256 public key of its connections, as SubjectPublicKeyInfo, 91 bytes.
-        proof: the client's own signature over the others, so that a relay cannot
-            put another key beside a signing key whose fingerprint people compare.
+        proof: the client's own signature over the other fields. People compare the signing key's
+            fingerprint, and the proof keeps a relay from swapping the other keys.
     """
 
     label: str
@@ -68,14 +69,14 @@ class PublicIdentity:
     def __post_init__(self) -> None:
         if len(self.label) > MAX_TEXT_CHARS or not self.label.isprintable():
             raise KeysError(
-                f"A label has up to {MAX_TEXT_CHARS} printable characters.",
+                f"A label may have up to {MAX_TEXT_CHARS} printable characters.",
                 remedy="Choose a shorter label.",
             )
         lengths = (len(self.signing_key), len(self.exchange_key), len(self.tls_key))
         if lengths != (32, 32, TLS_KEY_BYTES) or len(self.proof) not in (0, 64):
             raise KeysError(
                 f"The signing, exchange and TLS keys of {self.label!r} have {lengths} bytes and "
-                f"the proof {len(self.proof)}, expected (32, 32, {TLS_KEY_BYTES}) and 64.",
+                f"the proof {len(self.proof)}. Expected (32, 32, {TLS_KEY_BYTES}) and 64.",
                 remedy="Ask the client's owner for its *.pub.json again.",
             )
 
@@ -95,15 +96,15 @@ class PublicIdentity:
         )
 
     def check_proof(self) -> None:
-        """Check that the owner of the signing key vouches for the other keys.
+        """Check that the signing key's owner vouches for the other keys.
 
         Raises:
-            BadSignature: when it does not.
+            BadSignature: the proof is not a signature over these keys.
         """
         verify(self.signing_key, self.statement(), self.proof)
 
     def fields(self) -> dict[str, JsonValue]:
-        """Return the fields of the JSON object that stands for this client."""
+        """Return the identity as a JSON object."""
         return {
             "label": self.label,
             "signing_key": encode_bytes(self.signing_key),
@@ -114,7 +115,7 @@ class PublicIdentity:
 
     @classmethod
     def from_fields(cls, document: Document) -> PublicIdentity:
-        """Read the fields of `fields`; the proof is not checked."""
+        """Read the object that `fields` returned, without checking the proof."""
         found = cls(
             label=document.text("label"),
             signing_key=document.raw("signing_key", length=32),
@@ -131,11 +132,11 @@ class PublicIdentity:
 
     @classmethod
     def from_json(cls, raw: bytes) -> PublicIdentity:
-        """Read what `to_json` wrote and check its proof.
+        """Parse the output of `to_json` and check its proof.
 
         Raises:
-            KeysError: when it is damaged.
-            BadSignature: when a key was exchanged for another.
+            KeysError: the document is damaged.
+            BadSignature: a key was replaced.
         """
         found = cls.from_fields(Document.parse(raw, KIND, "The public identity"))
         found.check_proof()
@@ -147,9 +148,9 @@ class PublicIdentity:
 
     @classmethod
     def load(cls, path: Path) -> PublicIdentity:
-        """Read a file that `save` wrote."""
+        """Read a file that `save` wrote and check its proof."""
         return cls.from_json(
-            read_public(path, max_bytes=MAX_BYTES, remedy="Ask the client's owner for it.")
+            read_public(path, max_bytes=MAX_BYTES, remedy="Ask the client's owner for the file.")
         )
 
 
@@ -161,22 +162,22 @@ def read_authority_key(path: Path) -> bytes:
     """Return the authority's Ed25519 public key, 32 bytes.
 
     Raises:
-        KeysError: the file is missing or is no authority's public key.
+        KeysError: the file is missing or is not an authority's public key.
     """
     return _read(path)[0]
 
 
 def read_issuer(path: Path) -> bytes:
-    """Return the certificate (PEM) from which all others of the federation come.
+    """Return the certificate (PEM) that issued all others of the federation.
 
     Raises:
-        KeysError: the file is missing or is no authority's public key.
+        KeysError: the file is missing or is not an authority's public key.
     """
     return _read(path)[1]
 
 
 def write_authority_key(path: Path, public_key: bytes, issuer: bytes) -> None:
-    """Write what `read_authority_key` and `read_issuer` read."""
+    """Write the file that `read_authority_key` and `read_issuer` read."""
     fields = {"public_key": encode_bytes(public_key), "issuer": encode_bytes(issuer)}
     write_public(path, write_document(_KIND, fields))
 

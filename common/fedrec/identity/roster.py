@@ -1,4 +1,4 @@
-"""Who belongs to the federation, signed by the data owners' key authority."""
+"""The roster: the members of a federation, signed by the data owners' key authority."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ HEX = re.compile(r"(?:[0-9a-f]{2}){0,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roster:
-    """The members of one key epoch and the terms on which they reveal sums.
+    """The members of a key epoch and the conditions for opening their sums.
 
     Attributes:
         federation: the federation's name.
         epoch: counts from 1 and grows with every change of membership or keys.
-        members: sorted by client id, none twice.
-        minimum_summands: members reveal only sums of at least so many distinct members.
+        members: sorted by client id, without duplicates.
+        minimum_summands: the smallest number of distinct members in an opened sum.
         protection: the protection's name.
         protection_fingerprint: hexadecimal digest of the protection's parameters.
         context_sha256: SHA-256 of the protection's keyless context.
-        secrets_sha256: commitment to the epoch's secrets, so that nobody but the authority can
-            hand a member other secrets; hides them, because the group key has 256 random bits.
+        secrets_sha256: commitment to the epoch's secrets, so that only the authority can choose
+            them. It hides them, because the group key has 256 random bits.
         authority_key: the authority's Ed25519 public key.
-        ca_sha256: SHA-256 of the certificate (DER) from which all others of the federation come.
-        previous: SHA-256 of the roster of the epoch before; empty for the first.
-        partition: which members are summed with whom; see `cells`.
-        revealer: who alone holds the protection's secret key and opens sums: an identity of the
-            authority that trains nothing. None where members are key holders.
-        signature: the authority's, over `statement()`; empty while unsigned.
+        ca_sha256: SHA-256 of the certificate (DER) that issued all others of the federation.
+        previous: SHA-256 of the previous epoch's roster, or empty for the first.
+        partition: the cells of members that are summed together.
+        revealer: the authority's identity that alone holds the secret key and opens sums. None if
+            members are key holders.
+        signature: the authority's signature over `statement()`, or empty while unsigned.
     """
 
     federation: str
@@ -82,29 +82,29 @@ class Roster:
         ]
         if problems:
             raise KeysError(
-                f"The roster cannot be used: {'; '.join(problems)}.",
+                f"The roster is invalid: {'; '.join(problems)}.",
                 remedy="Make a new epoch with `fedrec keys`.",
             )
         object.__setattr__(self, "members", tuple(sorted(self.members, key=_by_client_id)))
 
     def statement(self) -> bytes:
-        """Return the bytes that the signature covers: every field but itself."""
+        """Return the signed bytes: every field except the signature."""
         return canonical("fedrec roster v2", replace(self, signature=b"").to_json())
 
     def digest(self) -> bytes:
-        """Return what the next epoch's roster names as the one before."""
+        """Return the digest by which the next epoch's roster refers to this one."""
         return hashlib.sha256(self.to_json()).digest()
 
     def verify(self, pinned_authority_key: bytes) -> None:
-        """Check that the authority whose key this client pinned signed the roster.
+        """Check that the authority pinned by this client signed the roster.
 
         Raises:
-            BadSignature: when another key signed it, or none did.
+            BadSignature: another key signed it, or no key did.
         """
         if self.authority_key != pinned_authority_key:
             raise BadSignature(
-                f"The roster is by the authority {self.authority_key.hex()[:16]}..., this client "
-                f"trusts {pinned_authority_key.hex()[:16]}....",
+                f"The roster is from the authority {self.authority_key.hex()[:16]}..., but this "
+                f"client trusts {pinned_authority_key.hex()[:16]}...",
                 remedy="Ask the data owners, not the coordinator, for the authority's key.",
             )
         verify(pinned_authority_key, self.statement(), self.signature)
@@ -117,7 +117,7 @@ class Roster:
         """Return a member's public keys.
 
         Raises:
-            NotInRoster: when the client is none.
+            NotInRoster: the client is not a member.
         """
         found = self._find(client_id)
         if found is None:
@@ -130,14 +130,14 @@ class Roster:
 
     @property
     def unplaced(self) -> tuple[PublicIdentity, ...]:
-        """The members that are in no sum yet, because a new cell needs more newcomers."""
+        """The members that are in no sum yet, because a new cell needs more of them."""
         if not self.partition.cell_size:
             return ()
         placed = self.partition.placed
         return tuple(one for one in self.members if one.client_id not in placed)
 
     def why_unplaced(self, joining: int = 0) -> str:
-        """Return for what members wait that are in no sum yet, for people; empty for nothing.
+        """Return why some members are in no sum yet, as text, or empty if all are.
 
         Args:
             joining: newcomers that are about to be added.
@@ -149,25 +149,25 @@ class Roster:
         if lacking <= 0:
             return ""
         return (
-            f"newcomers are summed with at least {size - 1} others that joined since the last "
-            f"cell was made: {lacking} more {'has' if lacking == 1 else 'have'} to join"
+            f"newcomers are summed with at least {size - 1} others that joined since the last cell "
+            f"was made: {lacking} more {'has' if lacking == 1 else 'have'} to join"
         )
 
     @property
     def key_holder(self) -> Literal["members", "authority"]:
-        """Who holds the protection's secret key, in the words of `protection.key_holder`."""
+        """The holder of the protection's secret key, as a value of `protection.key_holder`."""
         return "members" if self.revealer is None else "authority"
 
     @property
     def holders(self) -> tuple[PublicIdentity, ...]:
-        """Everybody to whom secrets of the epoch are wrapped: the members, and the revealer."""
+        """All parties that get secrets of the epoch: the members and the revealer."""
         return self.members if self.revealer is None else (*self.members, self.revealer)
 
     def holder(self, client_id: ClientId) -> PublicIdentity:
         """Return the public keys of a member, or of the revealer.
 
         Raises:
-            NotInRoster: when it is neither.
+            NotInRoster: the client is neither.
         """
         if self.revealer is not None and self.revealer.client_id == client_id:
             return self.revealer
@@ -175,7 +175,7 @@ class Roster:
 
     def to_json(self) -> bytes:
         """Return the canonical JSON."""
-        # Absent where there is none, as in rosters that were signed before there could be one.
+        # # Older rosters without a revealer lack the field, and their signatures cover that form.
         alone: dict[str, JsonValue] = (
             {} if self.revealer is None else {"revealer": self.revealer.fields()}
         )
@@ -200,11 +200,11 @@ class Roster:
 
     @classmethod
     def from_json(cls, raw: bytes) -> Roster:
-        """Read what `to_json` wrote; the signature is not checked.
+        """Parse the output of `to_json`, without checking the signature.
 
         Raises:
-            KeysError: when it is damaged, not canonical, or lists a client twice.
-            TooLarge: when it is longer than a roster can be.
+            KeysError: the document is damaged, not canonical, or lists a client twice.
+            TooLarge: it is above the size limit.
         """
         if len(raw) > MAX_BYTES:
             raise TooLarge(f"A roster of {len(raw)} bytes is above the limit of {MAX_BYTES}.")

@@ -1,12 +1,12 @@
-"""Sealing bytes under the group's key or to one recipient, and tagging them.
+"""Seal bytes under the group key or for one recipient, and compute keyed tags.
 
-Sealing is HKDF-SHA256 (RFC 5869) and AES-256-GCM (NIST SP 800-38D). Every message has a key and
-a nonce of its own, derived from a fresh salt or an ephemeral key, so no counter has to survive a
-restart. What a message is for (`purpose`, `context`) enters the derivation: bytes sealed for one
-round or recipient do not open as another's.
+Sealing is HKDF-SHA256 (RFC 5869) and AES-256-GCM (NIST SP 800-38D). Every message has its own key
+and nonce, derived from a fresh salt or an ephemeral key, so no counter has to survive a restart.
+The purpose and context of a message enter the derivation, so that bytes sealed for one round or
+recipient do not open as another's.
 
-It does not give: secrecy towards other holders of the group key, or forward secrecy for a
-recipient whose exchange key is stolen later. A group-key seal does not say *which* holder wrote.
+It does not give secrecy towards other holders of the group key, or forward secrecy for a recipient
+whose exchange key is stolen later. A group-key seal does not show *which* holder wrote it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def seal(group_key: bytes, purpose: str, context: bytes, plaintext: bytes) -> by
 
     Args:
         group_key: the epoch's key, 32 bytes.
-        purpose: what kind of message it is.
-        context: which one it is; the same bytes are needed to open it.
-        plaintext: what to hide.
+        purpose: the kind of message.
+        context: identifies the message. The same bytes are needed to open it.
+        plaintext: the bytes to hide.
 
     Returns:
         version byte || 32-byte salt || AES-256-GCM ciphertext with its tag.
@@ -51,34 +51,37 @@ def seal(group_key: bytes, purpose: str, context: bytes, plaintext: bytes) -> by
 
 
 def seal_same(group_key: bytes, purpose: str, context: bytes, plaintext: bytes) -> bytes:
-    """Seal bytes so that all holders of the group key make the same bytes of the same plaintext.
+    """Seal bytes deterministically: every holder of the group key gets the same result.
 
     The salt is a keyed digest of purpose, context and plaintext, so that key and nonce are never
-    used for a second plaintext. Equal plaintexts of one context show as equal, which is the point.
+    used for a second plaintext. Equal plaintexts in one context are visibly equal. This is
+    intended.
     """
     salt = keyed_tag(group_key, "salt", canonical("fedrec same v1", purpose, context, plaintext))
     return VERSION + salt + _encrypt(_group_keys(group_key, salt, purpose, context), plaintext)
 
 
 def unseal(group_key: bytes, purpose: str, context: bytes, sealed: bytes) -> bytes:
-    """Open what `seal` made.
+    """Open the output of `seal`.
 
     Raises:
-        MalformedUpdate: when it is too short or of another version.
-        BadSignature: when the key, purpose or context differs or a bit was changed.
+        MalformedUpdate: it is too short or of another version.
+        BadSignature: the key, purpose or context differs, or a bit was changed.
     """
     salt, ciphertext = _split(sealed)
     return _decrypt(_group_keys(group_key, salt, purpose, context), ciphertext)
 
 
 def wrap(recipient_exchange_key: bytes, context: bytes, plaintext: bytes) -> bytes:
-    """Seal bytes to the owner of an X25519 key; anybody can, so it proves no sender.
+    """Seal bytes for the owner of an X25519 key.
+
+    Any party can do so, so it does not prove the sender.
 
     Returns:
         version byte || ephemeral public key, 32 bytes || AES-256-GCM ciphertext with its tag.
 
     Raises:
-        KeysError: when the recipient's key is none.
+        KeysError: the recipient's key is not a valid X25519 key.
     """
     ephemeral = X25519PrivateKey.generate()
     ephemeral_key = ephemeral.public_key().public_bytes_raw()
@@ -86,7 +89,7 @@ def wrap(recipient_exchange_key: bytes, context: bytes, plaintext: bytes) -> byt
         shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(recipient_exchange_key))
     except ValueError:
         raise KeysError(
-            "The recipient's exchange key is no usable X25519 key.",
+            "The recipient's exchange key is not a valid X25519 key.",
             remedy="Ask its owner for a new *.pub.json.",
         ) from None
     keys = _wrapping_keys(shared, ephemeral_key, recipient_exchange_key, context)
@@ -94,11 +97,11 @@ def wrap(recipient_exchange_key: bytes, context: bytes, plaintext: bytes) -> byt
 
 
 def unwrap(identity: Identity, context: bytes, sealed: bytes) -> bytes:
-    """Open what `wrap` sealed to this identity.
+    """Open bytes that `wrap` sealed for this identity.
 
     Raises:
-        MalformedUpdate: when it is too short or of another version.
-        BadSignature: when it was sealed to somebody else, for another context, or changed.
+        MalformedUpdate: they are too short or of another version.
+        BadSignature: they were sealed for another recipient or context, or changed.
     """
     ephemeral_key, ciphertext = _split(sealed)
     try:
@@ -110,7 +113,7 @@ def unwrap(identity: Identity, context: bytes, sealed: bytes) -> bytes:
 
 
 def keyed_tag(group_key: bytes, purpose: str, data: bytes) -> bytes:
-    """Return an HMAC-SHA256 of data that only holders of the group key can compute or check."""
+    """Return an HMAC-SHA256 of data that only holders of the group key can compute or verify."""
     key = derive(_checked(group_key), salt=b"", info=canonical("fedrec tag v1", purpose), length=32)
     return hmac.new(key, data, hashlib.sha256).digest()
 
@@ -149,7 +152,7 @@ def _split(sealed: bytes) -> tuple[bytes, bytes]:
         )
     if sealed[:1] != VERSION:
         raise MalformedUpdate(
-            f"A sealed message has version {sealed[0]}, this fedrec reads {VERSION[0]}.",
+            f"A sealed message has version {sealed[0]}, expected {VERSION[0]}.",
             remedy="Install the same fedrec version on every client.",
         )
     return sealed[1 : 1 + SALT_BYTES], sealed[1 + SALT_BYTES :]
@@ -158,14 +161,16 @@ def _split(sealed: bytes) -> tuple[bytes, bytes]:
 def _checked(group_key: bytes) -> bytes:
     if len(group_key) != KEY_BYTES:
         raise KeysError(
-            f"A group key has {KEY_BYTES} bytes, found {len(group_key)}.",
-            remedy="Use the key of the epoch as the key authority made it.",
+            f"A group key has {len(group_key)} bytes, expected {KEY_BYTES}.",
+            remedy="Use the epoch's key exactly as the key authority made it.",
         )
     return group_key
 
 
 def _does_not_open() -> BadSignature:
     return BadSignature(
-        "A sealed message does not open: it was changed, or sealed for somebody or something else.",
-        remedy="Fetch it again; if it persists, check that both sides use the same key epoch.",
+        "A sealed message does not open: it was changed, or sealed for another recipient or "
+        "purpose.",
+        remedy="Fetch it again. If the error persists, check that both parties use the same key "
+        "epoch.",
     )

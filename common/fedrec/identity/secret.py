@@ -1,4 +1,4 @@
-"""Secret types: what they hold does not leave the process by accident."""
+"""Types for secrets, which keep their content from leaving the process by accident."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedrec.errors import KeysError
 
 
 class Secret:
-    """A value that shows nothing of itself and refuses to be pickled or copied."""
+    """A value that hides its content and cannot be pickled or copied."""
 
     __slots__ = ()
 
@@ -17,16 +17,16 @@ class Secret:
         return f"<{type(self).__name__}, content hidden>"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refuse what pickle, copy and multiprocessing would do."""
-        raise TypeError(f"{type(self).__name__} holds secrets; it is neither pickled nor copied.")
+        """Refuse pickle, copy and multiprocessing."""
+        raise TypeError(f"{type(self).__name__} holds secrets and cannot be pickled or copied.")
 
 
 class SecretKey(Secret):
     """The secret side of a key epoch, as opaque bytes.
 
-    Made by `Protection.generate` only. It leaves through `export_for_wrapping` alone, whose
-    result must be encrypted to one receiver before it is stored or sent. `destroy` overwrites
-    the bytes held here; Python and SEAL may have made copies that nobody can overwrite.
+    Only `Protection.generate` makes one. It leaves through `export_for_wrapping`, and the caller
+    must encrypt the result for one receiver before storing or sending it. `destroy` overwrites the
+    bytes held here, but not copies made by Python and SEAL.
     """
 
     __slots__ = ("_content",)
@@ -45,14 +45,14 @@ class SecretKey(Secret):
         """Return the self-contained bytes that `Protection.member` accepts.
 
         Raises:
-            KeysError: after `destroy`.
+            KeysError: the key was destroyed.
         """
         if not self._content:
             raise KeysError("This secret key was destroyed.", remedy="Unwrap the epoch's key.")
         return bytes(self._content)
 
     def destroy(self) -> None:
-        """Overwrite the bytes held here; the key cannot be exported any more."""
+        """Overwrite the bytes held here, so that the key can no longer be exported."""
         self._content[:] = bytes(len(self._content))
         self._content.clear()
 
@@ -69,5 +69,5 @@ class SecretKey(Secret):
 
 
 def exported(secret: bytes | SecretKey) -> bytes:
-    """Return a secret's bytes; see `SecretKey.export_for_wrapping`."""
+    """Return a secret's bytes, as `SecretKey.export_for_wrapping` does."""
     return secret if isinstance(secret, bytes) else secret.export_for_wrapping()

@@ -11,6 +11,7 @@ from fedrec.errors import SettingsError
 from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.layout import vector_spec
 from fedrec.plan.privacy import privacy_problems
+from fedrec.plan.protections import about_protection, check_sizes
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.settings import FEWEST_SUMMANDS
@@ -24,10 +25,10 @@ def index_problems(plan: Plan) -> Iterator[Problem]:
     if update.indices == "hidden" or update.structure != "topk":
         return
     advice = "or leave update.indices out, which sends zeros along."
-    if PROTECTIONS[name].without_entries:
+    if why := about_protection(name).without_entries:
         yield (
             ("update.indices", "protection.name"),
-            f'update.indices is "clear", but under {name} {PROTECTIONS[name].without_entries}. Set '
+            f'update.indices is "clear", but under {name} {why}. Set '
             f'protection.name = "paillier" with protection.preset = "single-3072", {advice}',
         )
     elif plan.protection.preset.startswith(("packed", "default")):
@@ -205,8 +206,8 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
         unused = dict.fromkeys(
             ("update.clip", "update.fraction_bits"), ("algorithm.name", f"{why} Leave it out.")
         )
-    for key in {key: None for kind in PROTECTIONS.values() for key in kind.own_settings}:
-        having = [name for name, kind in PROTECTIONS.items() if key in kind.own_settings]
+    for key in {key: None for name in PROTECTIONS for key in about_protection(name).own_settings}:
+        having = [name for name in PROTECTIONS if key in about_protection(name).own_settings]
         if protection not in having:
             why = f"{protection} has no use for it, only {' and '.join(having)}."
             remedy = f'Leave it out, or set protection.name = "{having[0]}".'
@@ -271,7 +272,7 @@ def _sizes(plan: Plan) -> Iterator[Conflict]:
     least = max(FEWEST_SUMMANDS, rounds.minimum_clients, rounds.minimum_summands)
     most = max(least, plan.most_in_cells)
     try:
-        PROTECTIONS[plan.protection.name].check_sizes(least, most, plan.protection)
+        check_sizes(plan.protection, least, most)
     except SettingsError as error:
         yield Conflict(
             keys=("protection.dropout_share", "protection.corrupt_share"),

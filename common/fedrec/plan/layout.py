@@ -19,6 +19,7 @@ from fedrec.errors import InternalError, SettingsError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.plan.algorithm import algorithm_of, algorithm_type
 from fedrec.plan.planned_noise import mechanism_of
+from fedrec.plan.protections import about_protection
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import ROW_STEP, padded_rows
 from fedrec.privacy import Mechanism
@@ -276,7 +277,8 @@ def _most_messages(plan: Plan) -> tuple[int, bool]:
     rounds, protection = plan.rounds, PROTECTIONS[plan.protection.name]
     if not protection.needs_reveal:
         # A sum may have one client for each user.
-        most, users = protection.most_clients, plan.federation.maximum_users
+        most = about_protection(plan.protection.name).most_clients
+        users = plan.federation.maximum_users
         return users if most is None else min(users, most), False
     asked = max(rounds.clients_per_round, plan.most_in_cells)
     most = max(rounds.recompute_limit, asked, rounds.minimum_clients)
@@ -322,7 +324,7 @@ def training_modules(plan: Plan) -> tuple[str, ...]:
 
 def protection_modules(plan: Plan) -> tuple[str, ...]:
     """Return what key holders import; see `training_modules`."""
-    return PROTECTIONS[plan.protection.name].modules(plan.protection.preset)
+    return about_protection(plan.protection.name).modules(plan.protection.preset)
 
 
 def protection_of(plan: Plan, n_items: int) -> Protection:

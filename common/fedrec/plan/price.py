@@ -16,6 +16,13 @@ from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
 from fedrec.plan.exposure import SAFE_FLOOR, exposure_of, raised_counts
 from fedrec.plan.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.plan.privacy import honesty_statements
+from fedrec.plan.protections import (
+    DECRYPTION_SECONDS,
+    AskedRound,
+    Price,
+    about_protection,
+    opening_seconds,
+)
 from fedrec.plan.schema import Plan, users_with_room
 from fedrec.plan.travelling_rows import padded_rows
 from fedrec.protection import (
@@ -24,12 +31,6 @@ from fedrec.protection import (
     ProtectionPlan,
     ProtectionSettings,
     VectorSpec,
-)
-from fedrec.protection.asked_round import (
-    DECRYPTION_SECONDS,
-    AskedRound,
-    Price,
-    opening_seconds,
 )
 from fedrec.protection.encryption_parameters import security_bits
 from fedrec.updates import UPDATES
@@ -72,7 +73,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     planned, largest = protection_of(plan, n_items), Layout.largest(plan, n_items)
     n_clients = n_clients or _asked(plan)
     n_rounds = plan.rounds.total + ROUNDS_BESIDE_TRAINING
-    steps = planned.steps_price(_asked_round(plan, n_clients))
+    steps = about_protection(planned.name).steps_price(_asked_round(plan, n_clients))
 
     def of_round(layout: Layout) -> Price:
         return _round_price(plan, planned, layout.vector_spec, n_clients, steps)
@@ -113,7 +114,7 @@ def _round_price(
     plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int, steps: Price | None
 ) -> Price:
     """Return what one round costs each client, and the key authority."""
-    over = planned.plan_over(spec)
+    over = planned.over(spec).chosen
     upload, download = over.message_bytes, PROTECTIONS["none"].plan(spec).message_bytes
     authority = 0
     total = over.sum_bytes(over.expected_blocks(n_clients)) if over.entries else upload
@@ -332,7 +333,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             f"it to {users_with_room(n_users)}."
         )
     kind = PROTECTIONS[plan.protection.name]
-    found += kind.warnings(_asked_round(plan, n_clients or _asked(plan)))
+    found += about_protection(kind.name).warnings(_asked_round(plan, n_clients or _asked(plan)))
     if kind.needs_reveal:
         found += _key_holder_warnings(plan)
     found += _key_warnings(plan, n_items)

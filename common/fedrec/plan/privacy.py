@@ -10,11 +10,11 @@ from fedrec.errors import SettingsError
 from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.layout import Layout
 from fedrec.plan.planned_noise import mechanism_of
+from fedrec.plan.protections import Price, about_protection
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism
 from fedrec.privacy.noise import FEWEST_STEPS
 from fedrec.protection import PROTECTIONS
-from fedrec.protection.asked_round import Price
 from fedrec.section import Problem
 
 _COUNTS = "users"
@@ -88,7 +88,7 @@ def _protection(plan: Plan) -> Iterator[Problem]:
             "each client alone.",
         )
     shares = (plan.privacy.colluding_share, plan.protection.corrupt_share)
-    if "protection.corrupt_share" in PROTECTIONS[name].own_settings and shares[0] > shares[1]:
+    if "protection.corrupt_share" in about_protection(name).own_settings and shares[0] > shares[1]:
         yield (
             ("privacy.colluding_share", "protection.corrupt_share"),
             f"privacy.colluding_share is {shares[0]:g}, but protection.corrupt_share is "
@@ -179,10 +179,10 @@ _HONEST_MEMBERS = (
 
 def trust_statement(plan: Plan) -> str:
     """Return who can read what under a plan's protection, and who is taken to be honest."""
-    kind = PROTECTIONS[plan.protection.name]
+    name = plan.protection.name
     if not plan.authority_opens:
-        return kind.statement()
-    return " ".join((_AUTHORITY.format(name=kind.name), *honesty_statements(plan)))
+        return about_protection(name).statement
+    return " ".join((_AUTHORITY.format(name=name), *honesty_statements(plan)))
 
 
 def honesty_statements(plan: Plan) -> tuple[str, ...]:

@@ -271,7 +271,8 @@ class Plan(Section):
     @property
     def has_cells(self) -> bool:
         """Whether sums are over whole cells of the roster: nobody who reads sums reads updates."""
-        return self.authority_opens or PROTECTIONS[self.protection.name].shows_sums_alone()
+        kind = PROTECTIONS[self.protection.name]
+        return self.authority_opens or (kind.hides_updates and not kind.needs_reveal)
 
     @property
     def counts_by_cell(self) -> bool:

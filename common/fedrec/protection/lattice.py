@@ -18,12 +18,12 @@ give it either, at more than twice its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import BinaryIO, ClassVar
 
 import numpy as np
 
-from fedrec.errors import KeysError, MalformedUpdate, RevealRefused
+from fedrec.errors import KeysError, MalformedUpdate, RevealRefused, SettingsError
 from fedrec.identity.secret import SecretKey, exported
 from fedrec.protection.ciphertext_blocks import (
     BlockCipher,
@@ -200,11 +200,6 @@ class BlockProtection(Protection):
     needs_reveal: ClassVar[bool] = True
     has_encryptor: ClassVar[bool] = True
 
-    @classmethod
-    def modules(cls, preset: str) -> tuple[str, ...]:
-        """Return what key holders import; see `Protection.modules`."""
-        return ("tenseal",)
-
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return a context of 56 bytes without a key, and the secret with the public key."""
         context = Envelope.new_context(self.chosen)
@@ -212,10 +207,7 @@ class BlockProtection(Protection):
 
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty; it needs neither key nor TenSEAL."""
-        return ModularAccumulator(self.chosen, self._envelope(context))
-
-    def _plan_over(self, spec: VectorSpec) -> ProtectionPlan:
-        return resized(self.chosen, self.spec, spec)
+        return ModularAccumulator(self.chosen, self.envelope(context))
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
         """Return the context with the public key; see `Protection.encryption_key`."""
@@ -231,7 +223,7 @@ class BlockProtection(Protection):
         return self._half(context, key, tag_key, opens=False)
 
     def _half(self, context: bytes, content: bytes, tag_key: bytes, *, opens: bool) -> Member:
-        envelope = self._envelope(context)
+        envelope = self.envelope(context)
         if content[: len(context)] != context:
             raise KeysError(
                 f"The {'secret' if opens else 'encryption'} key is not the one that the context "
@@ -250,12 +242,15 @@ class BFV(BlockProtection):
     """Exact sums at 13.5 bytes a value."""
 
     name: ClassVar[str] = "bfv"
-    summary: ClassVar[str] = "exact integers"
     can_tag: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(BFV_PRESETS)
 
     @classmethod
-    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+    def _plan(
+        cls, spec: VectorSpec, preset: str, largest: Protection | None = None
+    ) -> ProtectionPlan:
+        if largest is not None:
+            return resized(largest.chosen, largest.spec, spec)
         return plan_bfv(spec, preset)
 
 
@@ -263,13 +258,25 @@ class CKKS(BlockProtection):
     """The papers' scheme: exact at 30 (lean) or 70 (paper) bytes a value."""
 
     name: ClassVar[str] = "ckks"
-    summary: ClassVar[str] = "the papers' scheme"
     presets: ClassVar[tuple[str, ...]] = tuple(CKKS_PRESETS)
-    retired: ClassVar[Mapping[str, str]] = {
-        "approximate": "is gone: its sums kept noise from which the secret key can be computed, "
-        "and no rounding that it did takes that away"
-    }
 
     @classmethod
-    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+    def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
+        """Choose parameters for a vector; see `Protection.plan`."""
+        if preset == "approximate":
+            raise SettingsError(
+                "ckks/approximate is gone: its sums kept noise from which the secret key can be "
+                "computed, and no rounding that it did takes that away.",
+                remedy=f"Use {' or '.join(f'ckks/{name}' for name in cls.presets)}, whose sums are "
+                "exact, or bfv, which is exact at fewer bytes; then provision anew: what was made "
+                "under that set is not carried over.",
+            )
+        return super().plan(spec, preset=preset)
+
+    @classmethod
+    def _plan(
+        cls, spec: VectorSpec, preset: str, largest: Protection | None = None
+    ) -> ProtectionPlan:
+        if largest is not None:
+            return resized(largest.chosen, largest.spec, spec)
         return plan_ckks(spec, preset)

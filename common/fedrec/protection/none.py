@@ -14,7 +14,6 @@ import numpy as np
 
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.identity.secret import SecretKey, exported
-from fedrec.protection.asked_round import AskedRound
 from fedrec.protection.protection import Accumulator, EnvelopedSum, Member, Protection, check_count
 from fedrec.protection.protection_plan import HEADER_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
@@ -26,31 +25,14 @@ class NoProtection(Protection):
     """Little-endian integers, four bytes where a segment's sum fits them, else eight."""
 
     name: ClassVar[str] = "none"
-    summary: ClassVar[str] = "the coordinator reads every update"
     needs_reveal: ClassVar[bool] = False
     hides_updates: ClassVar[bool] = False
-    views: ClassVar[tuple[str, str]] = ("every update, the model", "interactions")
-    without_entries: ClassVar[str] = (
-        "the coordinator reads every value at its place, so that indices say nothing more and save "
-        "nothing that has to be protected"
-    )
     presets: ClassVar[tuple[str, ...]] = ("default",)
 
     @classmethod
-    def statement(cls) -> str:
-        """Return that nothing is hidden."""
-        return "Without protection the coordinator can read each client's message."
-
-    @classmethod
-    def warnings(cls, asked: AskedRound) -> list[str]:
-        """Return that nothing is hidden."""
-        return [
-            'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '
-            "for anything but trials."
-        ]
-
-    @classmethod
-    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+    def _plan(
+        cls, spec: VectorSpec, preset: str, largest: Protection | None = None
+    ) -> ProtectionPlan:
         n_bytes = sum(segment.length * _kind(segment).itemsize for segment in spec.segments)
         return ProtectionPlan(
             protection=cls.name,
@@ -87,14 +69,14 @@ class NoProtection(Protection):
             RevealRefused: another number of summands.
         """
         context, _ = self.generate()
-        pieces = _opened(self.spec, self._envelope(context), total, n_summands)
+        pieces = _opened(self.spec, self.envelope(context), total, n_summands)
         return {
             segment.name: values for segment, values in zip(self.spec.segments, pieces, strict=True)
         }
 
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty."""
-        return PlainAccumulator(self.spec, self._envelope(context))
+        return PlainAccumulator(self.spec, self.envelope(context))
 
     def member(
         self, context: bytes, secret: bytes | SecretKey = b"none", *, tag_key: bytes = b""
@@ -102,7 +84,7 @@ class NoProtection(Protection):
         """Return a client's half; the secret is the word none."""
         if exported(secret) != b"none":
             raise KeysError("Without protection there is no secret key; found one.")
-        return PlainMember(self.spec, self._envelope(context))
+        return PlainMember(self.spec, self.envelope(context))
 
 
 class PlainAccumulator(EnvelopedSum):

@@ -47,7 +47,6 @@ from fedrec.protection.tags import check_bounds
 from fedrec.protection.vector import VectorSpec
 
 if TYPE_CHECKING:
-    from fedrec.protection.packing import EntryLayout
     from fedrec.protection.paillier_key import (
         PaillierEncryptor,
         PaillierPublicKey,
@@ -65,19 +64,12 @@ class Paillier(Protection):
     """Exact sums at about 8 bytes a value (packed), or 768 (single)."""
 
     name: ClassVar[str] = "paillier"
-    summary: ClassVar[str] = "few bytes and slow, or one value to a ciphertext as the papers do"
     needs_reveal: ClassVar[bool] = True
     has_encryptor: ClassVar[bool] = True
     can_tag: ClassVar[bool] = True
-    without_entries: ClassVar[str] = ""
     presets: ClassVar[tuple[str, ...]] = tuple(
         [*(f"{form}-{bits}" for form in _FORMS for bits in _SECURITY), _PAPER]
     )
-
-    @classmethod
-    def modules(cls, preset: str) -> tuple[str, ...]:
-        """Return what key holders import; see `Protection.modules`."""
-        return ("gmpy2", "phe") if preset == _PAPER else ("gmpy2",)
 
     @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
@@ -92,12 +84,15 @@ class Paillier(Protection):
         return super().plan(spec, preset=preset)
 
     @classmethod
-    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+    def _plan(
+        cls, spec: VectorSpec, preset: str, largest: Protection | None = None
+    ) -> ProtectionPlan:
         if spec.tagged:
             check_bounds(spec, TAG_MODULUS)
-        _, widths = _parameters(preset, tagged=spec.tagged)
-        if spec.entered is not None:
+        # Where any message of a federation has entries, rounds that have none are laid out alike.
+        if (spec if largest is None else largest.spec).entered is not None:
             return cls._plan_entries(spec, preset)
+        _, widths = _parameters(preset, tagged=spec.tagged)
         return cls._planned(spec, preset, widths.n_blocks(spec))
 
     @classmethod
@@ -116,11 +111,6 @@ class Paillier(Protection):
         return cls._planned(
             spec, preset, n_blocks, entries=entries, n_places=entered.length if entered else 0
         )
-
-    def _plan_over(self, spec: VectorSpec) -> ProtectionPlan:
-        if self._has_entries:
-            return self._plan_entries(spec, self.chosen.preset)
-        return super()._plan_over(spec)
 
     @property
     def _has_entries(self) -> bool:
@@ -166,45 +156,29 @@ class Paillier(Protection):
         context = Envelope.new_context(self.chosen, key_id=_key_id(modulus)) + modulus
         return context, SecretKey._holding(context + key.to_bytes())
 
-    def check_context(self, context: bytes) -> None:
+    def envelope(self, context: bytes) -> Envelope:
         """Refuse a context that is more or other than a public modulus; see `Protection`."""
-        from fedrec.protection.paillier_key import PaillierPublicKey
-
-        _, modulus = self._open_context(context)
-        PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
+        return self._opened(context)[0]
 
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty."""
+        from fedrec.protection.packing import EntryLayout
         from fedrec.protection.paillier_sums import PaillierAccumulator
 
-        return PaillierAccumulator(*self._public(context))
-
-    def _public(self, context: bytes) -> tuple[Envelope, PaillierPublicKey, EntryLayout | None]:
-        """Return what a context names: the envelope, the modulus, and the layout of entries."""
-        from fedrec.protection.packing import EntryLayout
-        from fedrec.protection.paillier_key import PaillierPublicKey
-
-        envelope, modulus = self._open_context(context)
-        key = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
         layout = EntryLayout(self.spec, self.chosen.key_bits) if self._has_entries else None
-        return envelope, key, layout
+        return PaillierAccumulator(*self._opened(context), layout)
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half; see `Protection.member`."""
-        from fedrec.protection.paillier_key import (
-            PaillierPublicKey,
-            PaillierSecretKey,
-            PheSecretKey,
-        )
+        from fedrec.protection.paillier_key import PaillierSecretKey, PheSecretKey
 
-        envelope, modulus = self._open_context(context)
+        envelope, public = self._opened(context)
         content = exported(secret)
         if content[: len(context)] != context:
             raise KeysError(
                 "The secret key is not the one that the context names.",
                 remedy="Unwrap the key of the present epoch.",
             )
-        public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
         kind = PheSecretKey if self.chosen.preset == _PAPER else PaillierSecretKey
         return self._half(envelope, kind.from_bytes(content[len(context) :], public), tag_key)
 
@@ -214,20 +188,15 @@ class Paillier(Protection):
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
         """Return the half without a secret key; see `Protection.encryptor`."""
-        from fedrec.protection.paillier_key import (
-            PaillierEncryptor,
-            PaillierPublicKey,
-            PheEncryptor,
-        )
+        from fedrec.protection.paillier_key import PaillierEncryptor, PheEncryptor
 
-        envelope, modulus = self._open_context(context)
+        envelope, public = self._opened(context)
         if key != context:
             raise KeysError(
                 "The encryption key is not the modulus that the context names, and nothing else.",
                 remedy="Unwrap the key of the present epoch.",
             )
         kind = PheEncryptor if self.chosen.preset == _PAPER else PaillierEncryptor
-        public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
         return self._half(envelope, kind(public), tag_key)
 
     def _half(
@@ -240,13 +209,10 @@ class Paillier(Protection):
             _, widths = _parameters(self.chosen.preset, tagged=self.spec.tagged)
         return PaillierMember(self.spec, envelope, widths, key, tag_key)
 
-    def refreshed(self, context: bytes, total: bytes) -> bytes:
-        """Return the same sum under fresh randomness; see `Protection.refreshed`."""
-        from fedrec.protection.paillier_sums import refreshed
+    def _opened(self, context: bytes) -> tuple[Envelope, PaillierPublicKey]:
+        """Return what a context names: the envelope, and the modulus."""
+        from fedrec.protection.paillier_key import PaillierPublicKey
 
-        return refreshed(*self._public(context), total)
-
-    def _open_context(self, context: bytes) -> tuple[Envelope, bytes]:
         expected = CONTEXT_BYTES + self.chosen.key_bits // 8
         if len(context) != expected:
             raise KeysError(
@@ -255,13 +221,13 @@ class Paillier(Protection):
                 remedy="Give the coordinator the context that `generate` returned, and no key.",
             )
         modulus = context[CONTEXT_BYTES:]
-        envelope = self._envelope(context[:CONTEXT_BYTES])
+        envelope = super().envelope(context[:CONTEXT_BYTES])
         if envelope.key_id != _key_id(modulus):
             raise KeysError(
                 "The context names another public modulus than the one that is in it.",
                 remedy="Fetch the epoch's context again.",
             )
-        return envelope, modulus
+        return envelope, PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
 
 
 def _parameters(preset: str, *, tagged: bool) -> tuple[int, SlotWidths]:

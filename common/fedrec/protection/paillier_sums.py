@@ -66,6 +66,14 @@ class PaillierAccumulator(EnvelopedSum):
         index = sorted(self._entries)
         return (_body(self._key, index, [self._entries[place] for place in index] + self._tail),)
 
+    def refreshed(self, total: bytes) -> bytes:
+        """Return the same sum with fresh randomness; see `Accumulator.refreshed`."""
+        count, body = self._envelope.open_sum(total)
+        index, found = _read(self._layout, self._key, body, count)
+        pairs = zip(found, self._key.residues(), strict=False)
+        blocks = [ciphertext * residue % self._limit for ciphertext, residue in pairs]
+        return self._envelope.close_sum(_body(self._key, index, blocks), count)
+
 
 class PaillierMember(Member):
     """Encrypts vectors and, with the secret key, reveals sums.
@@ -153,18 +161,6 @@ class PaillierMember(Member):
         if self._key is None:
             raise KeysError("This member was closed.", remedy="Make another from its secret.")
         return self._key
-
-
-def refreshed(
-    envelope: Envelope, key: PaillierPublicKey, layout: EntryLayout | None, total: bytes
-) -> bytes:
-    """Return the same sum with fresh randomness; see `Protection.refreshed`."""
-    count, body = envelope.open_sum(total)
-    index, found = _read(layout, key, body, count)
-    limit = key.n_squared
-    pairs = zip(found, key.residues(), strict=False)
-    blocks = [ciphertext * residue % limit for ciphertext, residue in pairs]
-    return envelope.close_sum(_body(key, index, blocks), count)
 
 
 def _read(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from io import SEEK_END, BytesIO
 from typing import BinaryIO, ClassVar, Self
 
 from fedrec.errors import KeysError, PlanMismatch, RevealRefused, RoundError, SettingsError
 from fedrec.identity.secret import Secret, SecretKey
-from fedrec.protection.asked_round import AskedRound, Price
 from fedrec.protection.protection_plan import HEADER_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.round_protocol import ONE_STEP, RoundProtocol, Steps
 from fedrec.protection.settings import ProtectionSettings
@@ -49,6 +48,17 @@ class Accumulator(ABC):
         Raises:
             RoundError: when nothing was added.
         """
+
+    def refreshed(self, total: bytes) -> bytes:
+        """Return a sum as the coordinator may hand it to a party that did not recompute it.
+
+        Where fresh randomness can be added without a key, it is; elsewhere the sum is returned as
+        it is. Either way it reveals as before, but only what `finish` returned is compared.
+
+        Raises:
+            MalformedUpdate: for bytes that are no sum of this plan and key.
+        """
+        return total
 
 
 class EnvelopedSum(Accumulator):
@@ -148,11 +158,9 @@ class Protection(ABC):
 
     Attributes:
         name: its name in settings.
-        summary: what it is, in words that follow the name.
         needs_reveal: whether only key holders can read a sum.
         hides_updates: whether the coordinator cannot read a single update.
         presets: names of its parameter sets, the default first.
-        views: what a coordinator holds, and what it never sees; both in words.
 
     Args:
         spec: the vector to protect.
@@ -164,42 +172,24 @@ class Protection(ABC):
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
     needs_reveal: ClassVar[bool]
     hides_updates: ClassVar[bool] = True
-    views: ClassVar[tuple[str, str]] = (
-        "ciphertexts and metric sums",
-        "interactions, any update or sum, the model",
-    )
     steps: ClassVar[Steps] = ONE_STEP
-    """What every client of a round sends; with more than one step there is a `round_protocol`."""
+    """What every client of a round sends; with more than one step see `SteppedProtection`."""
     settings_type: ClassVar[type[ProtectionSettings]] = ProtectionSettings
     """Its section of the settings; a subclass of `ProtectionSettings` adds settings of its own."""
-    own_settings: ClassVar[tuple[str, ...]] = ()
-    """Dotted keys of settings in every plan that only some protections use, and this one does."""
-    most_clients: ClassVar[int | None] = None
-    """The most messages of a sum that are possible at all; None for any number."""
-    without_entries: ClassVar[str] = (
-        "values share ciphertexts: clients' indices differ, and nobody can move a slot inside a "
-        "ciphertext to where another client has it"
-    )
-    """Why clients cannot add values at indices of their own; empty where they can."""
     has_encryptor: ClassVar[bool] = False
     """Whether a key that encrypts opens nothing, so that the key authority alone can open sums."""
     can_tag: ClassVar[bool] = False
     """Whether sums can carry tags, so that they need not be recomputed to be opened."""
     presets: ClassVar[tuple[str, ...]]
-    retired: ClassVar[Mapping[str, str]] = {}
-    """Parameter sets of earlier versions, and what became of them: the end of a sentence."""
 
     def __init__(
         self, spec: VectorSpec, plan: ProtectionPlan, *, largest: Protection | None = None
     ) -> None:
         own = None
-        if largest is not None:
-            own = largest.plan_over(spec)
-        elif plan.preset in self.presets:
-            own = type(self).plan(spec, preset=plan.preset)
+        if plan.preset in self.presets:
+            own = self._plan(spec, plan.preset, largest)
         if own is None or own.fingerprint() != plan.fingerprint():
             raise PlanMismatch(
                 f"The plan {plan.protection}/{plan.preset} is not what this version plans with "
@@ -223,25 +213,9 @@ class Protection(ABC):
         if spec == self.spec:
             return self
         largest = self._largest
-        return type(self)(spec, largest.plan_over(spec), largest=largest)
-
-    def plan_over(self, spec: VectorSpec) -> ProtectionPlan:
-        """Return the plan of a vector under this one's parameters; see `over`."""
-        spec.check_part_of(self.spec)
-        return self._plan_over(spec)
-
-    def _plan_over(self, spec: VectorSpec) -> ProtectionPlan:
-        """By default lengths follow from the vector, and parameters from the preset alone."""
-        return type(self).plan(spec, preset=self.chosen.preset)
-
-    def _envelope(self, context: bytes) -> Envelope:
-        """Read a context, which names the largest vector's plan."""
-        return Envelope.of(self.chosen, context, named=self._largest.chosen)
-
-    @classmethod
-    def modules(cls, preset: str) -> tuple[str, ...]:
-        """Return what key holders import of packages that fedrec doesn't always bring."""
-        return ()
+        spec.check_part_of(largest.spec)
+        plan = self._plan(spec, largest.chosen.preset, largest)
+        return type(self)(spec, plan, largest=largest)
 
     @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
@@ -251,13 +225,6 @@ class Protection(ABC):
             SettingsError: naming the rule that no parameters can meet, and what would work.
         """
         chosen = cls.presets[0] if preset in (None, "default") else preset
-        if chosen in cls.retired:
-            raise SettingsError(
-                f"{cls.name}/{chosen} {cls.retired[chosen]}.",
-                remedy=f"Use {' or '.join(f'{cls.name}/{name}' for name in cls.presets)}, whose "
-                "sums are exact, or bfv, which is exact at fewer bytes; then provision anew: what "
-                "was made under that set is not carried over.",
-            )
         if chosen not in cls.presets:
             raise SettingsError(
                 f"{cls.name} has no preset {chosen!r}.",
@@ -267,85 +234,27 @@ class Protection(ABC):
 
     @classmethod
     @abstractmethod
-    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
-        """Choose parameters for a vector under a preset that exists."""
-
-    @classmethod
-    def statement(cls) -> str:
-        """Return what a run's ledger says about who can read what."""
-        return (
-            f"Under {cls.name} in the papers' protocol the coordinator sees ciphertexts and the "
-            "metric sums that clients report; all clients share one secret key and are taken to be "
-            "honest but curious, so that one who colludes with the coordinator opens every message."
-        )
-
-    @classmethod
-    def shows_sums_alone(cls) -> bool:
-        """Tell whether the coordinator reads sums, and no single update."""
-        return cls.hides_updates and not cls.needs_reveal
-
-    @classmethod
-    def fewest_clients(
-        cls, settings: ProtectionSettings, minimum_summands: int, n_members: int
-    ) -> int:
-        """Return with how many clients at least a round begins, if more than its sum needs.
+    def _plan(
+        cls, spec: VectorSpec, preset: str, largest: Protection | None = None
+    ) -> ProtectionPlan:
+        """Choose parameters for a vector under a preset that exists.
 
         Args:
-            minimum_summands: what the sum needs.
-            n_members: of the roster.
+            largest: whose vector this is a part of, and whose parameters it is to have; see `over`.
+                Where these follow from the preset alone, it changes nothing.
         """
-        return 0
-
-    @classmethod
-    def check_sizes(cls, least: int, most: int, settings: ProtectionSettings) -> None:
-        """Check that rounds of any number of clients between two withstand what they should.
-
-        Raises:
-            SettingsError: naming a size that does not.
-        """
-        return
-
-    @classmethod
-    def steps_price(cls, asked: AskedRound) -> Price | None:
-        """Return what the steps of a round cost besides the vectors; None for one step.
-
-        Raises:
-            SettingsError: such a round is not possible.
-        """
-        return None
-
-    @classmethod
-    def warnings(cls, asked: AskedRound) -> list[str]:
-        """Return what somebody who relies on this protection should know of such a round."""
-        return [
-            "All clients of a round but one can compute the last one's update, by taking their "
-            f"own from the sum: with {asked.minimum_clients} clients, "
-            f"{asked.minimum_clients - 1} must collude."
-        ]
-
-    def round_protocol(self, settings: ProtectionSettings) -> RoundProtocol:
-        """Return both sides of this protection's rounds, where they take several steps.
-
-        Args:
-            settings: of this protection's `settings_type`.
-
-        Raises:
-            RoundError: a round has one step, in which every client sends what `Member.protect`
-                returns.
-        """
-        raise RoundError(f"Under {self.name} the clients of a round take no steps together.")
 
     @abstractmethod
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return the coordinator's context, which holds no key, and the members' secret."""
 
-    def check_context(self, context: bytes) -> None:
-        """Refuse a context that holds any key or belongs to other parameters.
+    def envelope(self, context: bytes) -> Envelope:
+        """Read a context, which names the largest vector's plan.
 
         Raises:
-            KeysError: saying which.
+            KeysError: it holds any key, or belongs to other parameters.
         """
-        self._envelope(context)
+        return Envelope.of(self.chosen, context, named=self._largest.chosen)
 
     @abstractmethod
     def accumulator(self, context: bytes) -> Accumulator:
@@ -385,26 +294,11 @@ class Protection(ABC):
         """
         raise KeysError(f"Protection {self.name} has no key that only encrypts.")
 
-    def refreshed(self, context: bytes, total: bytes) -> bytes:
-        """Return a sum as the coordinator may hand it to somebody who did not recompute it.
-
-        Where fresh randomness can be added without a key, it is; elsewhere the sum is returned as
-        it is. Either way it reveals as before, but only `Accumulator.finish` is compared.
-
-        Raises:
-            MalformedUpdate: for bytes that are no sum of this plan and key.
-        """
-        return total
-
 
 class SteppedProtection(Protection):
     """A protection of which there is nothing outside a round, and of which nobody holds a key."""
 
     needs_reveal: ClassVar[bool] = False
-    views: ClassVar[tuple[str, str]] = (
-        "masked updates, their sums, the model",
-        "interactions, any update",
-    )
     presets: ClassVar[tuple[str, ...]] = ("default",)
 
     def generate(self) -> tuple[bytes, SecretKey]:
@@ -417,13 +311,36 @@ class SteppedProtection(Protection):
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half outside a round, which can do nothing."""
-        self._envelope(context)
+        self.envelope(context)
         return _Alone(self._without_round())
+
+    @abstractmethod
+    def round_protocol(self, settings: ProtectionSettings) -> RoundProtocol:
+        """Return both sides of this protection's rounds.
+
+        Args:
+            settings: of this protection's `settings_type`.
+        """
 
     def _without_round(self) -> RoundError:
         return RoundError(
             f"Under {self.name} messages are made and summed by the clients of one round."
         )
+
+
+def protocol_of(protection: Protection, settings: ProtectionSettings) -> RoundProtocol:
+    """Return both sides of a protection's rounds, where they take several steps.
+
+    Args:
+        settings: of this protection's `settings_type`.
+
+    Raises:
+        RoundError: a round has one step, in which every client sends what `Member.protect`
+            returns.
+    """
+    if not isinstance(protection, SteppedProtection):
+        raise RoundError(f"Under {protection.name} the clients of a round take no steps together.")
+    return protection.round_protocol(settings)
 
 
 class _Alone(Member):

@@ -12,7 +12,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.none import NoProtection
-from fedrec.protection.protection import Protection
+from fedrec.protection.protection import Protection, protocol_of
 from fedrec.protection.round_protocol import RoundTerms
 from fedrec.protection.settings import FEWEST_SUMMANDS, ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
@@ -89,7 +89,7 @@ class _StepByStep(Rehearsal):
         self, protection: Protection, settings: ProtectionSettings, n_clients: int
     ) -> None:
         self._protection = protection
-        self._protocol = protection.round_protocol(settings)
+        self._protocol = protocol_of(protection, settings)
         people = [Identity.create() for _ in range(n_clients)]
         self._people = sorted(people, key=lambda person: person.client_id)
         self._roster = Roster(

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from fedrec.algorithms import AlgorithmSettings
 from fedrec.errors import SettingsError
+from fedrec.plan.protections import about_protection
 from fedrec.plan.schema import NAMED, Plan, section_types
 from fedrec.protection import PROTECTIONS, ProtectionSettings
 from fedrec.section import InWords, Section, as_toml, where_used
@@ -118,7 +119,7 @@ def _annotation(section: str, name: str, field: FieldInfo) -> Any:
 
 def _sentence_of(section: str, name: str, field: FieldInfo) -> str:
     if (section, name) == ("protection", "name"):
-        return "; ".join(f"{name}: {kind.summary}" for name, kind in PROTECTIONS.items()) + "."
+        return "; ".join(f"{name}: {about_protection(name).summary}" for name in PROTECTIONS) + "."
     condition = where_used(field.metadata)
     told = field.description or ""
     return f"{told} {condition[0].upper()}{condition[1:]}." if condition else told

@@ -23,9 +23,9 @@ from fedrec.durable import make_private
 from fedrec.errors import FedrecError, SettingsError, TrainingError, Unreachable
 from fedrec.identity.certificates import Credentials
 from fedrec.listening import reached_from_here, split_address, written_address
+from fedrec.plan.protections import about_protection
 from fedrec.plan.schema import Plan
 from fedrec.processes import child_command
-from fedrec.protection import PROTECTIONS
 from fedrec.wire.admin_link import AdminLink
 from fedrec_lab.reports.federation_record import RunView
 from fedrec_lab.reports.round_report import RoundReport
@@ -40,9 +40,9 @@ def cast_table(plan: Plan, users: Sequence[int]) -> Table:
     table = Table(title="Who is who", title_justify="left")
     for column in ("process", "who would run it", "holds", "never sees"):
         table.add_column(column)
-    table.add_row("coordinator", "a service provider", *PROTECTIONS[plan.protection.name].views)
-    opens = PROTECTIONS[plan.protection.name].needs_reveal
-    alone = opens and plan.authority_opens
+    views = about_protection(plan.protection.name).views
+    table.add_row("coordinator", "a service provider", *views)
+    alone = plan.authority_opens
     holds = "the list of members, their certificates"
     table.add_row(
         "authority",

@@ -248,7 +248,7 @@ class SimulatedFederation:
             kind,
             sums,
             seconds=self._clock.now() - began,
-            vector_bytes=self._protection.plan_over(spec).message_bytes,
+            vector_bytes=self._protection.over(spec).chosen.message_bytes,
             n_clients=len(self._parties),
             also=further,
         )

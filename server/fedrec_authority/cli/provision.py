@@ -177,7 +177,7 @@ def _write_settings(
     """Write a first settings file, as `fedrec init` does."""
     from fedrec.cli.init import client_names, write_settings
     from fedrec.errors import SettingsError
-    from fedrec.protection import PROTECTIONS
+    from fedrec.plan.protections import about_protection
 
     if not (clients and address and (data or catalogue)):
         raise SettingsError(
@@ -185,7 +185,7 @@ def _write_settings(
             remedy="Write one with `fedrec init`, or give --clients a,b,c, --address HOST:PORT and "
             "either --data FILE (a trial) or --catalogue FILE.",
         )
-    require(*PROTECTIONS[_PROTECTION].modules(""))
+    require(*about_protection(_PROTECTION).modules(""))
     write_settings(
         path,
         protection=_PROTECTION,

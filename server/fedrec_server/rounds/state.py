@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from fedrec.identity.cells import Partition, core_among, whole_among, whole_cells
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.protections import opening_seconds
 from fedrec.plan.schema import RoundSettings
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
-from fedrec.protection.asked_round import opening_seconds
 from fedrec.protection.round_protocol import ONE_STEP, SUMMING
 from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob

@@ -220,8 +220,7 @@ class RoundSum:
             metrics, rows = self._read(round_, total, round_.accepted.keys())
         if run.state.rules.shares_key:
             # A party that did not add the updates up cannot try which ones are in the sum.
-            protection = run.protection_of(round_.kind)
-            total = protection.refreshed(run.federation.keys.server_context, total)
+            total = accumulator_of(run).refreshed(total)
         return run.store.spool.write(sum_name(round_.number), total), metrics, rows
 
     def unfit(self, round_: Round) -> list[tuple[ClientId, FedrecError]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.members.test_guests import World, people
-from changed_keys import rotate
+from world.federation import rotate
 
 from fedrec.cli.main import main
 from fedrec.errors import KeysError
@@ -52,7 +52,7 @@ def listed(call: Call) -> dict[str, tuple[int, str]]:
     return {one["label"]: (one["cell"], one["presence"]) for one in found["clients"]}
 
 
-def test_with_one_cell_nobody_meets_the_word(world: World, call: Call) -> None:
+def test_with_one_cell_nobody_meets_the_word(world, call):
     *core, guest, late = people(5)
     world.join(*core, guests=(guest,))
     world.join(late)
@@ -65,9 +65,7 @@ def test_with_one_cell_nobody_meets_the_word(world: World, call: Call) -> None:
     assert listed(call)["client-4"] == (0, "waiting")
 
 
-def test_a_newcomer_that_waits_is_named_when_it_is_added(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_newcomer_that_waits_is_named_when_it_is_added(world, capsys):
     *core, first, second, third = people(6)
     world.join(*core)
     assert world.roster.unplaced == ()
@@ -86,7 +84,7 @@ def test_a_newcomer_that_waits_is_named_when_it_is_added(
     assert world.roster.unplaced == ()
 
 
-def test_with_two_cells_everybodys_is_listed(world: World, call: Call) -> None:
+def test_with_two_cells_everybodys_is_listed(world, call):
     everybody = people(7)
     world.join(*everybody[:6], guests=everybody[6:])
     cells = world.partition.cells
@@ -114,7 +112,7 @@ def pause(world: World, cell_id: int) -> None:
     write_public(path, paused.to_json())
 
 
-def test_a_paused_cell_is_resumed_in_the_next_epoch(world: World, call: Call) -> None:
+def test_a_paused_cell_is_resumed_in_the_next_epoch(world, call):
     world.join(*people(6))
     pause(world, 2)
     assert "cell 2, paused" in call("list")[1]
@@ -127,9 +125,7 @@ def test_a_paused_cell_is_resumed_in_the_next_epoch(world: World, call: Call) ->
     assert [cell.state for cell in world.partition.cells] == ["active", "active"]
 
 
-def test_a_restored_authority_knows_which_cells_are_paused(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restored_authority_knows_which_cells_are_paused(world, tmp_path, monkeypatch):
     """Its first roster says so, which is the only one that members and coordinator go by."""
     monkeypatch.setattr(backup_module, "COST", 2**10)
     world.join(*people(6))
@@ -150,7 +146,7 @@ def test_a_restored_authority_knows_which_cells_are_paused(
 @pytest.mark.parametrize(
     ("cell", "said"), [(1, "it is active"), (3, "there is none of that number")]
 )
-def test_a_cell_that_is_not_paused_is_told(world: World, call: Call, cell: int, said: str) -> None:
+def test_a_cell_that_is_not_paused_is_told(world, call, cell, said):
     world.join(*people(6))
     before = world.roster
     code, told = call("resume", cell)
@@ -159,7 +155,7 @@ def test_a_cell_that_is_not_paused_is_told(world: World, call: Call, cell: int, 
     assert f"Cell {cell} is not paused: {said}" in words and "Paused cells: none" in words
 
 
-def test_sizes_for_the_present_members_or_for_more(world: World, call: Call) -> None:
+def test_sizes_for_the_present_members_or_for_more(world, call):
     world.join(*people(6))
     found = json.loads(call("cells", "--json")[1])
     assert found["clients"] == 6 and [one["size"] for one in found["sizes"]] == [3, 4, 4]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import PLAN
-from changed_keys import keep, rotate
+from world.federation import keep, rotate
 
 from fedrec.identity.identity import Identity
 from fedrec_authority.folder.authority_folder import AuthorityFolder

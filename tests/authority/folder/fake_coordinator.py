@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changed_keys import change
+from world.federation import change
 
 from fedrec.errors import FedrecError
 from fedrec.identity.application import SignedApplication

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import stat
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, credentials_of, ids, invited
-from changed_keys import change, keep, rotate
+from world.federation import change, keep, rotate
 
 from fedrec.errors import FedrecError, InvitationUsed, KeysError
 from fedrec.identity.application import SignedApplication
@@ -33,9 +32,7 @@ from fedrec_authority.members.register import find
 pytestmark = pytest.mark.slow
 
 
-def test_each_change_is_an_epoch_with_other_secrets(
-    folder: AuthorityFolder, people: list[Identity]
-) -> None:
+def test_each_change_is_an_epoch_with_other_secrets(folder, people):
     first = folder.newest
     keep(folder, folder.membership.with_member(people[3].public, 200))
     second = rotate(folder)
@@ -62,9 +59,7 @@ def test_each_change_is_an_epoch_with_other_secrets(
     ]
 
 
-def test_nothing_here_opens_an_epoch_that_is_over(
-    folder: AuthorityFolder, people: list[Identity]
-) -> None:
+def test_nothing_here_opens_an_epoch_that_is_over(folder, people):
     first = folder.newest
     assert first is not None
     wrapped = [json.loads(first.to_json())["wrapped_keys"][p.client_id] for p in people[:3]]
@@ -75,13 +70,13 @@ def test_nothing_here_opens_an_epoch_that_is_over(
     assert rosters == ["00000001.json", "00000002.json"]
 
 
-def test_what_is_private_is_readable_by_its_owner_only(folder: AuthorityFolder) -> None:
+def test_what_is_private_is_readable_by_its_owner_only(folder):
     assert stat.S_IMODE(folder.private.stat().st_mode) == 0o700
     for name in ("authority.key", "membership.json"):
         assert stat.S_IMODE((folder.private / name).stat().st_mode) == 0o600
 
 
-def test_an_epoch_made_before_a_crash_is_not_made_again(folder: AuthorityFolder) -> None:
+def test_an_epoch_made_before_a_crash_is_not_made_again(folder):
     before = folder.membership
     rotate(folder)
     # The process died after the epoch's file and before its own record.
@@ -89,7 +84,7 @@ def test_an_epoch_made_before_a_crash_is_not_made_again(folder: AuthorityFolder)
     assert rotate(folder).roster.epoch == 3
 
 
-def test_numbers_only_grow(folder: AuthorityFolder) -> None:
+def test_numbers_only_grow(folder):
     assert rotate(folder, number=9).roster.epoch == 9
     for number in (1, 9):
         with pytest.raises(KeysError, match="epoch 9 already"):
@@ -110,7 +105,7 @@ def named(*starts: str) -> list[PublicIdentity]:
     return [Known(label=start, **keys) for start in starts]
 
 
-def test_people_are_found_by_what_was_compared() -> None:
+def test_people_are_found_by_what_was_compared():
     known = named("a" * 16 + "1", "a" * 16 + "2", "b" * 16)
     assert find("bbbb bbbb bbbb BBBB", known, "applicants") is known[2]
     assert find("a" * 16 + "1", known, "applicants") is known[0]
@@ -126,9 +121,7 @@ def test_people_are_found_by_what_was_compared() -> None:
             find(short, known, "applicants")
 
 
-def test_a_swapped_exchange_key_is_not_added(
-    folder: AuthorityFolder, people: list[Identity]
-) -> None:
+def test_a_swapped_exchange_key_is_not_added(folder, people):
     swapped = replace(people[3].public, exchange_key=people[0].public.exchange_key)
     change(folder, lambda keys: keys.keep_applicants([(swapped, b"")]))
     with pytest.raises(FedrecError) as refused:
@@ -146,9 +139,7 @@ def test_a_swapped_exchange_key_is_not_added(
     assert refused.value.code == "bad_signature"
 
 
-def test_an_authority_that_opens_sums_keeps_what_members_do_not_get(
-    tmp_path: Path, people: list[Identity]
-) -> None:
+def test_an_authority_that_opens_sums_keeps_what_members_do_not_get(tmp_path, people):
     protection = {"name": "bfv", "key_holder": "authority"}
     plan = PLAN.model_copy(update={"protection": PLAN.protection.model_validate(protection)})
     folder = AuthorityFolder(tmp_path / "alone")
@@ -170,9 +161,7 @@ def test_an_authority_that_opens_sums_keeps_what_members_do_not_get(
     assert other.revealer.epochs == (3,)
 
 
-def test_an_epoch_for_the_other_key_holder_is_not_made(
-    tmp_path: Path, people: list[Identity]
-) -> None:
+def test_an_epoch_for_the_other_key_holder_is_not_made(tmp_path, people):
     members = [person.public for person in people[:3]]
     keys = RevealerKeyChanges(tmp_path / "revealer")
     with pytest.raises(KeysError, match="takes no revealer, but one was given"):
@@ -180,9 +169,7 @@ def test_an_epoch_for_the_other_key_holder_is_not_made(
     assert keys.epochs == ()
 
 
-def test_another_issuer_takes_everything_back_that_the_old_one_gave(
-    folder: AuthorityFolder,
-) -> None:
+def test_another_issuer_takes_everything_back_that_the_old_one_gave(folder):
     change(folder, lambda keys: keys.serve_at(["fedrec.example", "10.0.0.7"]))
     change(folder, lambda keys: keys.make_operator())
     old = folder.authority
@@ -212,7 +199,7 @@ def test_another_issuer_takes_everything_back_that_the_old_one_gave(
         change(folder, lambda keys: keys.invitations.take(other, NOW))
 
 
-def test_operators_are_listed_by_name(folder: AuthorityFolder) -> None:
+def test_operators_are_listed_by_name(folder):
     change(folder, lambda keys: keys.make_operator())
     issuer = folder.authority.issuer
     own = folder.operators.list.read_bytes()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import pytest
 from authority.folder.fake_coordinator import FakeCoordinator
-from changed_keys import keep, rotate
+from world.federation import keep, rotate
 
 from fedrec.durable import DiskFull
 from fedrec.errors import ProtocolError, RefusedError, Unreachable
 from fedrec_authority.delivery import AuthorityEvent, Delivery
-from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_newest_epoch_is_delivered_once_and_after_a_loss_again(
-    folder: AuthorityFolder,
-) -> None:
+def test_the_newest_epoch_is_delivered_once_and_after_a_loss_again(folder):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append)
     for _ in range(3):
@@ -39,9 +36,7 @@ def test_the_newest_epoch_is_delivered_once_and_after_a_loss_again(
     assert [e.name for e in events[4:]][:2] == ["coordinator lost", "coordinator found"]
 
 
-def test_a_full_disk_is_told_as_one_and_waited_for(
-    folder: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_told_as_one_and_waited_for(folder, monkeypatch):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append)
     delivery.look()
@@ -56,7 +51,7 @@ def test_a_full_disk_is_told_as_one_and_waited_for(
     assert [e.name for e in events[3:]] == ["epoch delivered"]
 
 
-def test_an_older_folder_delivers_nothing_and_says_what_to_do(folder: AuthorityFolder) -> None:
+def test_an_older_folder_delivers_nothing_and_says_what_to_do(folder):
     link, events = FakeCoordinator(epoch=6), list[AuthorityEvent]()
     Delivery(folder, link, events.append).look()
     assert link.installed == []
@@ -64,7 +59,7 @@ def test_an_older_folder_delivers_nothing_and_says_what_to_do(folder: AuthorityF
     assert "--epoch 7" in events[-1].detail
 
 
-def test_refusals_are_told_and_end_it_where_it_is_no_operator(folder: AuthorityFolder) -> None:
+def test_refusals_are_told_and_end_it_where_it_is_no_operator(folder):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append)
     rotate(folder)

@@ -12,12 +12,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, ids, invited
-from changed_keys import change, keep, rotate
-from fake_clock import FakeClock
+from world.clock import FakeClock
+from world.federation import change, keep, rotate
 
 from fedrec import state_folder
 from fedrec.errors import FolderInUse, KeysError
@@ -120,9 +119,7 @@ def is_one_chain(folder: AuthorityFolder, epochs: int) -> bool:
     ]
 
 
-def test_two_removals_at_once_both_hold(
-    folder: AuthorityFolder, people: list[Identity], gate: Gate
-) -> None:
+def test_two_removals_at_once_both_hold(folder, people, gate):
     a, b, c, d = people
     with changing(folder) as keys:
         gate.waiting(removal(folder, a), removal(folder, b))
@@ -133,9 +130,7 @@ def test_two_removals_at_once_both_hold(
     assert is_one_chain(folder, 3)
 
 
-def test_a_removal_beside_an_admission_is_not_lost(
-    folder: AuthorityFolder, people: list[Identity], gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removal_beside_an_admission_is_not_lost(folder, people, gate, monkeypatch):
     a, b, c, d = people
     link, take = FakeCoordinator(), InvitationChanges.take
     link.waiting = [invited(folder, d, "d")]
@@ -155,7 +150,7 @@ def test_a_removal_beside_an_admission_is_not_lost(
     assert ids(folder.newest) == {one.client_id for one in (b, c, d)}
 
 
-def test_two_epochs_at_once_have_two_numbers(folder: AuthorityFolder, gate: Gate) -> None:
+def test_two_epochs_at_once_have_two_numbers(folder, gate):
     with changing(folder):
         gate.waiting(*[lambda: roster.rotate(into=folder.path)] * 2)
     gate.open()
@@ -163,7 +158,7 @@ def test_two_epochs_at_once_have_two_numbers(folder: AuthorityFolder, gate: Gate
 
 
 @pytest.mark.slow
-def test_two_processes_remove_two_members(folder: AuthorityFolder, people: list[Identity]) -> None:
+def test_two_processes_remove_two_members(folder, people):
     run = "from fedrec.cli.main import main; main()"
     command = [sys.executable, "-c", run, "keys", "roster", "remove"]
     begun = [
@@ -175,9 +170,7 @@ def test_two_processes_remove_two_members(folder: AuthorityFolder, people: list[
 
 
 @pytest.mark.slow
-def test_who_is_killed_in_a_change_leaves_the_folder_free_and_whole(
-    folder: AuthorityFolder, people: list[Identity], tmp_path: Path
-) -> None:
+def test_who_is_killed_in_a_change_leaves_the_folder_free_and_whole(folder, people, tmp_path):
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", KILLED, folder.path]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
@@ -195,9 +188,7 @@ def test_who_is_killed_in_a_change_leaves_the_folder_free_and_whole(
 
 
 @pytest.mark.parametrize("protection", ["none", "masks", "bfv"])
-def test_a_second_authority_is_refused_before_it_looks(
-    people: list[Identity], tmp_path: Path, protection: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_authority_is_refused_before_it_looks(people, tmp_path, protection, capsys):
     plan = Plan.model_validate(
         {
             "federation": {"name": "films"},
@@ -220,9 +211,7 @@ def test_a_second_authority_is_refused_before_it_looks(
         roster.remove(people[3].client_id, into=folder.path)
 
 
-def test_the_authority_waits_for_its_folder_and_says_so_once(
-    folder: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_authority_waits_for_its_folder_and_says_so_once(folder, monkeypatch):
     monkeypatch.setattr(folder_changes, "WAIT_SECONDS", 0.0)
     events = list[AuthorityEvent]()
     delivery = Delivery(folder, FakeCoordinator(), events.append)
@@ -233,9 +222,7 @@ def test_the_authority_waits_for_its_folder_and_says_so_once(
     assert delivery.look() and events[-1].name == "epoch began"
 
 
-def test_nothing_is_told_while_the_folder_is_held(
-    folder: AuthorityFolder, people: list[Identity]
-) -> None:
+def test_nothing_is_told_while_the_folder_is_held(folder, people):
     link = FakeCoordinator()
     link.waiting = [invited(folder, people[3], "d")]
     names = []
@@ -249,14 +236,14 @@ def test_nothing_is_told_while_the_folder_is_held(
     assert names == ["coordinator found", "member admitted", "epoch delivered"]
 
 
-def test_what_is_no_authority_is_left_as_it_is(tmp_path: Path) -> None:
+def test_what_is_no_authority_is_left_as_it_is(tmp_path):
     with pytest.raises(KeysError, match="does not exist"), changing(AuthorityFolder(tmp_path)):
         pass
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_a_backup_is_restored_once(folder: AuthorityFolder, tmp_path: Path, gate: Gate) -> None:
+def test_a_backup_is_restored_once(folder, tmp_path, gate):
     back_up(folder, tmp_path / "copy", PASSPHRASE)
     fresh = AuthorityFolder(tmp_path / "fresh")
     refused = []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from authority.folder.test_folder_changes import is_one_chain
-from changed_keys import change
 from filling_disk import FAR, Disk
+from world.federation import change
 
 from fedrec.durable import DiskFull
 from fedrec.identity.identity import Identity
@@ -34,9 +34,7 @@ CHANGES: dict[str, Callable[[FolderChanges, list[Identity]], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_that_finds_no_space_is_made_by_the_next_call(
-    folder: AuthorityFolder, people: list[Identity], tmp_path: Path, name: str
-) -> None:
+def test_a_change_that_finds_no_space_is_made_by_the_next_call(folder, people, tmp_path, name):
     def attempt(path: Path, good: int) -> Disk:
         shutil.copytree(folder.path, path)
         disk, copy = Disk(path, [good], refusals=FAR), AuthorityFolder(path)

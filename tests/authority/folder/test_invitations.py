@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator, invited
 from authority.members.test_guests import World, people
-from changed_keys import change, keep, rotate
-from fake_clock import FakeClock
+from world.clock import FakeClock
+from world.federation import change, keep, rotate
 
 from fedrec.errors import KeysError
 from fedrec.identity.application import SignedApplication
@@ -16,12 +14,11 @@ from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId
 from fedrec_authority.delivery import AuthorityEvent, Delivery
-from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 pytestmark = pytest.mark.slow
 
 
-def test_who_is_invited_is_admitted_in_one_epoch(folder: AuthorityFolder) -> None:
+def test_who_is_invited_is_admitted_in_one_epoch(folder):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
     joiners = [Identity.create(f"joiner-{number}") for number in range(3)]
@@ -39,7 +36,7 @@ def test_who_is_invited_is_admitted_in_one_epoch(folder: AuthorityFolder) -> Non
     assert link.installed == [2] and folder.applicants() == ()
 
 
-def test_an_admitted_newcomer_that_waits_for_others_is_told_of(tmp_path: Path) -> None:
+def test_an_admitted_newcomer_that_waits_for_others_is_told_of(tmp_path):
     world = World(tmp_path / "keys")
     world.join(*people(3))
     folder = world.folder
@@ -52,7 +49,7 @@ def test_an_admitted_newcomer_that_waits_for_others_is_told_of(tmp_path: Path) -
     assert told.detail.endswith("2 more have to join")
 
 
-def test_an_invitation_admits_one(folder: AuthorityFolder) -> None:
+def test_an_invitation_admits_one(folder):
     """The coordinator relays what it likes: the authority remembers who used which invitation."""
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
@@ -74,7 +71,7 @@ def test_an_invitation_admits_one(folder: AuthorityFolder) -> None:
     assert folder.find_joiner(admitted.client_id)[0].client_id == admitted.client_id
 
 
-def test_invitations_run_out_and_are_the_authoritys_own(folder: AuthorityFolder) -> None:
+def test_invitations_run_out_and_are_the_authoritys_own(folder):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     late = FakeClock(NOW + 15 * 86_400)
     delivery = Delivery(folder, link, events.append, clock=late)
@@ -85,16 +82,14 @@ def test_invitations_run_out_and_are_the_authoritys_own(folder: AuthorityFolder)
     ]
     delivery.look()
     told = {e.label: e.detail for e in events if e.name == "applicant refused"}
-    assert "this machine's clock says" in told["late"] and "no such invitation" in told["foreign"]
+    assert "This machine's clock reads" in told["late"] and "no such invitation" in told["foreign"]
     assert len(folder.membership.present) == 3 and link.installed == []
     for name in ("../up", "", "a b"):
         with pytest.raises(KeysError):
             change(folder, lambda keys, name=name: keys.invite(name, confirm=False, now=NOW))
 
 
-def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(
-    folder: AuthorityFolder,
-) -> None:
+def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(folder):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
     first = Credentials.load(
@@ -116,9 +111,7 @@ def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(
         change(folder, lambda keys: keys.invite("d", confirm=False, now=NOW))
 
 
-def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(
-    folder: AuthorityFolder,
-) -> None:
+def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(folder):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
     joiner = Identity.create("d")

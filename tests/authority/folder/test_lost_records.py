@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from authority.folder.fake_coordinator import PASSPHRASE, PLAN
-from changed_keys import change, keep, rotate
+from world.federation import change, keep, rotate
 
 from fedrec.errors import KeysError
-from fedrec.identity.identity import Identity
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 
@@ -45,9 +44,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
     ids="+".join,
 )
-def test_what_is_left_is_not_made_into_another_federation(
-    folder: AuthorityFolder, tmp_path: Path, lost: tuple[str, ...]
-) -> None:
+def test_what_is_left_is_not_made_into_another_federation(folder, tmp_path, lost):
     back_up(folder, tmp_path / "backup", PASSPHRASE)
     for name in lost:
         path = folder.path / name
@@ -66,7 +63,7 @@ def test_what_is_left_is_not_made_into_another_federation(
     assert rotate(again).roster.epoch == 2
 
 
-def test_a_lost_record_names_the_way_back(folder: AuthorityFolder) -> None:
+def test_a_lost_record_names_the_way_back(folder):
     (folder.path / RECORD).unlink()
     with pytest.raises(KeysError, match=r"membership\.json") as refused:
         rotate(folder)
@@ -83,9 +80,7 @@ def leaves(value: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
 
 
 @pytest.mark.parametrize("name", ["membership", "invitations", "applicants"])
-def test_another_value_in_any_field_of_a_record_is_noticed(
-    folder: AuthorityFolder, people: list[Identity], name: str
-) -> None:
+def test_another_value_in_any_field_of_a_record_is_noticed(folder, people, name):
     change(folder, lambda keys: keys.invite("hospital", confirm=False, now=1_800_000_000))
     change(folder, lambda keys: keys.keep_applicants([(people[3].public, b"")]))
     path = folder.private / f"{name}.json"

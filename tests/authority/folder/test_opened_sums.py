@@ -28,7 +28,7 @@ def sums(tmp_path: Path) -> OpenedSums:
     return made
 
 
-def test_what_was_opened_is_read_until_its_round_is_published(sums: OpenedSums) -> None:
+def test_what_was_opened_is_read_until_its_round_is_published(sums):
     sums.close()
     with OpenedSums(sums.folder) as again:
         assert again.state == sums.state and again.state.refused_sums == 1
@@ -41,7 +41,7 @@ def test_what_was_opened_is_read_until_its_round_is_published(sums: OpenedSums) 
         assert found is not None and (found.manifest_digest, found.kept) == (b"b", b"kept")
 
 
-def test_a_new_epoch_forgives_sums_and_a_new_run_does_not(sums: OpenedSums) -> None:
+def test_a_new_epoch_forgives_sums_and_a_new_run_does_not(sums):
     other = PIN.model_copy(update={"run": "run-2"})
     with sums:
         sums.bind(other, 1, new_run=True)
@@ -52,19 +52,17 @@ def test_a_new_epoch_forgives_sums_and_a_new_run_does_not(sums: OpenedSums) -> N
         assert (sums.state.refused_sums, sums.state.paused) == (0, ())
 
 
-def test_another_value_in_any_column_of_any_table_is_noticed(sums: OpenedSums) -> None:
+def test_another_value_in_any_column_of_any_table_is_noticed(sums):
     sums.keep_own("roster", b"{}")
     check_every_cell(sums)
 
 
-def test_a_folder_of_earlier_releases_is_opened(sums: OpenedSums) -> None:
+def test_a_folder_of_earlier_releases_is_opened(sums):
     check_earlier_releases(sums, ClientState(pin=PIN, epoch=1))
 
 
 @pytest.mark.parametrize(("number", "opened"), [(1, b"\xfc" * 32), (2, b"kept"), (3, b"any")])
-def test_a_round_is_believed_with_the_contributions_that_were_opened(
-    sums: OpenedSums, number: int, opened: bytes
-) -> None:
+def test_a_round_is_believed_with_the_contributions_that_were_opened(sums, number, opened):
     context = SimpleNamespace(membership=None, link=None, model=None, store=sums, journal=None)
     catching_up: Any = _CatchingUp(cast(Any, context))
     found = SimpleNamespace(round=number)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from changed_keys import keep, rotate
+from world.federation import keep, rotate
 
 from fedrec.errors import KeysError
 from fedrec.identity.identity import Identity
@@ -17,7 +15,7 @@ MASKS = Plan.model_validate({"federation": {"name": "t"}, "protection": {"name":
 NONE = Plan.model_validate({"federation": {"name": "t"}, "protection": {"name": "none"}})
 
 
-def test_a_cell_has_as_many_as_a_sum_at_least() -> None:
+def test_a_cell_has_as_many_as_a_sum_at_least():
     least = max(3, MASKS.rounds.minimum_summands)
     assert cell_size_of(MASKS) == least
     assert cell_size_of(NONE) == 0
@@ -25,7 +23,7 @@ def test_a_cell_has_as_many_as_a_sum_at_least() -> None:
     assert cell_size_of(MASKS.model_copy(update={"rounds": rounds})) == least + 4
 
 
-def test_epochs_follow_each_other_and_a_place_goes_to_new_keys(tmp_path: Path) -> None:
+def test_epochs_follow_each_other_and_a_place_goes_to_new_keys(tmp_path):
     folder = AuthorityFolder(tmp_path / "keys")
     people = [Identity.create() for _ in range(cell_size_of(MASKS) + 1)]
     empty = folder.begin(MASKS, 12)
@@ -53,9 +51,7 @@ def test_epochs_follow_each_other_and_a_place_goes_to_new_keys(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("algorithm", "least"), [("ease", 32), ("fedals", 32), ("fedmf", 3)])
-def test_exact_counts_of_single_users_need_large_cells(
-    tmp_path: Path, algorithm: str, least: int
-) -> None:
+def test_exact_counts_of_single_users_need_large_cells(tmp_path, algorithm, least):
     for size in (3, 31, 32):
         plan = Plan.model_validate(
             {

@@ -34,15 +34,13 @@ TENTH, FIFTH = Fraction(1, 10), Fraction(1, 5)
         (10_000, FIFTH, 40, 27),
     ],
 )
-def test_sizes_are_those_that_were_published(
-    n_clients: int, share: Fraction, bits: int, size: int
-) -> None:
+def test_sizes_are_those_that_were_published(n_clients, share, bits, size):
     assert size_needed(n_clients, share, bits) == size
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 6])
 @pytest.mark.parametrize("corrupt", [0, 1, 2, 4])
-def test_a_chance_is_that_of_all_draws(size: int, corrupt: int) -> None:
+def test_a_chance_is_that_of_all_draws(size, corrupt):
     n_clients = 9
     draws = list(combinations(range(n_clients), size))
     bad = sum(sum(one >= corrupt for one in draw) < HONEST for draw in draws)
@@ -50,13 +48,13 @@ def test_a_chance_is_that_of_all_draws(size: int, corrupt: int) -> None:
     assert too_few_honest(n_clients, Fraction(corrupt, n_clients), size) == expected
 
 
-def test_shares_of_clients_are_rounded_up_and_too_few_honest_have_no_size() -> None:
+def test_shares_of_clients_are_rounded_up_and_too_few_honest_have_no_size():
     assert too_few_honest(9, Fraction(1, 100), 3) == too_few_honest(9, Fraction(1, 9), 3) > 0
     assert size_needed(5, TENTH, 20) == 4, "one of five is corrupt; four have three honest at least"
     assert size_needed(4, Fraction(1, 2), 20) is None
 
 
-def test_availability_is_that_of_whole_cells() -> None:
+def test_availability_is_that_of_whole_cells():
     tenth = [round(counted_share(size, 0.10), 2) for size in (3, 5, 10, 20, 32)]
     assert tenth == [0.73, 0.59, 0.35, 0.12, 0.03]
     hundredth = [round(counted_share(size, 0.01), 2) for size in (3, 5, 10, 20, 32)]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator
-from changed_keys import change, keep, rotate
-from fake_clock import FakeClock
 from isolation import smallest_isolated
+from world.clock import FakeClock
+from world.federation import change, keep, rotate
 
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication
@@ -105,7 +105,7 @@ def people(number: int) -> tuple[Identity, ...]:
     return tuple(Identity.create(f"client-{n}") for n in range(number))
 
 
-def test_a_guest_is_one_by_the_word_in_its_application(world: World) -> None:
+def test_a_guest_is_one_by_the_word_in_its_application(world):
     *core, guest = people(4)
     world.join(*core, guests=(guest,))
     (cell,) = world.partition.cells
@@ -118,7 +118,7 @@ def test_a_guest_is_one_by_the_word_in_its_application(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["another's", "another federation's", "garbage"])
-def test_a_forged_consent_is_refused(world: World, kind: str) -> None:
+def test_a_forged_consent_is_refused(world, kind):
     victim, other = people(2)
     forged = {
         "another's": word(other),
@@ -135,7 +135,7 @@ def test_a_forged_consent_is_refused(world: World, kind: str) -> None:
     assert [m.consent for m in world.folder.membership.members] == [word(victim)]
 
 
-def test_a_relay_can_neither_add_a_word_nor_take_it_away(world: World) -> None:
+def test_a_relay_can_neither_add_a_word_nor_take_it_away(world):
     who = people(1)[0]
     given = SignedApplication.make(who.public, world.invitation("a"), consent=word(who))
     plain = SignedApplication.make(who.public, world.invitation("b"))
@@ -147,7 +147,7 @@ def test_a_relay_can_neither_add_a_word_nor_take_it_away(world: World) -> None:
     assert not consents("films", who.public.signing_key, b"")
 
 
-def test_whom_people_look_at_keeps_its_word(world: World) -> None:
+def test_whom_people_look_at_keeps_its_word(world):
     *core, guest = people(4)
     world.join(*core)
     looked_at = world.invitation("guest", confirm=True)
@@ -159,7 +159,7 @@ def test_whom_people_look_at_keeps_its_word(world: World) -> None:
     assert world.partition.cells[0].guests == (guest.client_id,)
 
 
-def test_guests_never_count_to_a_core(world: World) -> None:
+def test_guests_never_count_to_a_core(world):
     """However many there are: two that wait are no cell, and with a third they are one."""
     everybody = people(9)
     world.join(*everybody[:2], guests=everybody[3:])
@@ -173,14 +173,14 @@ def test_guests_never_count_to_a_core(world: World) -> None:
     assert set(cell.guests) == {who.client_id for who in everybody[3:]}
 
 
-def test_guests_alone_are_told_whom_they_lack(world: World) -> None:
+def test_guests_alone_are_told_whom_they_lack(world):
     world.join(guests=people(5))
     (told,) = [e.detail for e in world.events if e.name == "awaiting"]
     assert "5 of 5 members" in told and "Invite others" in told
     assert world.link.installed == []
 
 
-def test_guests_are_dealt_out_over_the_cells(world: World) -> None:
+def test_guests_are_dealt_out_over_the_cells(world):
     everybody = people(17)
     world.join(*everybody[:10], guests=everybody[10:])
     cells = world.partition.cells
@@ -189,7 +189,7 @@ def test_guests_are_dealt_out_over_the_cells(world: World) -> None:
     assert sum(len(cell.guests) for cell in cells) == 7
 
 
-def test_a_guest_joins_at_once_and_a_core_member_waits_for_its_cell(world: World) -> None:
+def test_a_guest_joins_at_once_and_a_core_member_waits_for_its_cell(world):
     everybody = people(7)
     world.join(*everybody[:3])
     world.join(everybody[3], guests=(everybody[4],))
@@ -218,7 +218,7 @@ def own(who: Identity) -> Credentials:
     return who.credentials(certificate, issuer.certificate)
 
 
-def test_leave_leads_to_a_roster_that_passes(world: World) -> None:
+def test_leave_leads_to_a_roster_that_passes(world):
     *stay, goes = everybody = people(5)
     world.join(*everybody)
     before = world.roster
@@ -235,7 +235,7 @@ def test_leave_leads_to_a_roster_that_passes(world: World) -> None:
     assert world.link.installed == epochs and world.roster.epoch == before.epoch + 1
 
 
-def test_leave_of_one_of_three_retires_the_cell(world: World) -> None:
+def test_leave_of_one_of_three_retires_the_cell(world):
     *stay, goes = everybody = people(3)
     world.join(*everybody)
     before = world.roster
@@ -256,7 +256,7 @@ def test_leave_of_one_of_three_retires_the_cell(world: World) -> None:
 @pytest.mark.parametrize(
     "kind", ["no word", "another's word", "another federation's", "other keys"]
 )
-def test_a_forged_leave_is_refused(world: World, kind: str) -> None:
+def test_a_forged_leave_is_refused(world, kind):
     """The coordinator can put nobody out of a core, nor can another member."""
     *_, victim = everybody = people(4)
     world.join(*everybody)
@@ -274,7 +274,7 @@ def test_a_forged_leave_is_refused(world: World, kind: str) -> None:
     assert len(refused) == (kind != "other keys")
 
 
-def test_who_was_removed_does_not_come_back_by_leaving(world: World) -> None:
+def test_who_was_removed_does_not_come_back_by_leaving(world):
     *_, gone = everybody = people(5)
     world.join(*everybody)
     keep(world.folder, world.folder.membership.without_member(gone.client_id, NOW))
@@ -341,7 +341,7 @@ def history(rng: random.Random) -> tuple[int, Counter[str]]:
     return smallest_isolated(rows, honest) if rows else SIZE, seen
 
 
-def test_no_history_with_guests_isolates_fewer_than_a_core() -> None:
+def test_no_history_with_guests_isolates_fewer_than_a_core():
     rng = random.Random(14)
     seen: Counter[str] = Counter()
     for _ in range(60):

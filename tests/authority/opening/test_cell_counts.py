@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,9 +35,7 @@ def without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CellCounts, "is_on", False)
 
 
-def test_without_the_rule_one_member_has_a_rare_item_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_rule_one_member_has_a_rare_item_trained(tmp_path, monkeypatch):
     """One user holds it: what moves its row is that user's data."""
     without_the_rule(monkeypatch)
     world = CountedWorld(tmp_path, liars=(8,))
@@ -46,7 +43,7 @@ def test_without_the_rule_one_member_has_a_rare_item_trained(
     assert world.trains(2) == EVERYTHING
 
 
-def test_one_member_alone_cannot(tmp_path: Path, key: KeyWatch) -> None:
+def test_one_member_alone_cannot(tmp_path, key):
     """Its count is not in the published total either, so that nobody's rows would cover it."""
     world = CountedWorld(tmp_path, liars=(8,))
     found = world.counts()
@@ -63,9 +60,7 @@ def test_one_member_alone_cannot(tmp_path: Path, key: KeyWatch) -> None:
 
 
 @pytest.mark.parametrize(("corrupt", "is_trained"), [(1, True), (2, False)])
-def test_two_members_of_two_cells_need_two_corrupt_cells(
-    tmp_path: Path, corrupt: int, is_trained: bool
-) -> None:
+def test_two_members_of_two_cells_need_two_corrupt_cells(tmp_path, corrupt, is_trained):
     world = CountedWorld(tmp_path, liars=(5, 8), corrupt=corrupt)
     assert world.counts()[RARE] == is_trained * (1 + 2 * MADE_UP)
     # With two left out, six holders of the smallest cell are enough; of APART it has none.
@@ -74,9 +69,7 @@ def test_two_members_of_two_cells_need_two_corrupt_cells(
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
-def test_a_later_count_is_held_to_the_first_one(
-    tmp_path: Path, is_guarded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_count_is_held_to_the_first_one(tmp_path, is_guarded, monkeypatch):
     """A member that was honest when cells were counted makes holders up in the next count."""
     if not is_guarded:
         without_the_rule(monkeypatch)
@@ -89,7 +82,7 @@ def test_a_later_count_is_held_to_the_first_one(
     assert RARE not in world.trains(4)
 
 
-def test_a_cell_is_opened_once_in_a_run(tmp_path: Path, key: KeyWatch) -> None:
+def test_a_cell_is_opened_once_in_a_run(tmp_path, key):
     """The difference of two counts of a cell would be that of the users who came in between."""
     world = CountedWorld(tmp_path)
     world.counts(1, *range(6))
@@ -106,9 +99,7 @@ def test_a_cell_is_opened_once_in_a_run(tmp_path: Path, key: KeyWatch) -> None:
     assert state_of(world).cell_counts == before
 
 
-def test_rows_are_found_once_for_each_set_of_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_found_once_for_each_set_of_cells(tmp_path, monkeypatch):
     looked: list[int] = []
 
     def counting(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
@@ -139,9 +130,7 @@ def test_rows_are_found_once_for_each_set_of_cells(
 
 
 @pytest.mark.parametrize("kind", ["count", "train"])
-def test_a_coordinator_that_shows_one_cell_alone_is_refused(
-    tmp_path: Path, key: KeyWatch, kind: str
-) -> None:
+def test_a_coordinator_that_shows_one_cell_alone_is_refused(tmp_path, key, kind):
     world = CountedWorld(tmp_path)
     if kind == "train":
         world.counts()
@@ -153,14 +142,14 @@ def test_a_coordinator_that_shows_one_cell_alone_is_refused(
     assert "federation.corrupt_cells" in world.refusals()
 
 
-def test_two_corrupt_cells_need_three_cells(tmp_path: Path, key: KeyWatch) -> None:
+def test_two_corrupt_cells_need_three_cells(tmp_path, key):
     world = CountedWorld(tmp_path, corrupt=2)
     world.ask(world.open(1, "count"), *range(6))
     assert key.opened == [] and world.link.reveals == []
     assert "is over 2 cells, expected at least 3" in world.refusals()
 
 
-def test_rows_that_need_an_absent_cell_are_zero(tmp_path: Path) -> None:
+def test_rows_that_need_an_absent_cell_are_zero(tmp_path):
     """Two cells hold the item: with one of them here, a lie of its members would be enough."""
     world = CountedWorld(tmp_path)
     assert world.counts()[APART] == 12
@@ -170,9 +159,7 @@ def test_rows_that_need_an_absent_cell_are_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
-def test_a_guest_adds_no_holders(
-    tmp_path: Path, key: KeyWatch, is_guarded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guest_adds_no_holders(tmp_path, key, is_guarded, monkeypatch):
     """Who may be missing is no holder on whom others count; its cell is opened without it."""
     if not is_guarded:
         without_the_rule(monkeypatch)
@@ -189,7 +176,7 @@ def everybody(world: CountedWorld, number: int) -> list[Any]:
     return [one.public for one in (world.identity, *world.puppets[:number])]
 
 
-def test_a_cell_that_joined_after_the_count_adds_nothing(tmp_path: Path, key: KeyWatch) -> None:
+def test_a_cell_that_joined_after_the_count_adds_nothing(tmp_path, key):
     """Until a round counts it; alone with it no other cell has a sum."""
     world = CountedWorld(tmp_path, n_puppets=12)
     world.epoch = world.make_epoch(members=everybody(world, 9))
@@ -212,9 +199,7 @@ def test_a_cell_that_joined_after_the_count_adds_nothing(tmp_path: Path, key: Ke
 
 
 @pytest.mark.parametrize("opened", [1, 2, 3])
-def test_killed_while_it_counts_cells(
-    tmp_path: Path, key: KeyWatch, opened: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_while_it_counts_cells(tmp_path, key, opened, monkeypatch):
     """Each sum was noted before the key was used: it opens the same ones again and no other."""
     world, reveal = CountedWorld(tmp_path, liars=(8,)), KeyWatch.reveal
 
@@ -239,9 +224,7 @@ def test_killed_while_it_counts_cells(
     assert world.trains(2) == EVERYTHING - {RARE}
 
 
-def test_killed_between_the_count_and_the_word(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_between_the_count_and_the_word(tmp_path, key, monkeypatch):
     """What was counted is on disk, and no cell is opened again."""
     world, keep = CountedWorld(tmp_path, liars=(8,)), OpenedSums.record_opened
 
@@ -262,7 +245,7 @@ def test_killed_between_the_count_and_the_word(
     assert world.trains(2) == EVERYTHING - {RARE}
 
 
-def test_a_new_run_counts_again(tmp_path: Path, key: KeyWatch) -> None:
+def test_a_new_run_counts_again(tmp_path, key):
     world = CountedWorld(tmp_path)
     world.counts()
     world.run, world.published_round, known = "run-2", world.published_round * 0, len(key.opened)
@@ -277,7 +260,7 @@ def test_a_new_run_counts_again(tmp_path: Path, key: KeyWatch) -> None:
     assert world.kept_counts()["3"][RARE] == MADE_UP
 
 
-def test_a_backup_keeps_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_keeps_the_counts(tmp_path, monkeypatch):
     """A restored authority would otherwise open every cell once more."""
     monkeypatch.setattr(backup_module, "COST", 2**10)
     (tmp_path / "world").mkdir()
@@ -293,7 +276,7 @@ def test_a_backup_keeps_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert store.read(kept) == before.read(kept)
 
 
-def test_one_cell_has_nobody_to_hide_rows_from(tmp_path: Path, key: KeyWatch) -> None:
+def test_one_cell_has_nobody_to_hide_rows_from(tmp_path, key):
     """Where the roster has one cell, everybody's users are counted together."""
     world = CountedWorld(tmp_path, n_puppets=3)
     found = world.counts(1, 0, 1, 2)

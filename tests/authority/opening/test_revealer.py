@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_link import Killed
-from client.support.key_watch import KeyWatch
 
 from fedrec.durable import DiskFull
 from fedrec.errors import NotInRoster, PlanMismatch
@@ -34,7 +33,7 @@ def state_of(world: AuthorityWorld) -> Any:
 
 
 @pytest.mark.parametrize("protection", ["bfv", "paillier"])
-def test_an_honest_sum_is_opened_by_its_word_alone(tmp_path: Path, protection: str) -> None:
+def test_an_honest_sum_is_opened_by_its_word_alone(tmp_path, protection):
     world = AuthorityWorld(tmp_path, protection=protection)
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
@@ -53,7 +52,7 @@ def test_an_honest_sum_is_opened_by_its_word_alone(tmp_path: Path, protection: s
     assert told.run == known.run
 
 
-def test_it_trains_nothing_and_sends_no_model(world: AuthorityWorld) -> None:
+def test_it_trains_nothing_and_sends_no_model(world):
     round_ = world.honest_round()
     tasks: list[Callable[[], Any]] = [
         lambda: world.train(round_),
@@ -66,7 +65,7 @@ def test_it_trains_nothing_and_sends_no_model(world: AuthorityWorld) -> None:
     assert len(world.link.reveals) == 1
 
 
-def test_it_follows_what_is_published(world: AuthorityWorld) -> None:
+def test_it_follows_what_is_published(world):
     """Each sum starts from the model that the sums before led to."""
     first = world.honest_round(1)
 
@@ -83,7 +82,7 @@ def test_it_follows_what_is_published(world: AuthorityWorld) -> None:
     assert state_of(world).version == 1
 
 
-def test_updates_that_start_from_another_model(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_updates_that_start_from_another_model(world, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     member, nonce = world.puppets[2], b"n" * 16
@@ -93,9 +92,7 @@ def test_updates_that_start_from_another_model(world: AuthorityWorld, key: KeyWa
     refused(world, key, "from another model")
 
 
-def test_a_full_disk_is_waited_for(
-    world: AuthorityWorld, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_waited_for(world, key, monkeypatch):
     """The key is not used before what it is used for is kept; then it is used once."""
     round_ = world.honest_round()
     commit, asked = StateDatabase.write, list[int]()
@@ -119,7 +116,7 @@ def test_a_full_disk_is_waited_for(
     assert world.refusals() == ""
 
 
-def test_a_coordinator_of_an_older_epoch_is_waited_for(world: AuthorityWorld) -> None:
+def test_a_coordinator_of_an_older_epoch_is_waited_for(world):
     """It does not know this revealer; once its operator brought the newest folder, work goes on."""
     world.epoch = world.make_epoch(epoch=2)
     round_ = world.honest_round()
@@ -135,7 +132,7 @@ def test_a_coordinator_of_an_older_epoch_is_waited_for(world: AuthorityWorld) ->
     assert len(told) == 1 and "went back from key epoch 2 to 1" in told[0]
 
 
-def test_killed_before_its_word_arrived(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_killed_before_its_word_arrived(world, key):
     """It says the same again, and never anything about another list of the same round."""
     round_ = world.honest_round()
 
@@ -163,7 +160,7 @@ def test_killed_before_its_word_arrived(world: AuthorityWorld, key: KeyWatch) ->
     refused(world, key, "was opened with other contributions before")
 
 
-def test_a_round_that_is_published_is_over(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_a_round_that_is_published_is_over(world, key):
     round_ = world.honest_round()
 
     def publish() -> Wait:
@@ -177,7 +174,7 @@ def test_a_round_that_is_published_is_over(world: AuthorityWorld, key: KeyWatch)
     assert world.link.reveals == [] and key.opened == []
 
 
-def test_sums_refused_in_vain_end_the_answers_until_the_next_epoch(tmp_path: Path) -> None:
+def test_sums_refused_in_vain_end_the_answers_until_the_next_epoch(tmp_path):
     """Every answer about a message made to depend on the key tells a bit of the key."""
     world = AuthorityWorld(tmp_path)
 
@@ -207,7 +204,7 @@ def test_sums_refused_in_vain_end_the_answers_until_the_next_epoch(tmp_path: Pat
     assert len(world.link.reveals) == 1
 
 
-def test_above_the_limit_the_tags_alone_are_looked_at(tmp_path: Path) -> None:
+def test_above_the_limit_the_tags_alone_are_looked_at(tmp_path):
     rounds = {"recompute_limit": 3, "cells_per_round": 2}
     world = AuthorityWorld(tmp_path, n_puppets=5, rounds=rounds)
     round_ = world.honest_round()
@@ -217,7 +214,7 @@ def test_above_the_limit_the_tags_alone_are_looked_at(tmp_path: Path) -> None:
     assert state_of(world).refused_sums == 0
 
 
-def test_secrets_of_earlier_epochs_are_destroyed(world: AuthorityWorld) -> None:
+def test_secrets_of_earlier_epochs_are_destroyed(world):
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
     assert world.keys.revealer.epochs == (1,)
@@ -227,7 +224,7 @@ def test_secrets_of_earlier_epochs_are_destroyed(world: AuthorityWorld) -> None:
     assert world.keys.revealer.epochs == (2,)
 
 
-def test_a_folder_without_the_epochs_secret_waits_for_a_new_one(world: AuthorityWorld) -> None:
+def test_a_folder_without_the_epochs_secret_waits_for_a_new_one(world):
     """After a backup was restored nobody can open sums until there is a new epoch."""
     (world.keys.revealer.folder / "epoch-00000001.secret").unlink()
     waited: list[float] = []
@@ -244,7 +241,7 @@ def test_a_folder_without_the_epochs_secret_waits_for_a_new_one(world: Authority
     assert len(world.link.reveals) == 1 and len(waited) >= 3
 
 
-def test_another_run_takes_somebodys_word(world: AuthorityWorld) -> None:
+def test_another_run_takes_somebodys_word(world):
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
     world.link.reveals.clear()
@@ -260,7 +257,7 @@ def test_another_run_takes_somebodys_word(world: AuthorityWorld) -> None:
         world.run_revealer(new_run=True)
 
 
-def test_another_plan_than_the_data_owners_is_refused(world: AuthorityWorld) -> None:
+def test_another_plan_than_the_data_owners_is_refused(world):
     told = world.info
     other = world.plan.model_copy(
         update={"rounds": world.plan.rounds.model_copy(update={"total": 7})}

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from authority.opening.spoiling import (
     ATTACKS,
-    Attack,
     added,
     audited,
     check_published_over,
@@ -24,7 +22,7 @@ from authority.opening.spoiling import (
 from client.round.test_bounds import PLAN, Vector
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
-from client.support.key_watch import KeyWatch, put_watch
+from client.support.key_watch import put_watch
 
 from fedrec.identity.authority import ROSTERS_FOLDER
 from fedrec.identity.document import write_public
@@ -40,9 +38,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_cell_is_named_in_the_same_round(
-    tmp_path: Path, attack: Attack, protection: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cell_is_named_in_the_same_round(tmp_path, attack, protection, monkeypatch):
     """What is published is over the other cell; the key was used on three sums, each once."""
     key = put_watch(monkeypatch)
     world = AuthorityWorld(tmp_path, protection=protection, n_puppets=6, **PLAN)
@@ -62,9 +58,7 @@ def test_the_cell_is_named_in_the_same_round(
     assert state.refused_sums == 0
 
 
-def test_two_spoilers_in_two_cells(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_spoilers_in_two_cells(tmp_path, key, monkeypatch):
     world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 0, 8)
     round_ = world.honest_round()
@@ -73,9 +67,7 @@ def test_two_spoilers_in_two_cells(
     assert len(key.opened) == 4
 
 
-def test_it_follows_its_own_round_and_names_the_cell_from_then_on(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_follows_its_own_round_and_names_the_cell_from_then_on(tmp_path, key, monkeypatch):
     """The authority takes in what was published over the good cells, and goes on from there."""
     world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 8)
@@ -111,9 +103,7 @@ def test_it_follows_its_own_round_and_names_the_cell_from_then_on(
     assert len(key.opened) == 4 + 1, "the key was not used on the sum with a paused cell"
 
 
-def test_a_paused_cell_is_in_no_round_of_a_lower_number(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paused_cell_is_in_no_round_of_a_lower_number(tmp_path, key, monkeypatch):
     """Rounds that were given up start from one model: presented from the last to the first, each
     would be another answer about the same cell.
     """
@@ -128,9 +118,7 @@ def test_a_paused_cell_is_in_no_round_of_a_lower_number(
     assert all("cells that are paused: cell 3" in one.refused for one in world.link.declined)
 
 
-def test_a_paused_cell_stays_so_in_another_run(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paused_cell_stays_so_in_another_run(tmp_path, key, monkeypatch):
     """Its rounds begin with 1, before the one in which the cell was paused, or with that number."""
     world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 8)
@@ -147,9 +135,7 @@ def test_a_paused_cell_stays_so_in_another_run(
 
 
 @pytest.mark.parametrize("made", [1, 2, 3])
-def test_a_cell_that_is_paused_after_the_next_epoch_was_made(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch, made: int
-) -> None:
+def test_a_cell_that_is_paused_after_the_next_epoch_was_made(tmp_path, key, monkeypatch, made):
     """That epoch's roster cannot say so; where the pause came before, the roster has the word."""
     world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 8)
@@ -173,8 +159,8 @@ def test_a_cell_that_is_paused_after_the_next_epoch_was_made(
 
 @pytest.mark.parametrize("known", [(), (1,)])
 def test_an_authority_from_an_older_backup_learns_which_cells_were_paused(
-    tmp_path: Path, key: KeyWatch, known: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, key, known, monkeypatch
+):
     """What was said since by the lost folder; what the backup knew was for its operator to say."""
     world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
     world.run_revealer(Wait)
@@ -198,9 +184,7 @@ def test_an_authority_from_an_older_backup_learns_which_cells_were_paused(
     assert len(key.opened) == 1
 
 
-def test_cell_opening_under_dp(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cell_opening_under_dp(tmp_path, key, monkeypatch):
     """A single cell carries less noise than the promise counts on: it is never opened."""
     world = AuthorityWorld(
         tmp_path,
@@ -228,13 +212,7 @@ def test_cell_opening_under_dp(
 
 
 @pytest.mark.parametrize(("n_paused", "spoilers"), [(16, (8,)), (15, (0, 8))])
-def test_the_seventeenth_cell_is_not_paused(
-    tmp_path: Path,
-    key: KeyWatch,
-    n_paused: int,
-    spoilers: tuple[int, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_seventeenth_cell_is_not_paused(tmp_path, key, n_paused, spoilers, monkeypatch):
     """Each tells a little about the key: from then on the round is given up until a new epoch."""
     world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
     spoilt(world, inflated_row, monkeypatch, *spoilers)
@@ -255,9 +233,7 @@ def test_the_seventeenth_cell_is_not_paused(
     assert len(said.paused) == len(spoilers)
 
 
-def test_where_all_cells_are_needed_nothing_is_taken_apart(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_all_cells_are_needed_nothing_is_taken_apart(tmp_path, key, monkeypatch):
     world = AuthorityWorld(tmp_path, n_puppets=6, rounds={"minimum_clients": 6}, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 5)
     round_ = world.honest_round()
@@ -266,7 +242,7 @@ def test_where_all_cells_are_needed_nothing_is_taken_apart(
     assert [said.refused for said in world.link.declined] == [_UNFIT]
 
 
-def test_too_few_are_left(tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_are_left(tmp_path, key, monkeypatch):
     """One cell could be spared, two cannot: nobody is paused, and the round is given up."""
     world = AuthorityWorld(tmp_path, n_puppets=9, rounds={"minimum_clients": 6}, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 0, 8)
@@ -277,7 +253,7 @@ def test_too_few_are_left(tmp_path: Path, key: KeyWatch, monkeypatch: pytest.Mon
     assert state_of(world).paused == ()
 
 
-def test_a_contribution_that_cannot_be_added(tmp_path: Path, key: KeyWatch) -> None:
+def test_a_contribution_that_cannot_be_added(tmp_path, key):
     """Its author signed it, whatever coordinator took it in; there is no sum of all to open."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     round_ = world.honest_round()
@@ -288,7 +264,7 @@ def test_a_contribution_that_cannot_be_added(tmp_path: Path, key: KeyWatch) -> N
     assert key.opened == [added(world, round_, 0, 1, 2)]
 
 
-def test_other_bytes_than_the_signed_ones_blame_nobody(tmp_path: Path, key: KeyWatch) -> None:
+def test_other_bytes_than_the_signed_ones_blame_nobody(tmp_path, key):
     """The coordinator alone can send them: it must not be able to bring a cell into that."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     round_ = world.honest_round()
@@ -303,9 +279,7 @@ def test_other_bytes_than_the_signed_ones_blame_nobody(tmp_path: Path, key: KeyW
 TAGGED: dict[str, Any] = {**PLAN, "rounds": {"recompute_limit": 3, "cells_per_round": 2}}
 
 
-def test_above_the_limit_it_adds_up_itself_what_a_member_tagged_wrongly(
-    tmp_path: Path, key: KeyWatch
-) -> None:
+def test_above_the_limit_it_adds_up_itself_what_a_member_tagged_wrongly(tmp_path, key):
     world = AuthorityWorld(tmp_path, n_puppets=6, **TAGGED)
     round_ = world.honest_round()
     vector = world.round_vector(round_, world.puppets[5])
@@ -319,7 +293,7 @@ def test_above_the_limit_it_adds_up_itself_what_a_member_tagged_wrongly(
     assert audited(world) == [("cell_paused", "wrong_tags")]
 
 
-def test_above_the_limit_a_forged_sum_blames_nobody(tmp_path: Path, key: KeyWatch) -> None:
+def test_above_the_limit_a_forged_sum_blames_nobody(tmp_path, key):
     """Every cell is fit: it was the coordinator."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **TAGGED)
     round_ = world.honest_round()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("opened", [0, 1, 2])
-def test_killed_between_noting_and_opening(
-    tmp_path: Path, opened: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_between_noting_and_opening(tmp_path, opened, monkeypatch):
     """It opens the same sums again and says the same; nothing else was ever opened."""
     key = put_watch(monkeypatch)
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
@@ -47,9 +44,7 @@ def test_killed_between_noting_and_opening(
     assert [one.cell for one in noted.cells] == [1, 2]
 
 
-def test_killed_between_the_pause_and_the_word(
-    tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_between_the_pause_and_the_word(tmp_path, key, monkeypatch):
     """What is paused is on disk before anybody hears of it; another list is refused for good."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 5)
@@ -75,9 +70,7 @@ def test_killed_between_the_pause_and_the_word(
 
 
 @pytest.mark.parametrize("at", ["record_opened", "opened", "submit_reveal"])
-def test_killed_around_the_word_the_chain_stays_one(
-    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_around_the_word_the_chain_stays_one(tmp_path, at, monkeypatch):
     """Asked again with the full list, it says the same, or for the first time."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 5)

@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> AuthorityWorld:
     return AuthorityWorld(tmp_path)
 
 
-def test_a_single_ciphertext_is_not_opened_as_the_sum(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_a_single_ciphertext_is_not_opened_as_the_sum(world, key):
     """The attack that matters: the coordinator passes one client's update off as the sum."""
     round_ = world.honest_round()
     victim = round_.contributions[world.puppets[0].client_id][1]
@@ -38,14 +38,14 @@ def test_a_single_ciphertext_is_not_opened_as_the_sum(world: AuthorityWorld, key
     refused(world, key, "is not the sum of its 3 contributions")
 
 
-def test_too_few_summands(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_too_few_summands(world, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "has 2 contributions, expected at least 3")
 
 
-def test_fewer_than_three_even_if_the_roster_says_so(tmp_path: Path, key: KeyWatch) -> None:
+def test_fewer_than_three_even_if_the_roster_says_so(tmp_path, key):
     world = AuthorityWorld(tmp_path)
     world.epoch = world.make_epoch(minimum_summands=1)
     round_ = world.open(1)
@@ -54,7 +54,7 @@ def test_fewer_than_three_even_if_the_roster_says_so(tmp_path: Path, key: KeyWat
     refused(world, key, "expected at least 3")
 
 
-def test_the_rosters_minimum_counts(tmp_path: Path, key: KeyWatch) -> None:
+def test_the_rosters_minimum_counts(tmp_path, key):
     world = AuthorityWorld(tmp_path)
     world.epoch = world.make_epoch(minimum_summands=4)
     round_ = world.honest_round()
@@ -63,21 +63,21 @@ def test_the_rosters_minimum_counts(tmp_path: Path, key: KeyWatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["minimum_clients", "minimum_summands"])
-def test_the_plans_minimum_counts(tmp_path: Path, key: KeyWatch, name: str) -> None:
+def test_the_plans_minimum_counts(tmp_path, key, name):
     world = AuthorityWorld(tmp_path, rounds={name: 4})
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "has 3 contributions, expected at least 4")
 
 
-def test_a_contributor_listed_twice(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_a_contributor_listed_twice(world, key):
     round_ = world.honest_round()
     headers = round_.headers
     world.run_revealer(lambda: world.reveal(round_, contributions=(*headers[:2], headers[0])))
     refused(world, key, "lists a client twice")
 
 
-def test_one_client_with_two_different_updates(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_one_client_with_two_different_updates(world, key):
     round_ = world.honest_round()
     first = world.puppets[0]
     other = world.sign(first, 1, world.half(first).protect(world.vector(9), b"other"))
@@ -85,7 +85,7 @@ def test_one_client_with_two_different_updates(world: AuthorityWorld, key: KeyWa
     refused(world, key, "lists a client twice")
 
 
-def test_a_contributor_whom_nobody_listed(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_a_contributor_whom_nobody_listed(world, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     payload = world.half(world.puppets[2]).protect(world.vector(5), b"any")
@@ -94,7 +94,7 @@ def test_a_contributor_whom_nobody_listed(world: AuthorityWorld, key: KeyWatch) 
     refused(world, key, "is not among the 4 members")
 
 
-def test_a_replayed_contribution(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_a_replayed_contribution(world, key):
     """Updates of another round, however well signed, do not enter this one's sum."""
     old = world.honest_round(1)
     round_ = world.open(2)
@@ -118,9 +118,7 @@ def test_a_replayed_contribution(world: AuthorityWorld, key: KeyWatch) -> None:
         ({"base_round": 5}, "a round of kind train from version 5, expected kind train"),
     ],
 )
-def test_a_contribution_to_something_else(
-    world: AuthorityWorld, key: KeyWatch, changes: dict[str, Any], words: str
-) -> None:
+def test_a_contribution_to_something_else(world, key, changes, words):
     round_ = world.honest_round()
     member = world.puppets[0]
     world.put(round_, member, round_.contributions[member.client_id][1], **changes)
@@ -128,7 +126,7 @@ def test_a_contribution_to_something_else(
     refused(world, key, words)
 
 
-def test_a_forged_signature(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_a_forged_signature(world, key):
     round_ = world.honest_round()
     member = world.puppets[0]
     header, payload = round_.contributions[member.client_id]
@@ -139,9 +137,7 @@ def test_a_forged_signature(world: AuthorityWorld, key: KeyWatch) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"kind": "evaluate"}, {"base_round": 5}])
-def test_a_header_that_was_made_to_fit(
-    world: AuthorityWorld, key: KeyWatch, changes: dict[str, Any]
-) -> None:
+def test_a_header_that_was_made_to_fit(world, key, changes):
     """The coordinator cannot write another kind or base over what a client signed."""
     round_ = world.honest_round()
     member = world.puppets[0]
@@ -154,9 +150,7 @@ def test_a_header_that_was_made_to_fit(
 
 
 @pytest.mark.parametrize("said", [0, 1])
-def test_clients_that_were_told_different_bases(
-    world: AuthorityWorld, key: KeyWatch, said: int
-) -> None:
+def test_clients_that_were_told_different_bases(world, key, said):
     """Half of the clients are held at an older model, so that fewer share the newer one."""
     world.play(1)
     round_ = world.open(2)
@@ -167,7 +161,7 @@ def test_clients_that_were_told_different_bases(
     refused(world, key, f"starts from version {said}" if said == 0 else "expected kind train")
 
 
-def test_other_bytes_than_the_signed_ones(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_other_bytes_than_the_signed_ones(world, key):
     round_ = world.honest_round()
     other = world.half().protect(world.vector(8), b"any")
     world.link.payload_of = lambda contributor, payload: other
@@ -175,7 +169,7 @@ def test_other_bytes_than_the_signed_ones(world: AuthorityWorld, key: KeyWatch) 
     refused(world, key, "are not the signed ones")
 
 
-def test_a_contribution_that_cannot_be_read(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_a_contribution_that_cannot_be_read(world, key):
     round_ = world.honest_round()
     member = world.puppets[0]
     payload = bytes(world.protection.chosen.message_bytes)
@@ -186,7 +180,7 @@ def test_a_contribution_that_cannot_be_read(world: AuthorityWorld, key: KeyWatch
     refused(world, key, "not a message")
 
 
-def test_a_sum_out_of_range_is_not_published(world: AuthorityWorld) -> None:
+def test_a_sum_out_of_range_is_not_published(world):
     """A member encrypts what no honest client sends; the sum is opened and then withheld."""
     round_ = world.honest_round()
     wild = world.vector(0)
@@ -198,9 +192,7 @@ def test_a_sum_out_of_range_is_not_published(world: AuthorityWorld) -> None:
     assert '"event":"reveal_refused"' in world.refusals()
 
 
-def test_the_manifest_is_on_disk_before_the_key_is_used(
-    world: AuthorityWorld, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_manifest_is_on_disk_before_the_key_is_used(world, key, monkeypatch):
     round_ = world.honest_round()
     expected = manifest_digest(world.run, round_.number, round_.headers)
 
@@ -217,15 +209,13 @@ def test_the_manifest_is_on_disk_before_the_key_is_used(
 
 
 @pytest.mark.parametrize("changes", [{"epoch": 0}, {"base_round": 5}])
-def test_another_epoch_or_version(
-    world: AuthorityWorld, key: KeyWatch, changes: dict[str, Any]
-) -> None:
+def test_another_epoch_or_version(world, key, changes):
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_, **changes))
     refused(world, key)
 
 
-def test_a_refusal_does_not_end_the_revealer(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_a_refusal_does_not_end_the_revealer(world, key):
     bad = world.open(1)
     world.contribute(bad, *world.puppets[:2])
     good = world.honest_round(2)
@@ -234,7 +224,7 @@ def test_a_refusal_does_not_end_the_revealer(world: AuthorityWorld, key: KeyWatc
 
 
 @pytest.mark.parametrize("kind", ["count", "evaluate"])
-def test_a_sum_that_hides_training_is_never_shown(world: AuthorityWorld, kind: str) -> None:
+def test_a_sum_that_hides_training_is_never_shown(world, kind):
     """Members with changed software sign one kind and send another.
 
     A count round's vector has no room for a change, but for what was measured.
@@ -252,7 +242,7 @@ def test_a_sum_that_hides_training_is_never_shown(world: AuthorityWorld, kind: s
     assert f"of kind {kind} {said}, allowed is 0 to 0" in world.refusals()
 
 
-def test_contributors_that_were_given_another_model(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_contributors_that_were_given_another_model(world, key):
     round_ = world.open(1)
     world.contribute(round_)
     member = world.puppets[0]
@@ -262,7 +252,7 @@ def test_contributors_that_were_given_another_model(world: AuthorityWorld, key: 
     refused(world, key, "from another model of version 0")
 
 
-def test_the_coordinator_is_told_why_and_signed(world: AuthorityWorld, key: KeyWatch) -> None:
+def test_the_coordinator_is_told_why_and_signed(world, key):
     """A closed round waits for the authority's word, so that there has to be one."""
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
@@ -276,7 +266,7 @@ def test_the_coordinator_is_told_why_and_signed(world: AuthorityWorld, key: KeyW
     assert (first.metrics, first.state_tag) == (b"", bytes(32))
 
 
-def test_a_member_opens_nothing_whatever_it_is_asked(tmp_path: Path) -> None:
+def test_a_member_opens_nothing_whatever_it_is_asked(tmp_path):
     """Where members share the key they decrypt what is published, and nothing on demand."""
     world = World(tmp_path)
     round_ = world.open(1)

@@ -1,15 +1,12 @@
 """Sums of more updates than the authority adds up, which it knows by their tags or refuses."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from client.support.authority_federation import AuthorityWorld, refused
 from client.support.fake_federation import FakeRound
-from client.support.key_watch import KeyWatch
 
 from fedrec.ids import RoundId
 from fedrec.protection.ciphertext_blocks import ResidueLayout
@@ -28,7 +25,7 @@ TAGGED: dict[str, Any] = {
 }
 
 
-def test_the_clients_own_updates_are_tagged(tmp_path: Path) -> None:
+def test_the_clients_own_updates_are_tagged(tmp_path):
     """Its nonce is its own and new, and the sum with the others' is opened by its tags."""
     world = AuthorityWorld(tmp_path, **TAGGED)
     round_ = world.honest_round()
@@ -108,9 +105,7 @@ def masked(world: AuthorityWorld, round_: FakeRound) -> bytes:
 
 
 @pytest.mark.parametrize("forge", [one_ciphertext, one_twice, another_cohort, doubled, masked])
-def test_another_sum_than_the_tagged_one(
-    tmp_path: Path, forge: Callable[[AuthorityWorld, FakeRound], bytes]
-) -> None:
+def test_another_sum_than_the_tagged_one(tmp_path, forge):
     """The key is used, because the tags are inside, but nothing is said about the sum."""
     world = AuthorityWorld(tmp_path, **TAGGED)
     round_ = world.honest_round()
@@ -123,7 +118,7 @@ def test_another_sum_than_the_tagged_one(
     assert refused_sums(world) == 1
 
 
-def test_too_many_wrong_sums_end_the_answers(tmp_path: Path, key: KeyWatch) -> None:
+def test_too_many_wrong_sums_end_the_answers(tmp_path, key):
     world = AuthorityWorld(tmp_path, **TAGGED)
     round_ = world.honest_round()
     world.run_revealer()
@@ -134,7 +129,7 @@ def test_too_many_wrong_sums_end_the_answers(tmp_path: Path, key: KeyWatch) -> N
     refused(world, key, "every further answer would tell about the key")
 
 
-def test_an_update_without_a_nonce_among_tagged_ones(tmp_path: Path, key: KeyWatch) -> None:
+def test_an_update_without_a_nonce_among_tagged_ones(tmp_path, key):
     world = AuthorityWorld(tmp_path, **TAGGED)
     round_ = world.honest_round()
     payload = round_.contributions[world.puppets[0].client_id][1]
@@ -143,7 +138,7 @@ def test_an_update_without_a_nonce_among_tagged_ones(tmp_path: Path, key: KeyWat
     refused(world, key, "0 bytes of nonce")
 
 
-def test_one_list_has_one_sum(tmp_path: Path, key: KeyWatch) -> None:
+def test_one_list_has_one_sum(tmp_path, key):
     """Many sums under one list would be as many questions about the key: there is one answer."""
     world = AuthorityWorld(tmp_path, **TAGGED)
     round_ = world.honest_round()
@@ -165,7 +160,7 @@ def test_one_list_has_one_sum(tmp_path: Path, key: KeyWatch) -> None:
     assert refused_sums(world) == 0
 
 
-def test_a_refused_sum_stays_refused(tmp_path: Path, key: KeyWatch) -> None:
+def test_a_refused_sum_stays_refused(tmp_path, key):
     """The coordinator asks again and again; the key was used once, and is not any more."""
     world = AuthorityWorld(tmp_path, **TAGGED)
     round_ = world.honest_round()

@@ -14,7 +14,6 @@ from fedrec.errors import (
     BadSignature,
     CatalogueMismatch,
     DataError,
-    FedrecError,
     KeysError,
     NotInRoster,
     PlanMismatch,
@@ -51,14 +50,14 @@ def join(world: World, info: FederationInfo | None = None, **changes: Any) -> Me
     return enrol(world.link, world.identity, **{**options, **changes})
 
 
-def test_an_honest_federation_is_joined(world: World) -> None:
+def test_an_honest_federation_is_joined(world):
     found = join(world)
     assert (found.run, found.epoch, found.is_encrypted) == ("run-1", 1, True)
     assert found.minimum_summands == 3
     assert found.secrets.protection_secret
 
 
-def test_a_plan_that_exposes_users_is_joined_on_this_clients_word_alone(tmp_path: Path) -> None:
+def test_a_plan_that_exposes_users_is_joined_on_this_clients_word_alone(tmp_path):
     world = World(
         tmp_path,
         protection="none",
@@ -72,13 +71,13 @@ def test_a_plan_that_exposes_users_is_joined_on_this_clients_word_alone(tmp_path
     assert join(world, accept_exposure=True).plan.algorithm.name == "ease"
 
 
-def test_the_catalogue_is_fetched_once(world: World) -> None:
+def test_the_catalogue_is_fetched_once(world):
     join(world)
     join(world)
     assert world.link.calls.count("catalogue") == 1
 
 
-def test_a_local_catalogue_is_compared(world: World) -> None:
+def test_a_local_catalogue_is_compared(world):
     path = world.folder / "own.csv"
     world.catalogue.save(path)
     join(world, catalogue_file=path)
@@ -88,13 +87,13 @@ def test_a_local_catalogue_is_compared(world: World) -> None:
         join(world, catalogue_file=path)
 
 
-def test_another_catalogue_than_announced(world: World) -> None:
+def test_another_catalogue_than_announced(world):
     Catalogue.of(["other"]).save(world.folder / "catalogue.csv")
     with pytest.raises(CatalogueMismatch, match="announced"):
         join(world)
 
 
-def test_bytes_that_are_no_catalogue(world: World) -> None:
+def test_bytes_that_are_no_catalogue(world):
     (world.folder / "catalogue.csv").write_bytes(b"\x00\xff")
     with pytest.raises(DataError):
         join(world)
@@ -111,22 +110,22 @@ def test_bytes_that_are_no_catalogue(world: World) -> None:
         ({"epoch": 2}, KeysError, "epoch 1 instead of 2"),
         ({"server_context": b"\x00" * 56}, KeysError, "context"),
         ({"wrapped_secrets": b""}, KeysError, "no secrets"),
-        ({"wrapped_secrets": b"\x00" * 99}, KeysError, "do not open"),
+        ({"wrapped_secrets": b"\x00" * 99}, KeysError, "cannot unwrap"),
         ({"roster_json": b"{}"}, KeysError, "roster"),
     ],
 )
-def test_a_lie(world: World, change: dict[str, Any], error: type[FedrecError], words: str) -> None:
+def test_a_lie(world, change, error, words):
     with pytest.raises(error, match=words):
         join(world, world.info(**change))
 
 
-def test_a_roster_by_another_authority(world: World) -> None:
+def test_a_roster_by_another_authority(world):
     world.authority = Authority.create()
     with pytest.raises(BadSignature, match="trusts"):
         join(world, authority_key=Authority.create().public_key)
 
 
-def test_a_client_that_nobody_listed(world: World) -> None:
+def test_a_client_that_nobody_listed(world):
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
     with pytest.raises(NotInRoster):
         join(world)
@@ -140,13 +139,13 @@ def test_a_client_that_nobody_listed(world: World) -> None:
         ({"protection_fingerprint": "ab" * 32}, "parameters"),
     ],
 )
-def test_an_epoch_for_something_else(world: World, terms: dict[str, Any], words: str) -> None:
+def test_an_epoch_for_something_else(world, terms, words):
     world.epoch = world.make_epoch(**terms)
     with pytest.raises(KeysError, match=words):
         join(world)
 
 
-def test_a_plan_with_other_parameters_than_the_authority_signed(world: World) -> None:
+def test_a_plan_with_other_parameters_than_the_authority_signed(world):
     """More users than the roster's parameters were made for would overflow the sums."""
     plan = world.plan.model_copy(
         update={
@@ -157,7 +156,7 @@ def test_a_plan_with_other_parameters_than_the_authority_signed(world: World) ->
         join(world, world.info(plan_json=plan_to_json(plan)), expected=plan)
 
 
-def test_a_plan_that_differs_from_the_local_settings(world: World) -> None:
+def test_a_plan_that_differs_from_the_local_settings(world):
     expected = Plan(algorithm=FedMFSettings(dim=64, learning_rate=0.25))
     with pytest.raises(PlanMismatch) as caught:
         join(world, expected=expected)
@@ -186,9 +185,7 @@ def test_a_plan_that_differs_from_the_local_settings(world: World) -> None:
         ("bfv", {"evaluation": {"protocol": "paper"}}, "leak", 'protocol = "paper"'),
     ],
 )
-def test_a_silent_settings_file_means_the_safe_defaults(
-    tmp_path: Path, protection: str, plan: dict[str, Any], words: str, fix: str
-) -> None:
+def test_a_silent_settings_file_means_the_safe_defaults(tmp_path, protection, plan, words, fix):
     """A coordinator cannot weaken what nobody wrote down."""
     world = World(tmp_path, protection=protection, **{"federation": {"name": "films"}, **plan})
     silent = Settings(data=world.settings().data, client=world.settings().client)
@@ -200,7 +197,7 @@ def test_a_silent_settings_file_means_the_safe_defaults(
     assert world.app().run().version == 0, "a file that agrees"
 
 
-def test_a_silent_settings_file_joins_a_stricter_federation(tmp_path: Path) -> None:
+def test_a_silent_settings_file_joins_a_stricter_federation(tmp_path):
     world = AuthorityWorld(
         tmp_path,
         federation={"name": "films", "minimum_item_users": 20, "maximum_users": 64},
@@ -209,7 +206,7 @@ def test_a_silent_settings_file_joins_a_stricter_federation(tmp_path: Path) -> N
     assert join(world, expected=Settings()).minimum_summands == 4
 
 
-def test_a_file_that_is_no_authority_key(tmp_path: Path) -> None:
+def test_a_file_that_is_no_authority_key(tmp_path):
     with pytest.raises(KeysError, match="does not exist"):
         read_authority_key(tmp_path / "none")
     (tmp_path / "bad").write_text("{}")
@@ -220,7 +217,7 @@ def test_a_file_that_is_no_authority_key(tmp_path: Path) -> None:
 # What a state folder is tied to.
 
 
-def test_another_run_needs_another_folder_or_a_word(world: World) -> None:
+def test_another_run_needs_another_folder_or_a_word(world):
     world.play(1)
     world.link.script.append(Wait)
     world.app().run()
@@ -235,7 +232,7 @@ def test_another_run_needs_another_folder_or_a_word(world: World) -> None:
         world.app().run(new_run=True)
 
 
-def test_a_new_run_is_agreed_to_once(world: World) -> None:
+def test_a_new_run_is_agreed_to_once(world):
     """Removed from the new run, the client does not apply again, nor leave it for a third one."""
     world.play(1)
     world.link.script.append(Wait)
@@ -272,14 +269,14 @@ def test_a_new_run_is_agreed_to_once(world: World) -> None:
         world.app().run(new_run=True)
 
 
-def test_other_users_need_another_folder(world: World) -> None:
+def test_other_users_need_another_folder(world):
     world.app().run()
     world.write_data(("dave@example.org",))
     with pytest.raises(PlanMismatch, match="users"):
         world.app().run()
 
 
-def test_another_plan_in_the_same_run(world: World) -> None:
+def test_another_plan_in_the_same_run(world):
     world.app().run()
     rounds = world.plan.rounds.model_copy(update={"total": 7})
     world.plan = world.plan.model_copy(update={"rounds": rounds})
@@ -287,7 +284,7 @@ def test_another_plan_in_the_same_run(world: World) -> None:
         world.app().run()
 
 
-def test_a_coordinator_of_an_older_epoch_is_waited_for(world: World) -> None:
+def test_a_coordinator_of_an_older_epoch_is_waited_for(world):
     """Where it offers its epoch to a member of the next, and where it does not know that member."""
     newest = world.epoch = world.make_epoch(epoch=2)
     world.app().run()
@@ -315,7 +312,7 @@ def test_a_coordinator_of_an_older_epoch_is_waited_for(world: World) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 2, 3])
-def test_a_member_that_was_removed_ends(world: World, epoch: int) -> None:
+def test_a_member_that_was_removed_ends(world, epoch):
     """The refusal names this client's epoch or a later one, or comes from an older coordinator."""
     world.epoch = world.make_epoch(epoch=2)
 
@@ -329,7 +326,7 @@ def test_a_member_that_was_removed_ends(world: World, epoch: int) -> None:
         world.app().run()
 
 
-def test_new_keys_are_fetched_in_the_middle_of_a_run(world: World) -> None:
+def test_new_keys_are_fetched_in_the_middle_of_a_run(world):
     round_ = world.open(1)
     world.contribute(round_)
     task = replace(world.train(round_), epoch=2)
@@ -345,7 +342,7 @@ def test_new_keys_are_fetched_in_the_middle_of_a_run(world: World) -> None:
     assert PrivateStore(world.state, read_only=True).state.epoch == 2
 
 
-def test_a_client_without_data(world: World) -> None:
+def test_a_client_without_data(world):
     settings = world.settings().model_copy(
         update={"data": world.settings().data.model_copy(update={"path": None})}
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cells import guest, partition_of
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import World
+from world.cells import guest, partition_of
 
 from fedrec.errors import SettingsError
 from fedrec.follower.events import ClientEvent
@@ -37,9 +37,7 @@ def settings_of(world: World, **client: str) -> Settings:
 
 
 @pytest.mark.parametrize(("said", "is_guest"), [(None, False), ("wait", False), ("go_on", True)])
-def test_the_word_of_the_settings_is_signed_in_the_application(
-    tmp_path: Path, said: str | None, is_guest: bool
-) -> None:
+def test_the_word_of_the_settings_is_signed_in_the_application(tmp_path, said, is_guest):
     world, path = World(tmp_path), tmp_path / "a.pem"
     write_secret(path, world.authority.issuer.credentials("invitation", "a").to_pem())
 
@@ -81,9 +79,7 @@ def member(world: World, others: int, *, is_guest: bool = False) -> Settings:
 
 
 @pytest.mark.parametrize("others", [2, 3])
-def test_who_leaves_signs_it_and_hears_what_becomes_of_the_others(
-    tmp_path: Path, others: int
-) -> None:
+def test_who_leaves_signs_it_and_hears_what_becomes_of_the_others(tmp_path, others):
     world = World(tmp_path)
     settings = member(world, others)
     before = sorted(path.name for path in (world.folder / "state").iterdir())
@@ -97,7 +93,7 @@ def test_who_leaves_signs_it_and_hears_what_becomes_of_the_others(
     assert before == sorted(path.name for path in (world.folder / "state").iterdir())
 
 
-def test_only_who_is_waited_for_leaves(tmp_path: Path) -> None:
+def test_only_who_is_waited_for_leaves(tmp_path):
     world = World(tmp_path)
     with pytest.raises(SettingsError, match="in no sum yet"):
         leave(settings_of(world, state="state"), link=world.link)
@@ -111,7 +107,7 @@ def test_only_who_is_waited_for_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_guest", [True, False])
-def test_a_word_that_nobody_signed_is_told(tmp_path: Path, is_guest: bool) -> None:
+def test_a_word_that_nobody_signed_is_told(tmp_path, is_guest):
     """Changed in the settings after the client had applied, it changes nothing by itself."""
     world, events = AuthorityWorld(tmp_path), list[ClientEvent]()
     cores = [one.client_id for one in world.puppets]

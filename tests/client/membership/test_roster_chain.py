@@ -62,9 +62,7 @@ def store(tmp_path: Path) -> Iterator[PrivateStore]:
         yield made
 
 
-def test_a_client_stays_with_the_roster_before_and_audits_the_one_that_breaks_cells(
-    store: PrivateStore,
-) -> None:
+def test_a_client_stays_with_the_roster_before_and_audits_the_one_that_breaks_cells(store):
     chain = chain_in(store)
     chain.admit(FIRST, "run")
     for _ in range(2):
@@ -81,7 +79,7 @@ def test_a_client_stays_with_the_roster_before_and_audits_the_one_that_breaks_ce
     assert kept_roster(PrivateStore(store.folder, read_only=True)) == following
 
 
-def test_another_federation_has_a_chain_of_its_own(store: PrivateStore) -> None:
+def test_another_federation_has_a_chain_of_its_own(store):
     chain = chain_in(store)
     chain.admit(FIRST, "run")
     chain.admit(replace(FIRST, federation="other", partition=Partition()), "run")

@@ -25,7 +25,7 @@ from fedrec_client.state.private_store import PrivateStore
 pytestmark = pytest.mark.slow
 
 
-def test_the_folder_can_be_recommended_from(world: World, tmp_path: Path) -> None:
+def test_the_folder_can_be_recommended_from(world, tmp_path):
     exported = export_model(world.settings(), tmp_path / "run")
     loaded = Recommender.load(tmp_path / "run")
     assert loaded.round == exported.version
@@ -38,7 +38,7 @@ def test_the_folder_can_be_recommended_from(world: World, tmp_path: Path) -> Non
     assert not set(ids.tolist()) & set(history)
 
 
-def test_the_best_or_the_latest(world: World, tmp_path: Path) -> None:
+def test_the_best_or_the_latest(world, tmp_path):
     best = PrivateStore(world.state, read_only=True).state.best
     assert best is not None
     assert export_model(world.settings(), tmp_path / "a").version == best.round
@@ -48,7 +48,7 @@ def test_the_best_or_the_latest(world: World, tmp_path: Path) -> None:
     assert np.array_equal(shared.tensors["item_embedding"], table)
 
 
-def test_nothing_private_is_in_it(world: World, tmp_path: Path) -> None:
+def test_nothing_private_is_in_it(world, tmp_path):
     exported = export_model(world.settings(), tmp_path / "run")
     with safe_open(exported.model, framework="numpy") as file:
         assert set(file.keys()) == {"shared.item_embedding", "holders"}
@@ -65,7 +65,7 @@ def test_nothing_private_is_in_it(world: World, tmp_path: Path) -> None:
     }
 
 
-def test_counts_of_rare_items_stay_here(tmp_path: Path) -> None:
+def test_counts_of_rare_items_stay_here(tmp_path):
     world = World(tmp_path, federation={"name": "films", "seed": 7, "minimum_item_users": 4})
     world.whole_round(1, "count")
     world.whole_round(2)
@@ -79,9 +79,7 @@ def test_counts_of_rare_items_stay_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("protection", "mode"), [("bfv", 0o600), ("none", 0o644)])
-def test_what_the_coordinator_could_not_read_belongs_to_its_owner(
-    tmp_path: Path, protection: str, mode: int
-) -> None:
+def test_what_the_coordinator_could_not_read_belongs_to_its_owner(tmp_path, protection, mode):
     world = World(tmp_path, protection=protection)
     world.whole_round(1, "count")
     world.whole_round(2)
@@ -91,14 +89,14 @@ def test_what_the_coordinator_could_not_read_belongs_to_its_owner(
     assert exported.was_hidden is (protection == "bfv")
 
 
-def test_nothing_is_replaced_unasked(world: World, tmp_path: Path) -> None:
+def test_nothing_is_replaced_unasked(world, tmp_path):
     export_model(world.settings(), tmp_path / "run")
     with pytest.raises(DataError, match="nothing was changed"):
         export_model(world.settings(), tmp_path / "run", which="latest")
     assert export_model(world.settings(), tmp_path / "run", which="latest", force=True).version == 3
 
 
-def test_folders_of_other_runs_are_refused(world: World, tmp_path: Path) -> None:
+def test_folders_of_other_runs_are_refused(world, tmp_path):
     simulated = tmp_path / "simulated"
     simulated.mkdir()
     (simulated / "users.safetensors").write_bytes(b"")
@@ -112,14 +110,14 @@ def test_folders_of_other_runs_are_refused(world: World, tmp_path: Path) -> None
     assert not (other / "model.safetensors").exists()
 
 
-def test_before_the_first_round(tmp_path: Path) -> None:
+def test_before_the_first_round(tmp_path):
     world = World(tmp_path)
     world.app().run()
     with pytest.raises(StorageError, match="no model"):
         export_model(world.settings(), tmp_path / "run")
 
 
-def test_the_command(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(world, tmp_path, capsys):
     settings = world.folder / "fedrec.toml"
     settings.write_text('[data]\npath = "data.csv"\n[client]\nstate = "state"\n')
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from itertools import cycle, islice
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -25,7 +24,7 @@ def silo(tmp_path_factory: pytest.TempPathFactory) -> Silo:
     return made
 
 
-def test_parquet_has_every_user_s_best_with_their_bits(silo: Silo, tmp_path: Path) -> None:
+def test_parquet_has_every_user_s_best_with_their_bits(silo, tmp_path):
     file = tmp_path / "all.parquet"
     found = export_recommendations(silo.settings, file, Wanted(n=7))
     table = pq.read_table(file)
@@ -46,7 +45,7 @@ def test_parquet_has_every_user_s_best_with_their_bits(silo: Silo, tmp_path: Pat
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_who_has_less_to_choose_from_has_fewer_rows(silo: Silo, tmp_path: Path) -> None:
+def test_who_has_less_to_choose_from_has_fewer_rows(silo, tmp_path):
     own = own_recommender(silo.settings)
     some = [item for item in own.catalogue.item_ids if own.learned(item)][:6]
     wanted = Wanted(n=50, candidates=some, exclude=some[:1])
@@ -56,7 +55,7 @@ def test_who_has_less_to_choose_from_has_fewer_rows(silo: Silo, tmp_path: Path) 
     assert {*pq.read_table(tmp_path / "few.parquet")["item_id"].to_pylist()} <= {*some[1:]}
 
 
-def test_csv_says_the_same(silo: Silo, tmp_path: Path) -> None:
+def test_csv_says_the_same(silo, tmp_path):
     export_recommendations(silo.settings, tmp_path / "all.parquet", Wanted(n=3))
     export_recommendations(silo.settings, tmp_path / "all.csv", Wanted(n=3))
     with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
@@ -66,7 +65,7 @@ def test_csv_says_the_same(silo: Silo, tmp_path: Path) -> None:
     assert (tmp_path / "all.csv").stat().st_mode & 0o777 == 0o600
 
 
-def test_no_title_is_a_formula_to_a_spreadsheet(silo: Silo, tmp_path: Path) -> None:
+def test_no_title_is_a_formula_to_a_spreadsheet(silo, tmp_path):
     catalogue = Catalogue.load(silo.state / "catalogue.csv")
     titles = ["=HYPERLINK(0)", "+1-cmd|'/C'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\uff1d1"]
     safe = ["-5", "+3.5e7", "-.5", "'quoted", "2001: A Space Odyssey", "a=b", "x"]
@@ -83,7 +82,7 @@ def test_no_title_is_a_formula_to_a_spreadsheet(silo: Silo, tmp_path: Path) -> N
     assert shown == {f"'{title}" for title in titles} | set(safe)
 
 
-def test_nothing_is_replaced_unasked_and_nothing_is_left_behind(silo: Silo, tmp_path: Path) -> None:
+def test_nothing_is_replaced_unasked_and_nothing_is_left_behind(silo, tmp_path):
     file = tmp_path / "all.csv"
     file.write_text("mine")
     with pytest.raises(DataError, match="nothing was changed"):
@@ -100,7 +99,7 @@ def test_nothing_is_replaced_unasked_and_nothing_is_left_behind(silo: Silo, tmp_
     assert file.read_text().startswith("user_id,")
 
 
-def test_the_commands(silo: Silo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(silo, tmp_path, capsys):
     def call(*words: object) -> tuple[object, str, str]:
         with pytest.raises(SystemExit) as left:
             main([str(word) for word in words])

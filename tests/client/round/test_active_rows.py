@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +50,7 @@ def named(world: World) -> bytes:
     return keyed_tag(known.secrets.group_key, "fedrec rows v1", stated)
 
 
-def test_an_update_after_the_count_covers_the_active_rows_and_says_so(world: World) -> None:
+def test_an_update_after_the_count_covers_the_active_rows_and_says_so(world):
     count(world)
     world.ask_to_train(2)
     world.app().run()
@@ -60,11 +59,11 @@ def test_an_update_after_the_count_covers_the_active_rows_and_says_so(world: Wor
     if world.protection.needs_reveal:
         assert header.rows_digest == named(world)
     layout = Layout.of(world.plan, 256)
-    assert len(payload) == world.largest.plan_over(layout.vector_spec).message_bytes
+    assert len(payload) == world.largest.over(layout.vector_spec).chosen.message_bytes
     assert header.rows_digest == world.stated_rows(2).digest != UNSAID
 
 
-def test_the_count_rounds_report_names_the_list(tmp_path: Path) -> None:
+def test_the_count_rounds_report_names_the_list(tmp_path):
     world = World(tmp_path, protection="bfv", **FEW)
     count(world)
     world.app().run()
@@ -72,13 +71,13 @@ def test_the_count_rounds_report_names_the_list(tmp_path: Path) -> None:
     assert (report.n_rows, report.rows_digest) == (256, named(world))
 
 
-def test_the_count_rounds_statement_names_the_list(tmp_path: Path) -> None:
+def test_the_count_rounds_statement_names_the_list(tmp_path):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     statement = count(world).published.statement  # type: ignore[union-attr]
     assert (statement.n_rows, statement.rows_digest) == (256, named(world))
 
 
-def test_a_restart_between_the_count_and_the_training_changes_nothing(world: World) -> None:
+def test_a_restart_between_the_count_and_the_training_changes_nothing(world):
     count(world)
     world.app().run()
     assert world.link.uploads == []
@@ -89,9 +88,7 @@ def test_a_restart_between_the_count_and_the_training_changes_nothing(world: Wor
 
 
 @pytest.mark.parametrize("changes", [{"n_rows": 512}, {"rows_digest": b"x" * 32}])
-def test_a_statement_about_other_rows_is_not_followed(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_a_statement_about_other_rows_is_not_followed(tmp_path, changes):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     round_ = count(world)
     assert round_.published is not None and round_.published.statement is not None
@@ -112,9 +109,7 @@ def next_round(world: AuthorityWorld) -> FakeRound:
 
 
 @pytest.mark.parametrize("changes", [{"n_rows": 12}, {"rows_digest": b"x" * 32}])
-def test_a_round_in_which_somebody_covers_other_rows_is_not_opened(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_a_round_in_which_somebody_covers_other_rows_is_not_opened(tmp_path, changes):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     round_ = next_round(world)
     puppet = world.puppets[0]
@@ -125,7 +120,7 @@ def test_a_round_in_which_somebody_covers_other_rows_is_not_opened(
     assert "item rows" in world.refusals()
 
 
-def test_an_update_of_another_length_is_not_opened(tmp_path: Path) -> None:
+def test_an_update_of_another_length_is_not_opened(tmp_path):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     round_ = next_round(world)
     puppet = world.puppets[0]
@@ -137,7 +132,7 @@ def test_an_update_of_another_length_is_not_opened(tmp_path: Path) -> None:
     assert f"announces {len(payload) + 1} bytes" in world.refusals()
 
 
-def test_a_sum_that_is_not_zero_behind_the_active_rows_is_refused(tmp_path: Path) -> None:
+def test_a_sum_that_is_not_zero_behind_the_active_rows_is_refused(tmp_path):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     count(world)
     round_ = world.open(2)
@@ -151,7 +146,7 @@ def test_a_sum_that_is_not_zero_behind_the_active_rows_is_refused(tmp_path: Path
     assert "counts of row 255, padding, is 3, allowed is 0 to 0" in world.refusals()
 
 
-def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path: Path) -> None:
+def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path):
     world = World(tmp_path, protection="bfv", **FEW)
     count(world)
     round_ = world.open(2)
@@ -165,7 +160,7 @@ def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path: Path) -> None:
     assert (header.n_rows, header.rows_digest) == (256, named(world))
 
 
-def test_what_nobody_can_train_ends_with_the_coordinators_reason(tmp_path: Path) -> None:
+def test_what_nobody_can_train_ends_with_the_coordinators_reason(tmp_path):
     """A client follows such a count, too: the coordinator ends the run and says why."""
     world = World(
         tmp_path,

@@ -1,6 +1,5 @@
 """Clients of a federation whose sums the key authority opens: what they have, and believe."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def enrolled(world: World) -> Membership:
 
 
 @pytest.mark.parametrize("protection", ["bfv", "paillier"])
-def test_what_a_member_holds_opens_nobodys_update(tmp_path: Path, protection: str) -> None:
+def test_what_a_member_holds_opens_nobodys_update(tmp_path, protection):
     """All that the epoch gives it, with another member's ciphertext and its own code changed."""
     world = AuthorityWorld(tmp_path, protection=protection)
     _, secrets = open_epoch(
@@ -67,7 +66,7 @@ def test_what_a_member_holds_opens_nobodys_update(tmp_path: Path, protection: st
     assert (opened == world.vector(0)).all()
 
 
-def test_a_member_takes_part_and_believes_the_authority(world: AuthorityWorld) -> None:
+def test_a_member_takes_part_and_believes_the_authority(world):
     world.whole_round(1, "count")
     world.whole_round(2)
     world.app().run()
@@ -101,9 +100,7 @@ def about_another_model(world: AuthorityWorld, round_: FakeRound) -> RevealState
 
 
 @pytest.mark.parametrize("said", [by_a_member, by_another_authority, nobody, about_another_model])
-def test_nobody_elses_word_is_believed(
-    world: AuthorityWorld, said: Callable[[AuthorityWorld, FakeRound], RevealStatement | None]
-) -> None:
+def test_nobody_elses_word_is_believed(world, said):
     round_ = world.honest_round()
     published: PublishedRound = world.publish(round_)
     round_.published = replace(published, statement=said(world, round_))
@@ -113,7 +110,7 @@ def test_nobody_elses_word_is_believed(
     assert "published_round_refused" in world.audit()
 
 
-def test_a_member_that_is_asked_to_open_a_sum(world: AuthorityWorld) -> None:
+def test_a_member_that_is_asked_to_open_a_sum(world):
     round_ = world.honest_round()
     world.link.script.append(lambda: world.reveal(round_))
     world.app().run()
@@ -121,14 +118,14 @@ def test_a_member_that_is_asked_to_open_a_sum(world: AuthorityWorld) -> None:
     assert "contribution" not in world.link.calls
 
 
-def test_a_roster_whose_members_hold_the_key(world: AuthorityWorld) -> None:
+def test_a_roster_whose_members_hold_the_key(world):
     """The plan says that the authority does: whichever is right, this client agreed to neither."""
     world.epoch = world.make_epoch(revealer=None, protection_secret=world.secret)
     with pytest.raises(KeysError, match="key holder 'members' instead of 'authority'"):
         enrolled(world)
 
 
-def test_a_roster_with_a_revealer_nobody_agreed_to(tmp_path: Path) -> None:
+def test_a_roster_with_a_revealer_nobody_agreed_to(tmp_path):
     world = World(tmp_path)
     world.epoch = world.make_epoch(revealer=Identity.create("authority").public)
     with pytest.raises(KeysError, match="key holder 'authority' instead of 'members'"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,9 +132,7 @@ def codes(log: str) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("protection", ["bfv", "paillier"])
-def test_the_authority_opens_it_and_publishes_nothing(
-    tmp_path: Path, attack: Attack, protection: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_authority_opens_it_and_publishes_nothing(tmp_path, attack, protection, monkeypatch):
     """It goes on: a refusal says nothing about its key, since the sum has the right tags."""
     watch = put_watch(monkeypatch)
     world = AuthorityWorld(tmp_path, protection=protection, n_puppets=N_PUPPETS, **PLAN)
@@ -156,9 +153,7 @@ def test_the_authority_opens_it_and_publishes_nothing(
 
 
 @pytest.mark.parametrize("kind", [World, AuthorityWorld])
-def test_a_client_applies_no_such_sum_whoever_signed_it(
-    tmp_path: Path, attack: Attack, kind: type[World], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_applies_no_such_sum_whoever_signed_it(tmp_path, attack, kind, monkeypatch):
     """Whoever opens may have other software, too; where each client decrypts it looks itself."""
     world = kind(tmp_path, n_puppets=N_PUPPETS, **PLAN)
     spoilt(world, attack, monkeypatch)
@@ -171,9 +166,7 @@ def test_a_client_applies_no_such_sum_whoever_signed_it(
     assert world.link.reports == []
 
 
-def test_under_masks_a_client_applies_no_such_sum(
-    tmp_path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_masks_a_client_applies_no_such_sum(tmp_path, attack, monkeypatch):
     """The coordinator is to refuse it; one that does not is not believed."""
     world = MaskedWorld(tmp_path, n_puppets=N_PUPPETS, **PLAN)
     # Its one user is in the sum, too, and may touch the row.

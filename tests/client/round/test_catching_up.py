@@ -53,7 +53,7 @@ WORLDS: dict[str, Callable[..., World]] = {
 }
 
 
-def test_a_late_joiner_takes_every_round(world: World) -> None:
+def test_a_late_joiner_takes_every_round(world):
     world.play(1, "count")
     world.play(2)
     world.play(4)
@@ -63,7 +63,7 @@ def test_a_late_joiner_takes_every_round(world: World) -> None:
     assert store.read(store.state.shared) == world.stored(4)
 
 
-def test_a_client_behind_by_fifty_rounds_takes_them_all(tmp_path: Path) -> None:
+def test_a_client_behind_by_fifty_rounds_takes_them_all(tmp_path):
     world = World(tmp_path, protection="none")
     world.play(1)
     assert follow(world) == 1
@@ -85,7 +85,7 @@ def resigned(world: AuthorityWorld, found: PublishedRound, **changes: Any) -> Pu
 @pytest.mark.parametrize(
     "part", ["manifest_digest", "state_tag", "metrics", "published_digest", "rows_digest"]
 )
-def test_statements_that_do_not_fit_the_blob(opened: AuthorityWorld, part: str) -> None:
+def test_statements_that_do_not_fit_the_blob(opened, part):
     falsify(opened, lambda found, _: resigned(opened, found, **{part: b"\x01" * 32}))
     with pytest.raises(BadSignature, match=part):
         follow(opened)
@@ -93,13 +93,13 @@ def test_statements_that_do_not_fit_the_blob(opened: AuthorityWorld, part: str) 
     assert '"event":"published_round_refused"' in opened.audit()
 
 
-def test_no_statement(opened: AuthorityWorld) -> None:
+def test_no_statement(opened):
     falsify(opened, lambda found, _: replace(found, statement=None))
     with pytest.raises(BadSignature, match="key authority, which alone opens sums"):
         follow(opened)
 
 
-def test_a_statement_where_nobody_opens_sums(tmp_path: Path) -> None:
+def test_a_statement_where_nobody_opens_sums(tmp_path):
     world = World(tmp_path)
     falsify(
         world,
@@ -119,13 +119,13 @@ def test_a_statement_where_nobody_opens_sums(tmp_path: Path) -> None:
         follow(world)
 
 
-def test_a_refusal_is_no_word_for_a_sum(opened: AuthorityWorld) -> None:
+def test_a_refusal_is_no_word_for_a_sum(opened):
     falsify(opened, lambda found, _: resigned(opened, found, refused="too few"))
     with pytest.raises(RefusedError, match="refused round 1"):
         follow(opened)
 
 
-def test_a_forged_statement(opened: AuthorityWorld) -> None:
+def test_a_forged_statement(opened):
     def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
         assert found.statement is not None
         forged = replace(found.statement, signature=bytes(64))
@@ -136,7 +136,7 @@ def test_a_forged_statement(opened: AuthorityWorld) -> None:
         follow(opened)
 
 
-def test_a_statement_about_another_round(opened: AuthorityWorld) -> None:
+def test_a_statement_about_another_round(opened):
     first = opened.play(1)
     second = opened.play(2)
     assert first.published is not None
@@ -147,7 +147,7 @@ def test_a_statement_about_another_round(opened: AuthorityWorld) -> None:
     assert version(opened) == 1
 
 
-def test_a_blob_of_another_round(opened: AuthorityWorld) -> None:
+def test_a_blob_of_another_round(opened):
     first, second = opened.play(1), opened.play(2)
     assert first.published is not None
     assert second.published is not None
@@ -157,7 +157,7 @@ def test_a_blob_of_another_round(opened: AuthorityWorld) -> None:
     assert version(opened) == 1
 
 
-def test_a_round_that_was_left_out(world: World) -> None:
+def test_a_round_that_was_left_out(world):
     """Nobody can hide a round: what the next one's clients signed follows from it."""
     world.play(1)
     world.play(2)
@@ -167,7 +167,7 @@ def test_a_round_that_was_left_out(world: World) -> None:
     assert version(world) == 0
 
 
-def test_another_kind_than_the_signed_one(world: World) -> None:
+def test_another_kind_than_the_signed_one(world):
     falsify(world, lambda found, _: replace(found, kind="count"))
     with pytest.raises(RefusedError, match="kind train from version 0, expected kind count"):
         follow(world)
@@ -176,9 +176,7 @@ def test_another_kind_than_the_signed_one(world: World) -> None:
 
 @pytest.mark.parametrize("protection", WORLDS)
 @pytest.mark.parametrize("told", [{"kind": "evaluate"}, {"kind": "count"}, {"base_round": 5}])
-def test_contributors_who_were_told_something_else(
-    tmp_path: Path, protection: str, told: dict[str, Any]
-) -> None:
+def test_contributors_who_were_told_something_else(tmp_path, protection, told):
     """Even where the key authority vouches for such a round, nobody else believes it."""
     world = WORLDS[protection](tmp_path)
     round_ = world.open(1)
@@ -192,13 +190,13 @@ def test_contributors_who_were_told_something_else(
     assert '"event":"published_round_refused"' in world.audit()
 
 
-def test_a_list_of_contributions_that_was_cut(world: World) -> None:
+def test_a_list_of_contributions_that_was_cut(world):
     falsify(world, lambda found, _: replace(found, contributions=found.contributions[:2]))
     with pytest.raises(RefusedError, match="at least 3"):
         follow(world)
 
 
-def test_a_list_of_contributions_that_was_exchanged(tmp_path: Path) -> None:
+def test_a_list_of_contributions_that_was_exchanged(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6)
     cell = {member.client_id for member in world.puppets[:3]}
 
@@ -211,7 +209,7 @@ def test_a_list_of_contributions_that_was_exchanged(tmp_path: Path) -> None:
         follow(world)
 
 
-def test_a_contribution_with_a_forged_signature(world: World) -> None:
+def test_a_contribution_with_a_forged_signature(world):
     def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
         first, *rest = found.contributions
         return replace(found, contributions=(replace(first, signature=bytes(64)), *rest))
@@ -221,14 +219,14 @@ def test_a_contribution_with_a_forged_signature(world: World) -> None:
         follow(world)
 
 
-def test_an_unsealed_round_of_the_key_authority(opened: AuthorityWorld) -> None:
+def test_an_unsealed_round_of_the_key_authority(opened):
     falsify(opened, lambda found, round_: replace(found, blob=opened.total(round_)))
     with pytest.raises(MalformedUpdate, match="sealed"):
         follow(opened)
     assert version(opened) == 0
 
 
-def test_an_old_round_again(world: World) -> None:
+def test_an_old_round_again(world):
     first = world.play(1)
     assert follow(world) == 1
     world.rounds[2] = first
@@ -237,14 +235,14 @@ def test_an_old_round_again(world: World) -> None:
         follow(world)
 
 
-def test_plain_rounds_are_applied(tmp_path: Path) -> None:
+def test_plain_rounds_are_applied(tmp_path):
     world = World(tmp_path, protection="none")
     world.play(1, "count")
     world.play(2)
     assert follow(world) == 2
 
 
-def test_a_plain_sum_of_another_number(tmp_path: Path) -> None:
+def test_a_plain_sum_of_another_number(tmp_path):
     world = World(tmp_path, protection="none", rounds={"minimum_clients": 2})
     falsify(world, lambda found, _: replace(found, contributions=found.contributions[:2]))
     with pytest.raises(RevealRefused, match="3 summands"):
@@ -252,7 +250,7 @@ def test_a_plain_sum_of_another_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protection", ["bfv", "none"])
-def test_a_round_of_fewer_clients_than_agreed(tmp_path: Path, protection: str) -> None:
+def test_a_round_of_fewer_clients_than_agreed(tmp_path, protection):
     """The plan's minimum binds a coordinator that published it."""
     world = World(tmp_path, protection=protection, rounds={"minimum_clients": 4})
     world.play(1)
@@ -261,7 +259,7 @@ def test_a_round_of_fewer_clients_than_agreed(tmp_path: Path, protection: str) -
     assert version(world) == 0
 
 
-def test_a_plain_blob_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_plain_blob_that_cannot_be_read(tmp_path):
     world = World(tmp_path, protection="none")
     falsify(world, lambda found, _: replace(found, blob=found.blob[:-1]))
     with pytest.raises(MalformedUpdate):
@@ -270,7 +268,7 @@ def test_a_plain_blob_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protection", WORLDS)
-def test_a_model_of_ones_own(tmp_path: Path, protection: str) -> None:
+def test_a_model_of_ones_own(tmp_path, protection):
     """Contributors who were given another model sign another digest of it."""
     world = WORLDS[protection](tmp_path)
     round_ = world.open(1)
@@ -288,7 +286,7 @@ def test_a_model_of_ones_own(tmp_path: Path, protection: str) -> None:
     assert version(world) == 0
 
 
-def test_a_blob_that_the_authority_did_not_seal(opened: AuthorityWorld) -> None:
+def test_a_blob_that_the_authority_did_not_seal(opened):
     falsify(
         opened, lambda found, _: replace(found, blob=found.blob[:-1] + bytes([found.blob[-1] ^ 1]))
     )
@@ -304,7 +302,7 @@ class TestPapersProtocol:
         total = sum(world.vector(n, round_) for n in range(3))
         return total[world.round_vector(round_).layout.metrics_slice].astype("<i8").tobytes()
 
-    def test_it_reports_the_last_round_once(self, world: World) -> None:
+    def test_it_reports_the_last_round_once(self, world):
         world.play(1, "count")
         round_ = world.play(2)
         world.link.script += [Wait, Wait]
@@ -313,7 +311,7 @@ class TestPapersProtocol:
         assert report == world.report(2, world.identity, self.metrics(world, round_))
         verify(world.identity.public.signing_key, report.statement(), report.signature)
 
-    def test_it_reports_again_after_a_restart(self, world: World) -> None:
+    def test_it_reports_again_after_a_restart(self, world):
         """Nobody knows whether the first report arrived before the client was killed."""
 
         def kill(name: str) -> None:
@@ -333,7 +331,7 @@ class TestPapersProtocol:
             first == second == world.report(1, world.identity, self.metrics(world, world.rounds[1]))
         )
 
-    def test_nobody_reports_where_somebody_else_reads_the_sum(self, tmp_path: Path) -> None:
+    def test_nobody_reports_where_somebody_else_reads_the_sum(self, tmp_path):
         for name in ("none", "authority"):
             folder = tmp_path / name
             folder.mkdir()
@@ -342,7 +340,7 @@ class TestPapersProtocol:
             assert follow(world) == 1
             assert world.link.reports == []
 
-    def test_in_a_new_epoch_it_reports_under_the_new_key(self, world: World) -> None:
+    def test_in_a_new_epoch_it_reports_under_the_new_key(self, world):
         """The coordinator may have been restarted in it, and compares words of one key only."""
         world.play(1)
 
@@ -365,7 +363,7 @@ class TestPapersProtocol:
         assert "stale" in world.event_names()
         assert report.epoch == 2 and report.model == world.report(1, world.puppets[0]).model
 
-    def test_another_ciphertext_than_the_sum(self, tmp_path: Path) -> None:
+    def test_another_ciphertext_than_the_sum(self, tmp_path):
         """It is refused where it cannot be the sum of so many; honest is taken to be honest."""
         world = World(tmp_path)
         first = world.puppets[0].client_id
@@ -382,7 +380,7 @@ class TestPapersProtocol:
         assert "published_round_refused" in world.audit()
         assert world.link.reports == []
 
-    def test_a_sum_that_is_kept_no_more(self, world: World) -> None:
+    def test_a_sum_that_is_kept_no_more(self, world):
         """A client that is too far behind takes a copy of the model that two reports name."""
         world.play(1, "count")
         assert follow(world) == 1
@@ -405,7 +403,7 @@ class TestPapersProtocol:
         assert store.read(store.state.shared) == world.stored(3)
 
 
-def test_a_foreign_epoch_does_not_drive_a_client_into_a_snapshot(world: World) -> None:
+def test_a_foreign_epoch_does_not_drive_a_client_into_a_snapshot(world):
     world.play(1)
     round_ = world.play(2)
     assert round_.published is not None

@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_two_members_who_crossed_vouch_for_a_snapshot(world: World) -> None:
+def test_two_members_who_crossed_vouch_for_a_snapshot(world):
     crossed(world)
     world.link.offered = attested(world)
     assert follow(world) == 3
@@ -35,7 +35,7 @@ def test_two_members_who_crossed_vouch_for_a_snapshot(world: World) -> None:
     assert state.shared is not None and state.is_of_epoch
 
 
-def test_without_a_snapshot_it_waits(world: World) -> None:
+def test_without_a_snapshot_it_waits(world):
     crossed(world)
     world.link.script += [Wait, Wait]
     world.app().run()
@@ -52,14 +52,14 @@ def waits_after(world: World) -> str:
     return world.audit()
 
 
-def test_one_member_alone_cannot_vouch(world: World) -> None:
+def test_one_member_alone_cannot_vouch(world):
     crossed(world)
     world.link.offered = attested(world, world.puppets[0], world.puppets[0])
     waits_after(world)
     assert version(world) == 0
 
 
-def test_strangers_cannot_vouch(world: World) -> None:
+def test_strangers_cannot_vouch(world):
     crossed(world)
     honest = attested(world)
     strange = replace(honest.reports[1], client_id=world.stranger.client_id)
@@ -69,14 +69,14 @@ def test_strangers_cannot_vouch(world: World) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"state_tag": bytes(32)}, {"epoch": 1}, {"round": 2}])
-def test_words_about_something_else_do_not_count(world: World, changes: dict[str, Any]) -> None:
+def test_words_about_something_else_do_not_count(world, changes):
     crossed(world)
     world.link.offered = attested(world, **changes)
     waits_after(world)
     assert version(world) == 0
 
 
-def test_a_copy_that_does_not_open_is_passed_over_for_another(world: World) -> None:
+def test_a_copy_that_does_not_open_is_passed_over_for_another(world):
     """Two vouch for the model, and whoever sent the copy sent rubbish."""
     crossed(world)
     good = attested(world)
@@ -86,7 +86,7 @@ def test_a_copy_that_does_not_open_is_passed_over_for_another(world: World) -> N
     assert world.audit().count("snapshot_refused") == 1
 
 
-def test_another_copy_is_taken_when_it_comes(world: World) -> None:
+def test_another_copy_is_taken_when_it_comes(world):
     crossed(world)
     good = attested(world)
     world.link.offered = replace(good, blob=good.blob[::-1])
@@ -102,7 +102,7 @@ def test_another_copy_is_taken_when_it_comes(world: World) -> None:
     assert names.index("waiting_for_snapshot") < names.index("snapshot_taken")
 
 
-def test_after_eight_wrong_copies_it_stops(world: World) -> None:
+def test_after_eight_wrong_copies_it_stops(world):
     """The rounds before are closed to it: there is nothing else that it could go on with."""
     crossed(world)
     fill = iter(range(1000))
@@ -114,7 +114,7 @@ def test_after_eight_wrong_copies_it_stops(world: World) -> None:
     assert world.audit().count("snapshot_refused") == 8
 
 
-def test_a_member_who_crossed_says_which_model_it_has(world: World) -> None:
+def test_a_member_who_crossed_says_which_model_it_has(world):
     played(world)
 
     def renew() -> Wait:
@@ -134,9 +134,7 @@ def test_a_member_who_crossed_says_which_model_it_has(world: World) -> None:
     assert seal.unseal_snapshot(blob) == world.stored(3)
 
 
-def test_the_secrets_of_an_epoch_do_not_outlive_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_secrets_of_an_epoch_do_not_outlive_it(world, monkeypatch):
     played(world)
     opened: list[Membership] = []
 

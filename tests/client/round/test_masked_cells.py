@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from client.support.masked_federation import MaskedWorld
@@ -11,7 +10,6 @@ from client.support.masked_federation import MaskedWorld
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.messages import key_list_from_bytes, key_list_to_bytes, pack, unpack
-from fedrec.wire.messages import RoundKind
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +46,7 @@ class Lied(MaskedWorld):
 
 
 @pytest.mark.parametrize("kind", ["count", "train", "evaluate"])
-def test_difference_of_one_client(tmp_path: Path, kind: RoundKind) -> None:
+def test_difference_of_one_client(tmp_path, kind):
     """The sum of all four was opened; that of three would be the fourth's update."""
     world = Lied(tmp_path)
     world.lie("shares")
@@ -60,7 +58,7 @@ def test_difference_of_one_client(tmp_path: Path, kind: RoundKind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["count", "train", "evaluate"])
-def test_survivors_with_half_a_cell(tmp_path: Path, kind: RoundKind) -> None:
+def test_survivors_with_half_a_cell(tmp_path, kind):
     """It gave its vector away, masked; what would take the masks off it keeps."""
     world = Lied(tmp_path)
     world.lie("signature")
@@ -71,7 +69,7 @@ def test_survivors_with_half_a_cell(tmp_path: Path, kind: RoundKind) -> None:
     assert list(world.played[LIE].sent) == ["keys", "shares", "vector"]
 
 
-def test_without_a_lie_all_is_well(tmp_path: Path) -> None:
+def test_without_a_lie_all_is_well(tmp_path):
     world = Lied(tmp_path)
     for number, kind in enumerate(("count", "train", "evaluate"), 1):
         world.then(number, kind)

@@ -41,7 +41,7 @@ def rounds_of(world: MaskedWorld) -> list[int]:
     return [account.rounds for account in ledger.accounts.values()]
 
 
-def test_every_round_is_charged(tmp_path: Path) -> None:
+def test_every_round_is_charged(tmp_path):
     world = noisy(tmp_path)
     world.then(1, "count")
     world.then(2)
@@ -51,7 +51,7 @@ def test_every_round_is_charged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mechanism_name", ["gaussian", "laplace"])
-def test_users_stop_at_their_cap_and_the_noise_goes_on(tmp_path: Path, mechanism_name: str) -> None:
+def test_users_stop_at_their_cap_and_the_noise_goes_on(tmp_path, mechanism_name):
     world = noisy(tmp_path, mechanism=mechanism_name, rounds_per_user=1)
     world.then(1)
     world.then(2)
@@ -73,7 +73,7 @@ def calls_of_a_round(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_killed_around_any_call_a_round_is_charged_once(tmp_path: Path) -> None:
+def test_killed_around_any_call_a_round_is_charged_once(tmp_path):
     """Whenever a masked vector goes out, the ledger on disk has it already; the bytes stay."""
     n_calls = calls_of_a_round(tmp_path / "calm")
     places = set()
@@ -102,7 +102,7 @@ def test_killed_around_any_call_a_round_is_charged_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["submit_masks", "submit_update"])
-def test_killed_before_an_answer_arrives_the_same_bytes_go_out(tmp_path: Path, call: str) -> None:
+def test_killed_before_an_answer_arrives_the_same_bytes_go_out(tmp_path, call):
     world = noisy(tmp_path)
     world.then(1)
     left = [1]
@@ -121,9 +121,7 @@ def test_killed_before_an_answer_arrives_the_same_bytes_go_out(tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_killed_at_every_write_a_round_is_charged_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_every_write_a_round_is_charged_once(tmp_path, monkeypatch):
     """Dies at the i-th fsync, rename or commit, for all i, and is started again."""
     for step in range(1, 400):
         folder = tmp_path / str(step)
@@ -144,7 +142,7 @@ def test_killed_at_every_write_a_round_is_charged_once(
 
 
 @pytest.mark.parametrize("until", STEPS[:-1])
-def test_only_a_vector_that_may_have_been_sent_costs_anything(tmp_path: Path, until: str) -> None:
+def test_only_a_vector_that_may_have_been_sent_costs_anything(tmp_path, until):
     """Keys and shares say nothing about users; a vector does, also where its round is abandoned."""
     world = noisy(tmp_path, rounds_per_user=1)
     world.then(1, until=until)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cells import partition_of
 from client.round.test_bounds import PLAN
 from client.support.authority_federation import AuthorityWorld
 from client.support.fake_federation import FakeRound
+from world.cells import partition_of
 
 from fedrec.errors import BadSignature, RefusedError
 from fedrec.identity.cells import Standing
@@ -31,7 +30,7 @@ def named(world: AuthorityWorld, round_: FakeRound, *cells: int) -> None:
     round_.published = replace(published, statement=signed)
 
 
-def test_a_client_of_a_paused_cell_waits_and_says_for_what(tmp_path: Path) -> None:
+def test_a_client_of_a_paused_cell_waits_and_says_for_what(tmp_path):
     """It rolls its round back, and answers no further one, whatever the coordinator asks."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     first = world.ask_to_train(1)
@@ -61,7 +60,7 @@ def test_a_client_of_a_paused_cell_waits_and_says_for_what(tmp_path: Path) -> No
     assert len(world.link.uploads) == 1 and "cell_paused" in world.event_names()
 
 
-def test_a_client_of_another_cell_goes_on(tmp_path: Path) -> None:
+def test_a_client_of_another_cell_goes_on(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     first = world.ask_to_train(1)
 
@@ -83,9 +82,7 @@ def test_a_client_of_another_cell_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "said"), [((2,), "is over clients of cells that are paused"), ((7,), "does not have")]
 )
-def test_a_word_that_does_not_fit_what_is_published(
-    tmp_path: Path, cells: tuple[int, ...], said: str
-) -> None:
+def test_a_word_that_does_not_fit_what_is_published(tmp_path, cells, said):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     named(world, world.honest_round(), *cells)
     world.link.script.append(Wait)
@@ -94,7 +91,7 @@ def test_a_word_that_does_not_fit_what_is_published(
     assert '"event":"published_round_refused"' in world.audit()
 
 
-def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path: Path) -> None:
+def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=3, **PLAN)
     placed = partition_of(one.client_id for one in world.puppets)
     mine = Standing(client_id=world.identity.client_id)
@@ -106,7 +103,7 @@ def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path: Path) -> None:
     assert told.detail.endswith("2 more have to join")
 
 
-def test_a_pause_that_somebody_wrote_over_the_signed_word(tmp_path: Path) -> None:
+def test_a_pause_that_somebody_wrote_over_the_signed_word(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     round_ = world.honest_round()
     published = world.publish(round_)
@@ -117,7 +114,7 @@ def test_a_pause_that_somebody_wrote_over_the_signed_word(tmp_path: Path) -> Non
         world.app().run()
 
 
-def test_it_says_that_a_round_was_given_up(tmp_path: Path) -> None:
+def test_it_says_that_a_round_was_given_up(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     world.link.script.append(lambda: Wait(reason=_UNFIT, about=RoundId(4)))
     world.app().run()

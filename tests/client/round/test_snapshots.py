@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +29,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_late_joiner_starts_from_a_snapshot(world: World) -> None:
+def test_a_late_joiner_starts_from_a_snapshot(world):
     played(world)
     world.link.offered = make_snapshot(world, 3)
     assert follow(world) == 3
@@ -40,7 +39,7 @@ def test_a_late_joiner_starts_from_a_snapshot(world: World) -> None:
     assert store.read(store.state.shared) == world.stored(3)
 
 
-def test_a_snapshot_is_followed_by_the_later_rounds(world: World) -> None:
+def test_a_snapshot_is_followed_by_the_later_rounds(world):
     played(world)
     world.link.offered = make_snapshot(world, 2)
     assert follow(world) == 3
@@ -148,9 +147,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_wrong_snapshot_is_passed_over_for_the_rounds(
-    world: World, bad: Callable[[World], Snapshot]
-) -> None:
+def test_a_wrong_snapshot_is_passed_over_for_the_rounds(world, bad):
     played(world)
     world.link.offered = bad(world)
     assert follow(world) == 3
@@ -165,9 +162,7 @@ def test_a_wrong_snapshot_is_passed_over_for_the_rounds(
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_wrong_snapshot_is_passed_over_for_another(
-    world: World, bad: Callable[[World], Snapshot]
-) -> None:
+def test_a_wrong_snapshot_is_passed_over_for_another(world, bad):
     played(world)
     wrong = bad(world)
     world.link.offered, world.link.spare = wrong, [make_snapshot(world, 3)]
@@ -178,7 +173,7 @@ def test_a_wrong_snapshot_is_passed_over_for_another(
     assert world.audit().count('"event":"snapshot_refused"') == 1
 
 
-def test_of_very_many_wrong_snapshots_eight_are_looked_at(world: World) -> None:
+def test_of_very_many_wrong_snapshots_eight_are_looked_at(world):
     """A coordinator that makes up new ones for ever gets nothing but these lines."""
     played(world)
     fill = iter(range(1000))
@@ -189,7 +184,7 @@ def test_of_very_many_wrong_snapshots_eight_are_looked_at(world: World) -> None:
     assert world.audit().count('"event":"snapshot_refused"') == MAX_REFUSED
 
 
-def test_a_snapshot_of_an_epoch_that_we_are_not_in_yet_is_no_wrong_one(world: World) -> None:
+def test_a_snapshot_of_an_epoch_that_we_are_not_in_yet_is_no_wrong_one(world):
     """The keys may change between enrolling and asking; the rounds are there all the same."""
     played(world)
     world.link.offered = replace(make_snapshot(world, 3), epoch=2)
@@ -197,9 +192,7 @@ def test_a_snapshot_of_an_epoch_that_we_are_not_in_yet_is_no_wrong_one(world: Wo
     assert world.audit() == ""
 
 
-def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
-    world: World, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(world, tmp_path_factory):
     played(world)
     world.link.script += [Wait, lambda: MakeSnapshot(round=RoundId(3))]
     world.app().run()
@@ -220,7 +213,7 @@ def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
     assert follow(world) == 3
 
 
-def test_one_member_that_says_it_twice_is_one_member(world: World) -> None:
+def test_one_member_that_says_it_twice_is_one_member(world):
     played(world)
     found = make_snapshot(world, 3)
     world.link.offered = replace(found, reports=found.reports[:1] * 2)
@@ -229,7 +222,7 @@ def test_one_member_that_says_it_twice_is_one_member(world: World) -> None:
     assert "vouched for by 1 distinct members" in world.audit()
 
 
-def test_the_key_authoritys_word_on_the_round_vouches_for_a_copy(tmp_path: Path) -> None:
+def test_the_key_authoritys_word_on_the_round_vouches_for_a_copy(tmp_path):
     world = AuthorityWorld(tmp_path)
     played(world)
     said = world.rounds[3].published.statement  # type: ignore[union-attr]
@@ -241,7 +234,7 @@ def test_the_key_authoritys_word_on_the_round_vouches_for_a_copy(tmp_path: Path)
     assert world.audit().count("is not the model that others signed") == 1
 
 
-def test_a_snapshot_of_a_version_we_do_not_have(world: World) -> None:
+def test_a_snapshot_of_a_version_we_do_not_have(world):
     world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
     world.app().run()
     assert world.link.snapshots == []

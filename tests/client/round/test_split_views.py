@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from client.support.masked_federation import MaskedWorld
@@ -60,7 +59,7 @@ def of_another_list(raw: bytes) -> bytes:
     )
 
 
-def test_signatures_over_another_set(tmp_path: Path) -> None:
+def test_signatures_over_another_set(tmp_path):
     world = MaskedWorld(tmp_path)
     lying(world, "answer", of_another_set)
     world.then(LIE, "count")
@@ -69,7 +68,7 @@ def test_signatures_over_another_set(tmp_path: Path) -> None:
     assert "answer" not in world.played[LIE].sent, "what would open the sum stays here"
 
 
-def test_shares_for_another_list_of_keys(tmp_path: Path) -> None:
+def test_shares_for_another_list_of_keys(tmp_path):
     world = MaskedWorld(tmp_path)
     lying(world, "vector", of_another_list)
     world.then(LIE, "count")
@@ -82,9 +81,7 @@ def test_shares_for_another_list_of_keys(tmp_path: Path) -> None:
     ("step", "refusal"),
     [("signature", BadSignature("not this")), ("vector", ProtocolError("something else"))],
 )
-def test_a_coordinator_that_holds_another_set_or_list(
-    tmp_path: Path, step: str, refusal: Exception
-) -> None:
+def test_a_coordinator_that_holds_another_set_or_list(tmp_path, step, refusal):
     world = MaskedWorld(tmp_path)
     submit_masks, submit_update = world.link.submit_masks, world.link.submit_update
 
@@ -104,7 +101,7 @@ def test_a_coordinator_that_holds_another_set_or_list(
     assert told(world) == [("split_view", "split_view")]
 
 
-def test_a_round_that_others_agreed_on_otherwise(tmp_path: Path) -> None:
+def test_a_round_that_others_agreed_on_otherwise(tmp_path):
     """This client's vector was taken, and the published list is one that it was never shown."""
     world = MaskedWorld(tmp_path)
     honest = world.link.published
@@ -131,7 +128,7 @@ def test_a_round_that_others_agreed_on_otherwise(tmp_path: Path) -> None:
     assert told(world) == [("split_view", "split_view")]
 
 
-def test_nobody_is_named_where_all_is_well(tmp_path: Path) -> None:
+def test_nobody_is_named_where_all_is_well(tmp_path):
     world = MaskedWorld(tmp_path)
     for number, kind in enumerate(("count", "train", "evaluate"), 1):
         world.then(number, kind)

@@ -1,7 +1,6 @@
 """The selection of users: secret, fair, repeatable."""
 
 import hmac
-from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from fedrec_client.state.private_store import PrivateStore
 USERS = [UserId(f"user {n}") for n in range(4000)]
 
 
-def test_one_user_by_hand() -> None:
+def test_one_user_by_hand():
     secret = b"s" * 32
     message = canonical("fedrec coin v1", "run", 3) + canonical("user 0")
     draw = int.from_bytes(hmac.digest(secret, message, "sha256")[:8], "big") / 2**64
@@ -21,7 +20,7 @@ def test_one_user_by_hand() -> None:
         assert chosen == (draw < fraction)
 
 
-def test_the_secret_outlives_the_process(tmp_path: Path) -> None:
+def test_the_secret_outlives_the_process(tmp_path):
     with PrivateStore(tmp_path) as store:
         secret = selection_secret(store)
         assert selection_secret(store) == secret and len(secret) == 32
@@ -31,7 +30,7 @@ def test_the_secret_outlives_the_process(tmp_path: Path) -> None:
         assert selection_secret(other) != secret
 
 
-def test_it_is_fair_and_depends_on_everything() -> None:
+def test_it_is_fair_and_depends_on_everything():
     drawn = select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)
     assert abs(drawn.mean() - 0.3) < 0.03
     assert (drawn == select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)).all()
@@ -44,6 +43,6 @@ def test_it_is_fair_and_depends_on_everything() -> None:
         assert abs((drawn & other).mean() - 0.09) < 0.02
 
 
-def test_everybody_takes_part_at_one() -> None:
+def test_everybody_takes_part_at_one():
     assert select_users(b"", "run", RoundId(1), USERS, 1.0).all()
     assert select_users(b"a" * 32, "run", RoundId(1), [], 0.5).dtype == np.bool_

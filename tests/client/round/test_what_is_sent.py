@@ -1,7 +1,5 @@
 """Captures everything that leaves a client, and looks for what must not."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from client.support.fake_federation import World
@@ -23,7 +21,7 @@ def windows(values: np.ndarray) -> set[bytes]:  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_no_private_byte_is_sent(tmp_path: Path, protection: str) -> None:
+def test_no_private_byte_is_sent(tmp_path, protection):
     world = World(tmp_path, protection=protection, rounds={"user_fraction": 0.9})
     world.whole_round(1, "count")
     world.whole_round(2)
@@ -55,7 +53,7 @@ def test_no_private_byte_is_sent(tmp_path: Path, protection: str) -> None:
         assert secret not in sent
 
 
-def test_the_search_would_find_a_leak(tmp_path: Path) -> None:
+def test_the_search_would_find_a_leak(tmp_path):
     world = World(tmp_path, protection="none")
     world.whole_round(1)
     world.app().run()
@@ -66,7 +64,7 @@ def test_the_search_would_find_a_leak(tmp_path: Path) -> None:
     assert any(piece in b"header" + values.tobytes() for piece in windows(values))
 
 
-def test_every_update_has_one_size(tmp_path: Path) -> None:
+def test_every_update_has_one_size(tmp_path):
     sizes = set()
     for n, users in enumerate([USERS[:1], USERS, tuple(f"u{i}" for i in range(40))]):
         folder = tmp_path / str(n)
@@ -79,7 +77,7 @@ def test_every_update_has_one_size(tmp_path: Path) -> None:
     assert len(sizes) == 1
 
 
-def test_a_coin_that_chose_nobody_uploads_zeros(tmp_path: Path) -> None:
+def test_a_coin_that_chose_nobody_uploads_zeros(tmp_path):
     world = World(tmp_path, protection="none", rounds={"user_fraction": 1e-9})
     world.whole_round(1)
     world.app().run()
@@ -92,7 +90,7 @@ def test_a_coin_that_chose_nobody_uploads_zeros(tmp_path: Path) -> None:
     assert vector[world.layout.metrics_slice][0] == 0
 
 
-def test_the_log_names_no_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_names_no_user(tmp_path, capsys):
     world = World(tmp_path)
     world.whole_round(1)
     world.link.script.append(lambda: world.reveal(world.rounds[1]))
@@ -103,7 +101,7 @@ def test_the_log_names_no_user(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert not [user for user in USERS if user.split("@")[0] in text]
 
 
-def test_nothing_is_trained_before_rare_items_are_known(tmp_path: Path) -> None:
+def test_nothing_is_trained_before_rare_items_are_known(tmp_path):
     film = {"name": "films", "seed": 7, "minimum_item_users": 3}
     world = World(tmp_path, federation=film)
     world.ask_to_train(1)

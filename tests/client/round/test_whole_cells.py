@@ -8,7 +8,6 @@ The coordinator lies here; its own selection is tested in
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from client.support.key_watch import KeyWatch, put_watch
 from fedrec.errors import PartialCell
 from fedrec.follower.round_journal import JOURNAL_FILE
 from fedrec.ids import RoundId
-from fedrec.wire.messages import RoundKind, Wait
+from fedrec.wire.messages import Wait
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
@@ -49,9 +48,7 @@ def told(log: str) -> list[tuple[str, str, int]]:
 
 @pytest.mark.parametrize("protection", PROTECTIONS)
 @pytest.mark.parametrize("kind", ["count", "train", "evaluate"])
-def test_difference_of_one_client(
-    tmp_path: Path, key: KeyWatch, kind: RoundKind, protection: str
-) -> None:
+def test_difference_of_one_client(tmp_path, key, kind, protection):
     """Of four who are always together, a sum of three and one of all would tell about the fourth:
     over the same model, called given up, or in another kind of round.
     """
@@ -70,20 +67,20 @@ def test_difference_of_one_client(
     assert told(world.refusals()) == [("reveal_refused", "partial_cell", 2)]
 
 
-def test_survivors_with_half_a_cell(tmp_path: Path, key: KeyWatch) -> None:
+def test_survivors_with_half_a_cell(tmp_path, key):
     """One cell whole, of the other two of three: refused whole, not cut down in silence."""
     world = AuthorityWorld(tmp_path, n_puppets=6)
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:5])
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "partial_cell", "2 clients without the 1 others")
+    refused(world, key, "partial_cell", "2 clients without 1 others")
     whole = world.open(2)
     world.contribute(whole, *world.puppets[3:])
     world.run_revealer(lambda: world.reveal(whole))
     assert key.opened == [world.total(whole)], "the other cell alone is a sum of three"
 
 
-def test_a_guest_comes_and_goes(tmp_path: Path, key: KeyWatch) -> None:
+def test_a_guest_comes_and_goes(tmp_path, key):
     """It said itself that what it contributed may become computable."""
     world = AuthorityWorld(tmp_path)
     first = world.honest_round(1)
@@ -94,17 +91,17 @@ def test_a_guest_comes_and_goes(tmp_path: Path, key: KeyWatch) -> None:
     assert key.opened == [world.total(first), world.total(second)]
 
 
-def test_guests_make_no_sum(tmp_path: Path, key: KeyWatch) -> None:
+def test_guests_make_no_sum(tmp_path, key):
     """Two who wait for each other and a guest are three clients, and too few all the same."""
     world = AuthorityWorld(tmp_path)
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     world.put_vector(round_, world.identity, world.vector(8))
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "over 2 clients that have to be in it, expected at least 3")
+    refused(world, key, "covers 2 clients that are not guests, expected at least 3")
 
 
-def test_nobody_applies_a_round_over_half_a_cell(tmp_path: Path) -> None:
+def test_nobody_applies_a_round_over_half_a_cell(tmp_path):
     """Coordinator and authority may have agreed on it; the clients tell."""
     world = Waiting(tmp_path, n_puppets=5)
     round_ = world.open(1)
@@ -116,7 +113,7 @@ def test_nobody_applies_a_round_over_half_a_cell(tmp_path: Path) -> None:
     assert told(world.audit()) == [("published_partial_cell", "partial_cell", 1)]
 
 
-def test_who_is_left_out_with_its_cell_rolls_back(tmp_path: Path) -> None:
+def test_who_is_left_out_with_its_cell_rolls_back(tmp_path):
     world = Waiting(tmp_path, n_puppets=5)
     world.whole_round(1, "count")
     world.app().run()
@@ -139,7 +136,7 @@ def test_who_is_left_out_with_its_cell_rolls_back(tmp_path: Path) -> None:
     assert "not_counted: cell_incomplete" in details
 
 
-def test_a_world_without_cells_has_no_such_rule(tmp_path: Path) -> None:
+def test_a_world_without_cells_has_no_such_rule(tmp_path):
     """The papers' protocol: everybody is taken to be honest but curious."""
     world = World(tmp_path, n_puppets=4)
     round_ = world.open(1)

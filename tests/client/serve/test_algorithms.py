@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from client.serve.asking import ask
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_answers_are_the_recommenders(name: str, tmp_path: Path) -> None:
+def test_answers_are_the_recommenders(name, tmp_path):
     silo = Silo(tmp_path, name)
     silo.publish(3)
     holder = ModelHolder(silo.settings)

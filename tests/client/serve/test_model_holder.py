@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from client.serve.asking import ask
@@ -52,7 +51,7 @@ def told(silo: Silo) -> Told:
     return Told(silo)
 
 
-def test_it_becomes_ready_by_itself(silo: Silo, told: Told) -> None:
+def test_it_becomes_ready_by_itself(silo, told):
     told.holder.look()
     assert told.version is None
     assert told.sentences[0].startswith("not ready: ")
@@ -63,7 +62,7 @@ def test_it_becomes_ready_by_itself(silo: Silo, told: Told) -> None:
     assert told.sentences[1:] == ["version 3 is served"]
 
 
-def test_a_new_version_is_taken_and_users_are_not_read_again(silo: Silo, told: Told) -> None:
+def test_a_new_version_is_taken_and_users_are_not_read_again(silo, told):
     silo.publish(3)
     told.holder.look()
     before = told.holder.current
@@ -78,7 +77,7 @@ def test_a_new_version_is_taken_and_users_are_not_read_again(silo: Silo, told: T
     assert ask(told.application, "/v1/recommend", query=question).ids == ids.tolist()
 
 
-def test_what_a_client_notes_besides_replaces_nothing(silo: Silo, told: Told) -> None:
+def test_what_a_client_notes_besides_replaces_nothing(silo, told):
     silo.publish(3)
     told.holder.look()
     before = told.holder.current
@@ -91,7 +90,7 @@ def test_what_a_client_notes_besides_replaces_nothing(silo: Silo, told: Told) ->
     assert told.holder.current is before
 
 
-def test_serving_changes_nothing_in_the_folder(silo: Silo, told: Told) -> None:
+def test_serving_changes_nothing_in_the_folder(silo, told):
     silo.publish(3)
     before = silo.files()
     told.holder.look()
@@ -101,9 +100,7 @@ def test_serving_changes_nothing_in_the_folder(silo: Silo, told: Told) -> None:
 
 
 @pytest.mark.parametrize("kind", ["shared", "private"])
-def test_half_a_file_leaves_the_version_before_in_service(
-    silo: Silo, told: Told, kind: str
-) -> None:
+def test_half_a_file_leaves_the_version_before_in_service(silo, told, kind):
     silo.publish(3)
     told.holder.look()
     silo.publish(4)
@@ -127,7 +124,7 @@ def test_half_a_file_leaves_the_version_before_in_service(
     assert len(told.sentences) == 3
 
 
-def test_another_release_s_folder_is_not_read(silo: Silo, told: Told) -> None:
+def test_another_release_s_folder_is_not_read(silo, told):
     silo.publish(3)
     told.holder.look()
     with closing(sqlite3.connect(silo.state / STATE_FILE)) as rows:
@@ -142,7 +139,7 @@ def test_another_release_s_folder_is_not_read(silo: Silo, told: Told) -> None:
     assert "999" in answer.json["error"]["message"]
 
 
-def test_other_users_in_the_data(silo: Silo, told: Told) -> None:
+def test_other_users_in_the_data(silo, told):
     silo.publish(3)
     told.holder.look()
     silo.write_data([*silo.rows, ("somebody else", silo.rows[0][1])])
@@ -156,7 +153,7 @@ def test_other_users_in_the_data(silo: Silo, told: Told) -> None:
     assert told.holder.problem is None
 
 
-def test_a_failing_folder_is_tried_ever_less_often(silo: Silo, told: Told) -> None:
+def test_a_failing_folder_is_tried_ever_less_often(silo, told):
     silo.publish(3)
     (silo.folder / "data.csv").write_text("nothing of use\n")
     for _ in range(400):
@@ -166,9 +163,7 @@ def test_a_failing_folder_is_tried_ever_less_often(silo: Silo, told: Told) -> No
     assert len(told.sentences) == 1
 
 
-def test_a_file_that_went_away_is_looked_for_at_once(
-    silo: Silo, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_went_away_is_looked_for_at_once(silo, told, monkeypatch):
     silo.publish(3)
     told.holder.look()
     current = told.holder.current
@@ -195,7 +190,7 @@ def test_a_file_that_went_away_is_looked_for_at_once(
     assert told.version == 3
 
 
-def test_who_asks_for_a_look_during_one_gets_another(silo: Silo) -> None:
+def test_who_asks_for_a_look_during_one_gets_another(silo):
     """What it wants came after that look had read the state."""
 
     def read_users(*asked: object) -> UsersFile:
@@ -220,7 +215,7 @@ def test_who_asks_for_a_look_during_one_gets_another(silo: Silo) -> None:
     asyncio.run(asyncio.wait_for(follow(), 60))
 
 
-def test_the_reading_process_says_what_is_wrong(silo: Silo, tmp_path: Path) -> None:
+def test_the_reading_process_says_what_is_wrong(silo, tmp_path):
     silo.publish(3)
     users = read_users_apart(silo.settings, "best", 3)
     assert users.user_ids == silo.users.user_ids

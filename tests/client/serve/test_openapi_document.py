@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from client.serve.asking import OWN, ask
-from client.support.silo import Silo
 
 from fedrec_client.serve.openapi import STYLE, document, page_of
-from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import RECOMMEND_FIELDS, REFUSALS, SIMILAR_FIELDS
 
 DOCUMENT = document()
@@ -71,9 +69,7 @@ def problems(value: Any, schema: dict[str, Any], where: str = "") -> Iterator[st
         {"path": "/health"},
     ],
 )
-def test_answers_are_what_it_describes(
-    application: RecommendationApi, published: Silo, request_: dict[str, Any]
-) -> None:
+def test_answers_are_what_it_describes(application, published, request_):
     words = {key: _with_user(value, published.user) for key, value in request_.items()}
     answer = ask(application, **words)
     method = "post" if "body" in request_ else "get"
@@ -90,7 +86,7 @@ def _with_user(value: Any, user: str) -> Any:
     return value
 
 
-def test_fields_are_those_that_are_read() -> None:
+def test_fields_are_those_that_are_read():
     for path, fields in (("/v1/recommend", RECOMMEND_FIELDS), ("/v1/similar", SIMILAR_FIELDS)):
         operations = DOCUMENT["paths"][path]
         assert [field["name"] for field in operations["get"]["parameters"]] == list(fields)
@@ -98,14 +94,14 @@ def test_fields_are_those_that_are_read() -> None:
         assert list(body["properties"]) == list(fields)
 
 
-def test_what_can_be_sent_is_what_it_describes() -> None:
+def test_what_can_be_sent_is_what_it_describes():
     for path in ("/v1/recommend", "/v1/similar"):
         content = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         schema = content["schema"] | {"required": content["schema"].get("required", [])}
         assert list(problems(content["example"], schema)) == []
 
 
-def test_every_code_is_described_and_documented() -> None:
+def test_every_code_is_described_and_documented():
     named = set(re.findall(r"`(\w+)`", str(DOCUMENT["paths"])))
     # What can happen at any path, or at none of those described.
     assert set(REFUSALS) - named == {"not_found", "wrong_method"}
@@ -135,7 +131,7 @@ class Page(HTMLParser):
         assert self.stack.pop() == tag
 
 
-def test_the_page_works_offline_and_without_a_script() -> None:
+def test_the_page_works_offline_and_without_a_script():
     page = Page(page_of(DOCUMENT).decode())
     assert page.stack == []
     assert sorted(page.loaded) == ["/docs.css", "/openapi.json"]
@@ -144,12 +140,12 @@ def test_the_page_works_offline_and_without_a_script() -> None:
     assert b"url(" not in STYLE
 
 
-def test_the_page_shows_every_field_and_code() -> None:
+def test_the_page_shows_every_field_and_code():
     shown = page_of(DOCUMENT).decode()
     for word in (*RECOMMEND_FIELDS, *SIMILAR_FIELDS, "/health", "unknown_user", "421"):
         assert word in shown
 
 
-def test_the_page_escapes_what_it_shows() -> None:
+def test_the_page_escapes_what_it_shows():
     hostile = DOCUMENT | {"info": DOCUMENT["info"] | {"title": "<script>alert(1)</script>"}}
     assert "script" not in Page(page_of(hostile).decode()).tags

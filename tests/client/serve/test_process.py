@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from client.support.silo import Silo
-from tls import credentials
+from world.keys import credentials
 
 from fedrec.cli.main import main
 from fedrec_client.recommending import own_recommender
@@ -118,9 +118,7 @@ def refused(
     return call
 
 
-def test_its_log_is_for_machines_where_the_settings_say_so(
-    silo: Silo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_log_is_for_machines_where_the_settings_say_so(silo, monkeypatch):
     monkeypatch.setenv("FEDREC_CLIENT__LOG_FORMAT", "json")
     with serving(silo) as server:
         silo.publish(3)
@@ -132,14 +130,14 @@ def test_its_log_is_for_machines_where_the_settings_say_so(
     assert last["run"] and last["timestamp"]
 
 
-def test_whoever_read_the_address_is_answered(silo: Silo) -> None:
+def test_whoever_read_the_address_is_answered(silo):
     silo.publish(3)
     with serving(silo, "--host", "[::1]") as server:
         assert server.address.startswith("http://[::1]:")
         assert server.ask(f"/v1/recommend?user={silo.user}")[0] == 200
 
 
-def test_from_an_empty_folder_to_the_second_version(silo: Silo) -> None:
+def test_from_an_empty_folder_to_the_second_version(silo):
     # The coordinator named in the settings answers nobody.
     with serving(silo) as server:
         assert server.address.startswith("http://127.0.0.1:")
@@ -170,7 +168,7 @@ def test_from_an_empty_folder_to_the_second_version(silo: Silo) -> None:
     assert "Traceback" not in err
 
 
-def test_ctrl_c_ends_it_though_somebody_is_connected(silo: Silo) -> None:
+def test_ctrl_c_ends_it_though_somebody_is_connected(silo):
     silo.publish(3)
     with serving(silo) as server:
         server.until(3)
@@ -181,7 +179,7 @@ def test_ctrl_c_ends_it_though_somebody_is_connected(silo: Silo) -> None:
     assert "Traceback" not in err
 
 
-def test_every_answer_is_wholly_of_one_version(silo: Silo) -> None:
+def test_every_answer_is_wholly_of_one_version(silo):
     silo.publish(3)
     answers: dict[int, list[str]] = {}
     with serving(silo) as server:
@@ -213,9 +211,7 @@ def test_every_answer_is_wholly_of_one_version(silo: Silo) -> None:
     assert len({tuple(found) for found in answers.values()}) == 4
 
 
-def test_what_others_could_read_is_refused(
-    silo: Silo, refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_what_others_could_read_is_refused(silo, refused, tmp_path):
     token = tmp_path / "token"
     token.write_text("a" * 32)
     for words, said in (
@@ -239,15 +235,13 @@ def test_what_others_could_read_is_refused(
     assert "data.path is missing" in refused()
 
 
-def test_a_port_in_use_is_a_mistake_in_the_settings(refused: Callable[..., str]) -> None:
+def test_a_port_in_use_is_a_mistake_in_the_settings(refused):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"Port {port} of 127.0.0.1 is in use" in refused("--port", port)
 
 
-def test_tls_and_a_token_on_another_address(
-    silo: Silo, refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_tls_and_a_token_on_another_address(silo, refused, tmp_path):
     silo.publish(3)
     own = credentials("coordinator", "serve")
     files = {"token": b"b" * 32, "chain": own.certificate, "key": own.private_key}
@@ -298,7 +292,7 @@ def code_of(answer: bytes) -> tuple[bytes, str]:
     return head.split(b" ", 2)[1], json.loads(body)["error"]["code"]
 
 
-def test_what_is_no_http(idle: Server) -> None:
+def test_what_is_no_http(idle):
     assert code_of(idle.raw(b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03")) == (
         b"400",
         "malformed",
@@ -309,7 +303,7 @@ def test_what_is_no_http(idle: Server) -> None:
 @pytest.mark.parametrize(
     "head", [b"GET /docs?" + b"a" * (4 << 20), b"GET / HTTP/1.1\r\nx: " + b"a" * (4 << 20)]
 )
-def test_heads_without_end(idle: Server, head: bytes) -> None:
+def test_heads_without_end(idle, head):
     with socket.create_connection((idle.host, idle.port), timeout=WAIT_SECONDS) as line:
         sent = 0
         try:
@@ -334,7 +328,7 @@ def test_heads_without_end(idle: Server, head: bytes) -> None:
     ],
     ids=["address", "headers", "a trailer", "trailers"],
 )
-def test_a_head_or_trailers_that_come_at_once(idle: Server, content: bytes) -> None:
+def test_a_head_or_trailers_that_come_at_once(idle, content):
     with socket.create_connection((idle.host, idle.port), timeout=WAIT_SECONDS) as line:
         try:
             line.sendall(content)
@@ -345,13 +339,13 @@ def test_a_head_or_trailers_that_come_at_once(idle: Server, content: bytes) -> N
     assert idle.ask("/health")[1]["status"] == "not_ready"
 
 
-def test_what_comes_behind_a_body_is_no_header(idle: Server) -> None:
+def test_what_comes_behind_a_body_is_no_header(idle):
     body = b"0\r\nhost: evil.example\r\nauthorization: Bearer x\r\n\r\n"
     found = idle.raw(POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n" + body)
     assert code_of(found) == (b"400", "malformed")
 
 
-def test_a_body_of_a_megabyte(idle: Server) -> None:
+def test_a_body_of_a_megabyte(idle):
     body = b'{"user": "' + b"a" * (1 << 20) + b'"}'
     head = (
         b"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -360,9 +354,7 @@ def test_a_body_of_a_megabyte(idle: Server) -> None:
     assert code_of(idle.raw(head + body)) == (b"413", "too_large")
 
 
-def test_who_sends_slowly_is_let_go_and_others_are_answered(
-    idle: Server,
-) -> None:
+def test_who_sends_slowly_is_let_go_and_others_are_answered(idle):
     starts = (
         b"",
         b"GET /health HTTP/1.1\r\nhost: local",
@@ -396,7 +388,7 @@ def test_who_sends_slowly_is_let_go_and_others_are_answered(
     assert idle.ask("/health")[0] == 503
 
 
-def test_too_many_connections(idle: Server) -> None:
+def test_too_many_connections(idle):
     address = (idle.host, idle.port)
     lines = []
     try:
@@ -418,7 +410,7 @@ def test_too_many_connections(idle: Server) -> None:
             assert time.monotonic() < end
 
 
-def test_the_process_that_reads_the_data_has_ended(silo: Silo) -> None:
+def test_the_process_that_reads_the_data_has_ended(silo):
     silo.publish(3)
     with serving(silo) as server:
         server.until(3)

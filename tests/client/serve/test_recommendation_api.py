@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 from client.serve.asking import OWN, Answer, ask
-from client.support.silo import Silo
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedrec.data import Catalogue
@@ -23,9 +22,7 @@ def bits(answer: Answer) -> bytes:
     return np.array(scores, dtype=np.float32).tobytes()
 
 
-def test_answers_are_the_recommenders_bit_for_bit(
-    application: RecommendationApi, known: Recommender
-) -> None:
+def test_answers_are_the_recommenders_bit_for_bit(application, known):
     for user in known.user_ids:
         answer = ask(application, "/v1/recommend", query={"user": user, "n": 7})
         ids, scores = known.recommend(user, 7)
@@ -40,9 +37,7 @@ def test_answers_are_the_recommenders_bit_for_bit(
     assert first["title"] == f"Film {first['item_id']}"
 
 
-def test_a_body_and_an_address_ask_the_same(
-    application: RecommendationApi, known: Recommender, published: Silo
-) -> None:
+def test_a_body_and_an_address_ask_the_same(application, known, published):
     items = [item for item in known.catalogue.item_ids if known.learned(item)][:7]
     fields = {"user": published.user, "n": 5, "exclude": items[:2], "candidates": items}
     by_body = ask(application, "/v1/recommend", body=fields | {"exclude_seen": False})
@@ -51,9 +46,7 @@ def test_a_body_and_an_address_ask_the_same(
     assert set(by_body.ids) == set(items[2:])
 
 
-def test_what_was_seen_is_left_out_unless_asked_for(
-    application: RecommendationApi, published: Silo, known: Recommender
-) -> None:
+def test_what_was_seen_is_left_out_unless_asked_for(application, published, known):
     had = set(known.history_of(published.user))
     assert had == {item for user, item in published.rows if user == published.user}
     everything = {"user": published.user, "n": 1000}
@@ -62,7 +55,7 @@ def test_what_was_seen_is_left_out_unless_asked_for(
     assert had & set(ask(application, "/v1/recommend", query=everything).ids)
 
 
-def test_somebody_new_is_folded_in(application: RecommendationApi, known: Recommender) -> None:
+def test_somebody_new_is_folded_in(application, known):
     history = known.history_of(known.user_ids[2])[:4]
     answer = ask(application, "/v1/recommend", body={"history": history, "n": 6})
     ids, scores = known.recommend_vector(known.fold_in(history), 6, exclude=history)
@@ -71,9 +64,7 @@ def test_somebody_new_is_folded_in(application: RecommendationApi, known: Recomm
     assert answer.json["basis"] == "history"
 
 
-def test_fresh_interactions_count_without_a_round(
-    application: RecommendationApi, known: Recommender
-) -> None:
+def test_fresh_interactions_count_without_a_round(application, known):
     user, other = known.user_ids[:2]
     recent = known.recommend(user, 2)[0].tolist()
     answer = ask(application, "/v1/recommend", body={"user": user, "recent": recent, "n": 6})
@@ -87,7 +78,7 @@ def test_fresh_interactions_count_without_a_round(
     assert ask(application, "/v1/recommend", query={"user": other}).status == 200
 
 
-def test_similar_items(application: RecommendationApi, known: Recommender, published: Silo) -> None:
+def test_similar_items(application, known, published):
     item = known.recommend(published.user, 1)[0].tolist()[0]
     ids, scores = known.similar_items(item, 5)
     answer = ask(application, "/v1/similar", query={"item": item, "n": 5})
@@ -101,9 +92,7 @@ def test_similar_items(application: RecommendationApi, known: Recommender, publi
     assert ask(application, "/v1/similar", body=chosen).ids == ids[:2].tolist()
 
 
-def test_unknown_items_are_refused_or_named(
-    application: RecommendationApi, known: Recommender
-) -> None:
+def test_unknown_items_are_refused_or_named(application, known):
     history = [*known.history_of(known.user_ids[0])[:3], "a film of tomorrow"]
     refused = ask(application, "/v1/recommend", body={"history": history})
     assert (refused.status, refused.code) == (404, "unknown_item")
@@ -115,9 +104,7 @@ def test_unknown_items_are_refused_or_named(
     assert answer.ids == ask(application, "/v1/recommend", body={"history": history[:3]}).ids
 
 
-def test_a_history_of_which_nothing_was_learned(
-    application: RecommendationApi, known: Recommender
-) -> None:
+def test_a_history_of_which_nothing_was_learned(application, known):
     rare = next(item for item in known.catalogue.item_ids if not known.learned(item))
     for question in (
         {"history": [rare]},
@@ -148,9 +135,7 @@ def test_a_history_of_which_nothing_was_learned(
         ({"path": "/docs", "headers": (*OWN, (b"origin", b"http://evil"))}, 403, "cross_origin"),
     ],
 )
-def test_refusals_have_codes_and_remedies(
-    application: RecommendationApi, request_: dict[str, object], status: int, code: str
-) -> None:
+def test_refusals_have_codes_and_remedies(application, request_, status, code):
     answer = ask(application, **request_)  # type: ignore[arg-type]
     assert (answer.status, answer.code) == (status, code)
     assert answer.json["error"]["message"]
@@ -159,14 +144,14 @@ def test_refusals_have_codes_and_remedies(
 
 
 @pytest.mark.parametrize("length", [MOST_BODY_BYTES + 1, 1 << 20, 64 << 20])
-def test_a_body_that_is_too_large_is_not_kept(application: RecommendationApi, length: int) -> None:
+def test_a_body_that_is_too_large_is_not_kept(application, length):
     headers = (*OWN, (b"content-type", b"application/json"))
     answer = ask(application, "/v1/recommend", body=b" " * length, headers=headers, pieces=64)
     assert (answer.status, answer.code) == (413, "too_large")
     assert answer.headers["connection"] == "close"
 
 
-def test_the_token_guards_what_is_about_people(served: ModelHolder, published: Silo) -> None:
+def test_the_token_guards_what_is_about_people(served, published):
     guarded = RecommendationApi(served, Gate(token="f" * 32))
     question = {"user": published.user}
     for headers in (
@@ -188,7 +173,7 @@ def test_the_token_guards_what_is_about_people(served: ModelHolder, published: S
     assert ask(guarded, "/health", headers=right).json["n_users"] == len(published.users)
 
 
-def test_without_a_model_it_says_so(silo: Silo) -> None:
+def test_without_a_model_it_says_so(silo):
     holder = ModelHolder(silo.settings)
     application = RecommendationApi(holder, Gate())
     for _ in range(2):
@@ -204,9 +189,7 @@ def test_without_a_model_it_says_so(silo: Silo) -> None:
     assert health.json["problem"]["code"] == "storage"
 
 
-def test_a_defect_tells_nothing_of_itself(
-    application: RecommendationApi, served: ModelHolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_tells_nothing_of_itself(application, served, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("secret of the inside")
 
@@ -218,7 +201,7 @@ def test_a_defect_tells_nothing_of_itself(
     assert b"secret" not in answer.body
 
 
-def test_titles_are_written_as_json(silo: Silo) -> None:
+def test_titles_are_written_as_json(silo):
     titles = [f'"Quoted\\" \u2028 <{row}> \x07' for row in range(len(silo.catalogue))]
     silo.catalogue = Catalogue.of(silo.catalogue.item_ids, titles)
     silo.publish(3)
@@ -230,7 +213,7 @@ def test_titles_are_written_as_json(silo: Silo) -> None:
         assert item["title"] == silo.catalogue.title_of(item["item_id"])
 
 
-def test_scores_that_are_no_numbers_are_not_handed_out(silo: Silo) -> None:
+def test_scores_that_are_no_numbers_are_not_handed_out(silo):
     silo.train(3)
     shared = silo.shared[3]
     table = np.full_like(shared.tensors["item_embedding"], 1e38)
@@ -245,7 +228,7 @@ def test_scores_that_are_no_numbers_are_not_handed_out(silo: Silo) -> None:
     assert (answer.status, answer.code) == (500, "internal")
 
 
-def test_every_answer_is_private(application: RecommendationApi) -> None:
+def test_every_answer_is_private(application):
     for path in ("/docs", "/openapi.json", "/health", "/docs.css", "/"):
         answer = ask(application, path)
         assert answer.status == 200
@@ -254,7 +237,7 @@ def test_every_answer_is_private(application: RecommendationApi) -> None:
     assert json.loads(ask(application, "/openapi.json").body)["openapi"] == "3.1.0"
 
 
-def test_numbers_for_prometheus(published: Silo) -> None:
+def test_numbers_for_prometheus(published):
     holder = ModelHolder(published.settings)
     application = RecommendationApi(holder, Gate())
     question = {"user": published.user}

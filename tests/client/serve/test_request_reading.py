@@ -20,7 +20,7 @@ from fedrec_client.serve.request_reading import (
 )
 
 
-def test_an_address_with_everything() -> None:
+def test_an_address_with_everything():
     given = from_query(
         b"user=a%2Fb+c&n=3&exclude_seen=false&exclude=x&exclude=%C3%A9&candidates=y",
         RECOMMEND_FIELDS,
@@ -30,7 +30,7 @@ def test_an_address_with_everything() -> None:
     )
 
 
-def test_a_body_with_everything() -> None:
+def test_a_body_with_everything():
     body = {"history": ["x"], "n": 1, "ignore_unknown": True, "candidates": []}
     given = from_body(json.dumps(body).encode(), RECOMMEND_FIELDS)
     assert recommend_question(given) == Recommend(
@@ -58,7 +58,7 @@ def test_a_body_with_everything() -> None:
         b"user=1&" + b"&".join([b"exclude=1"] * 2000),
     ],
 )
-def test_addresses_that_are_refused(query: bytes) -> None:
+def test_addresses_that_are_refused(query):
     with pytest.raises(Refusal) as refused:
         from_query(query, RECOMMEND_FIELDS)
     assert refused.value.code == "malformed"
@@ -85,7 +85,7 @@ def test_addresses_that_are_refused(query: bytes) -> None:
         json.dumps({"history": ["1"] * (MOST_IDS + 1)}).encode(),
     ],
 )
-def test_bodies_that_are_refused(body: bytes) -> None:
+def test_bodies_that_are_refused(body):
     with pytest.raises(Refusal) as refused:
         from_body(body, RECOMMEND_FIELDS)
     assert refused.value.code == "malformed"
@@ -95,12 +95,12 @@ def test_bodies_that_are_refused(body: bytes) -> None:
     "given",
     [{}, {"user": "1", "history": ("2",)}, {"recent": ("2",)}, {"history": (), "recent": ("1",)}],
 )
-def test_a_user_or_a_history(given: dict[str, object]) -> None:
+def test_a_user_or_a_history(given):
     with pytest.raises(Refusal):
         recommend_question(given)
 
 
-def test_an_unknown_field_names_the_nearest() -> None:
+def test_an_unknown_field_names_the_nearest():
     with pytest.raises(Refusal, match="Did you mean exclude_seen"):
         from_query(b"user=1&exclude_sen=true", RECOMMEND_FIELDS)
     with pytest.raises(Refusal) as refused:

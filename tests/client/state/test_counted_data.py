@@ -124,7 +124,7 @@ class Client:
 
 
 @pytest.mark.parametrize("name", [*EXACT, "fedmf"])
-def test_count_again_one_new_user(tmp_path: Path, name: str) -> None:
+def test_count_again_one_new_user(tmp_path, name):
     client = Client(tmp_path, name)
     before = people(0, 14)
     assert client.counts(before) == counts_of(before)
@@ -142,7 +142,7 @@ def test_count_again_one_new_user(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("last", "counted"), [(23, False), (24, True)])
-def test_ten_new_users_are_counted(tmp_path: Path, last: int, counted: bool) -> None:
+def test_ten_new_users_are_counted(tmp_path, last, counted):
     client = Client(tmp_path)
     before, after = people(0, 14), people(0, last)
     client.counts(before)
@@ -151,9 +151,7 @@ def test_ten_new_users_are_counted(tmp_path: Path, last: int, counted: bool) -> 
     assert counts_of(after) != counts_of(before)
 
 
-def test_what_changed_adds_up_since_the_last_count_and_not_since_the_last_run(
-    tmp_path: Path,
-) -> None:
+def test_what_changed_adds_up_since_the_last_count_and_not_since_the_last_run(tmp_path):
     client = Client(tmp_path)
     client.counts(people(0, 14))
     for last in (17, 20, 23):
@@ -166,7 +164,7 @@ def test_what_changed_adds_up_since_the_last_count_and_not_since_the_last_run(
     assert client.counts(people(0, 14 + 1)) == counts_of(people(0, 24))
 
 
-def test_who_left_is_counted_as_one_who_differs(tmp_path: Path) -> None:
+def test_who_left_is_counted_as_one_who_differs(tmp_path):
     client = Client(tmp_path)
     client.counts(people(0, 24))
     client.run = "second"
@@ -175,7 +173,7 @@ def test_who_left_is_counted_as_one_who_differs(tmp_path: Path) -> None:
     assert client.counts(people(10, 24)) == counts_of(people(10, 24))
 
 
-def test_few_users_are_counted_once(tmp_path: Path) -> None:
+def test_few_users_are_counted_once(tmp_path):
     client = Client(tmp_path)
     before = people(0, 9)
     client.counts(before)
@@ -187,7 +185,7 @@ def test_few_users_are_counted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedals", "fedmf"])
-def test_what_a_run_was_told_stays_to_its_end(tmp_path: Path, name: str) -> None:
+def test_what_a_run_was_told_stays_to_its_end(tmp_path, name):
     """Its training is divided by that count; a round that was given up is repeated."""
     client = Client(tmp_path, name)
     before, after = people(0, 14), people(0, 40)
@@ -200,7 +198,7 @@ def test_what_a_run_was_told_stays_to_its_end(tmp_path: Path, name: str) -> None
     assert client.counts(after) == counts_of(after)
 
 
-def test_a_catalogue_that_grew_moves_rows_and_no_counts(tmp_path: Path) -> None:
+def test_a_catalogue_that_grew_moves_rows_and_no_counts(tmp_path):
     client = Client(tmp_path, "ease")
     before = people(0, 14)
     client.counts(before)
@@ -220,7 +218,7 @@ def test_a_catalogue_that_grew_moves_rows_and_no_counts(tmp_path: Path) -> None:
     )
 
 
-def test_after_counts_alone_what_more_is_wanted_fits_them(tmp_path: Path) -> None:
+def test_after_counts_alone_what_more_is_wanted_fits_them(tmp_path):
     client = Client(tmp_path)
     before = people(0, 14)
     client.counts(before)
@@ -235,7 +233,7 @@ def test_after_counts_alone_what_more_is_wanted_fits_them(tmp_path: Path) -> Non
     assert np.array_equal(found, elsewhere.sends("train", unchanged))
 
 
-def test_under_noise_nobody_is_counted(tmp_path: Path) -> None:
+def test_under_noise_nobody_is_counted(tmp_path):
     client = Client(tmp_path)
     before = people(0, 14)
     learner = Learner(
@@ -259,7 +257,7 @@ def test_under_noise_nobody_is_counted(tmp_path: Path) -> None:
         assert store.state.counted is None
 
 
-def test_it_is_kept_as_it_is_and_nothing_else_is_read() -> None:
+def test_it_is_kept_as_it_is_and_nothing_else_is_read():
     users = users_of(people(0, 3))
     for whole in (False, True):
         made = CountedData.of(users, ITEMS, run="first", whole=whole)
@@ -271,7 +269,7 @@ def test_it_is_kept_as_it_is_and_nothing_else_is_read() -> None:
         CountedData.from_bytes(b"something else")
 
 
-def test_a_floor_of_a_run_never_falls_in_it(tmp_path: Path) -> None:
+def test_a_floor_of_a_run_never_falls_in_it(tmp_path):
     client, everybody = Client(tmp_path, "ease", floor=3), people(0, 14)
     floored = [count if count >= 3 else 0 for count in counts_of(everybody)]
     assert client.counts(everybody) == floored != counts_of(everybody)

@@ -51,7 +51,7 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_the_state_says_what_trained_it(world: World) -> None:
+def test_the_state_says_what_trained_it(world):
     found = state_of(world).provenance
     assert found is not None
     assert found.arithmetic == arithmetic_of("cpu")
@@ -59,9 +59,7 @@ def test_the_state_says_what_trained_it(world: World) -> None:
     assert found.accepted == ()
 
 
-def test_it_is_refused_at_once_and_nothing_is_touched(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_refused_at_once_and_nothing_is_touched(world, monkeypatch):
     before, calls = contents(world), list(world.link.calls)
     with monkeypatch.context() as patched:
         patched.setenv(OTHER, "Prescott")
@@ -77,9 +75,7 @@ def test_it_is_refused_at_once_and_nothing_is_touched(
     assert world.app().run().version == 3
 
 
-def test_accepted_it_goes_on_and_says_so_for_good(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accepted_it_goes_on_and_says_so_for_good(world, monkeypatch):
     own = arithmetic_of("cpu").digest()
     monkeypatch.setenv(OTHER, "Prescott")
     world.whole_round(3)
@@ -98,9 +94,7 @@ def test_accepted_it_goes_on_and_says_so_for_good(
     assert state_of(world).provenance == found
 
 
-def test_another_release_is_refused_even_if_accepted(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_release_is_refused_even_if_accepted(world, monkeypatch):
     """The coordinator would refuse each of its updates, and the way back would be closed."""
     before = contents(world)
     world.whole_round(3)
@@ -113,9 +107,7 @@ def test_another_release_is_refused_even_if_accepted(
     assert world.app().run().version == 3
 
 
-def test_before_the_first_answer_there_is_nothing_to_refuse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_before_the_first_answer_there_is_nothing_to_refuse(tmp_path, monkeypatch):
     world = World(tmp_path)
     world.app().run()
     monkeypatch.setenv(OTHER, "Prescott")
@@ -127,9 +119,7 @@ def test_before_the_first_answer_there_is_nothing_to_refuse(
     assert found.accepted == ()
 
 
-def test_another_run_begins_under_whatever_there_is(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_run_begins_under_whatever_there_is(world, monkeypatch):
     monkeypatch.setenv(OTHER, "Prescott")
     # The coordinator still has the run that was answered.
     with pytest.raises(RefusedError, match=OTHER):
@@ -144,9 +134,7 @@ def test_another_run_begins_under_whatever_there_is(
     assert found.accepted == ()
 
 
-def test_reading_is_not_asked_where(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_is_not_asked_where(world, tmp_path, monkeypatch):
     here = recommend(world.settings(), USERS[0], Wanted(n=3))
     monkeypatch.setenv(OTHER, "Prescott")
     assert recommend(world.settings(), USERS[0], Wanted(n=3)) == here

@@ -27,9 +27,7 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_a_version_that_goes_meanwhile_is_followed_by_the_next(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_that_goes_meanwhile_is_followed_by_the_next(world, monkeypatch):
     begun = PrivateStore(world.state, read_only=True).state.shared
     assert begun is not None
 
@@ -53,7 +51,7 @@ def test_a_version_that_goes_meanwhile_is_followed_by_the_next(
     assert read_held_model(world.settings(), "latest").version == 3
 
 
-def test_what_is_missing_of_the_present_version_is_damage(world: World) -> None:
+def test_what_is_missing_of_the_present_version_is_damage(world):
     shared = PrivateStore(world.state, read_only=True).state.shared
     assert shared is not None
     (world.state / shared.name).unlink()

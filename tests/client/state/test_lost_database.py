@@ -37,9 +37,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "left", [None, image_of({}), image_of({"client": {"selection_secret": b"1"}})]
 )
-def test_files_without_the_database_that_names_them_are_kept(
-    store: PrivateStore, left: bytes | None, read_only: bool
-) -> None:
+def test_files_without_the_database_that_names_them_are_kept(store, left, read_only):
     stage(store)
     publish(store, counted=True)
     stage(store, 2)
@@ -57,16 +55,14 @@ def test_files_without_the_database_that_names_them_are_kept(
     assert contents(store.folder) == before
 
 
-def test_what_a_kill_before_the_first_commit_leaves_is_swept(tmp_path: Path) -> None:
+def test_what_a_kill_before_the_first_commit_leaves_is_swept(tmp_path):
     (tmp_path / ".state.sqlite.0123.new").write_bytes(b"half")
     PrivateStore(tmp_path).close()
     assert not list(tmp_path.glob(".*.new"))
 
 
 @pytest.mark.parametrize("damage", ["gone", "flipped", "list flipped"])
-def test_tables_stay_where_their_list_is_damaged(
-    store: PrivateStore, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_tables_stay_where_their_list_is_damaged(store, monkeypatch, damage):
     monkeypatch.setattr("fedrec.model.blocked_table.BLOCK_BYTES", 64)
     with closing(store):
         room = room_in(store.folder, 0)
@@ -94,7 +90,7 @@ def test_tables_stay_where_their_list_is_damaged(
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_an_older_copy_of_the_database_alone_is_refused(store: PrivateStore, journal: bool) -> None:
+def test_an_older_copy_of_the_database_alone_is_refused(store, journal):
     path = store.folder / STATE_FILE
     for number in (1, 2, 3, 4):
         stage(store, number)
@@ -122,7 +118,7 @@ def test_an_older_copy_of_the_database_alone_is_refused(store: PrivateStore, jou
         assert state.private is not None and again.read(state.private) == b"private after"
 
 
-def test_a_whole_older_folder_and_one_without_a_mark_are_opened(store: PrivateStore) -> None:
+def test_a_whole_older_folder_and_one_without_a_mark_are_opened(store):
     stage(store)
     older = contents(store.folder)
     publish(store, counted=True)
@@ -140,7 +136,7 @@ def test_a_whole_older_folder_and_one_without_a_mark_are_opened(store: PrivateSt
     assert (store.folder / FILE).exists()
 
 
-def test_a_damaged_mark_names_the_folder(store: PrivateStore) -> None:
+def test_a_damaged_mark_names_the_folder(store):
     store.close()
     (store.folder / FILE).write_bytes(b"fedrec highwater 1 0")
     with pytest.raises(StorageError, match=f"'{FILE}' of client.state '{store.folder}' is damaged"):
@@ -181,7 +177,7 @@ def check_every_cell(store: FollowerStore[StoredState]) -> None:
     type(store)(store.folder).close()
 
 
-def test_another_value_in_any_column_of_any_table_is_noticed(store: PrivateStore) -> None:
+def test_another_value_in_any_column_of_any_table_is_noticed(store):
     stage(store)
     selection_secret(store)
     store.keep_own("roster", b"a roster")
@@ -216,13 +212,13 @@ def check_earlier_releases(store: FollowerStore[StoredState], others: StoredStat
     database.close()
 
 
-def test_a_folder_of_earlier_releases_is_opened(store: PrivateStore) -> None:
+def test_a_folder_of_earlier_releases_is_opened(store):
     stage(store)
     publish(store, counted=True)
     check_earlier_releases(store, OpeningState(pin=PIN, epoch=1))
 
 
-def test_an_older_database_with_its_mark_deletes_nothing(store: PrivateStore) -> None:
+def test_an_older_database_with_its_mark_deletes_nothing(store):
     """A part of an older folder in the newest one: what the database names is gone by now."""
     stage(store)
     older = {name: contents(store.folder)[name] for name in (STATE_FILE, FILE)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ def after(ledger: PrivacyLedger, by: Mechanism, run: str, *who: bool) -> Privacy
     return ledger.charged(by.cost, run, USERS, np.array(who))
 
 
-def test_a_user_stops_at_the_cap() -> None:
+def test_a_user_stops_at_the_cap():
     by, ledger = mechanism(rounds_per_user=2), PrivacyLedger()
     ledger = after(ledger, by, "first", True, False, True)
     assert ledger.affordable(by, "first", USERS, None).tolist() == [True, True, True]
@@ -41,7 +40,7 @@ def test_a_user_stops_at_the_cap() -> None:
     assert ledger.affordable(by, "first", USERS, asked).tolist() == [False, False, True]
 
 
-def test_another_run_goes_on_counting() -> None:
+def test_another_run_goes_on_counting():
     """The budget of two rounds was spent in the first run; the second one's cap is untouched."""
     by, ledger = mechanism(rounds_per_user=2), PrivacyLedger()
     for _ in range(2):
@@ -54,7 +53,7 @@ def test_another_run_goes_on_counting() -> None:
     assert ledger.accounts[USERS[0]].rounds == 1
 
 
-def test_a_budget_below_the_cap_counts_as_well() -> None:
+def test_a_budget_below_the_cap_counts_as_well():
     """z = 4: by dp-accounting four rounds cost epsilon 1.993, five 2.258, whatever the cap says."""
     by = mechanism(rounds_per_user=9, noise_multiplier=4.0, epsilon=2.1)
     ledger = PrivacyLedger()
@@ -64,14 +63,14 @@ def test_a_budget_below_the_cap_counts_as_well() -> None:
     assert not ledger.affordable(by, "run", USERS, None)[0]
 
 
-def test_it_survives_being_written() -> None:
+def test_it_survives_being_written():
     ledger = after(PrivacyLedger(), mechanism(), "run", True, True, False)
     assert PrivacyLedger.from_bytes(ledger.to_bytes()) == ledger
     with pytest.raises(StorageError, match="cannot be understood"):
         PrivacyLedger.from_bytes(b'{"format": "another"}')
 
 
-def test_costs_are_those_of_the_noise() -> None:
+def test_costs_are_those_of_the_noise():
     """rho = 1 / (2 z^2) for z = 4, and no more: shares are rounded up."""
     cost = mechanism(noise_multiplier=4.0).cost
     assert cost.laplace == 0.0
@@ -84,7 +83,7 @@ def ledger_of(world: World) -> PrivacyLedger:
     return PrivacyLedger.of(PrivateStore(world.state, read_only=True))
 
 
-def test_a_client_charges_its_users_and_leaves_them_out(tmp_path: Path) -> None:
+def test_a_client_charges_its_users_and_leaves_them_out(tmp_path):
     privacy = {"mechanism": "gaussian", "rounds_per_user": 1, "expected_users": 3.0}
     world = World(tmp_path, privacy=privacy)
     world.whole_round(1, "count")
@@ -100,7 +99,7 @@ def test_a_client_charges_its_users_and_leaves_them_out(tmp_path: Path) -> None:
     }
 
 
-def test_what_was_charged_stays_charged(tmp_path: Path) -> None:
+def test_what_was_charged_stays_charged(tmp_path):
     """A round that is abandoned may have been seen: rolling it back gives nothing back."""
     world = World(tmp_path, privacy={"mechanism": "gaussian", "expected_users": 3.0})
     world.whole_round(1, "count")

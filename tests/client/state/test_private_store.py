@@ -70,7 +70,7 @@ def reopened(store: PrivateStore) -> PrivateStore:
     return PrivateStore(store.folder)
 
 
-def test_only_the_owner_reads_it(store: PrivateStore) -> None:
+def test_only_the_owner_reads_it(store):
     stage(store)
     selection_secret(store)
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
@@ -78,13 +78,13 @@ def test_only_the_owner_reads_it(store: PrivateStore) -> None:
     assert set(modes.values()) == {0o600}, modes
 
 
-def test_an_open_folder_is_tightened(tmp_path: Path) -> None:
+def test_an_open_folder_is_tightened(tmp_path):
     tmp_path.chmod(0o755)
     PrivateStore(tmp_path).close()
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
 
-def test_one_process_at_a_time(store: PrivateStore) -> None:
+def test_one_process_at_a_time(store):
     named = (
         rf"client.state: the folder .{store.folder.absolute()}. is in use by process {os.getpid()}"
     )
@@ -94,7 +94,7 @@ def test_one_process_at_a_time(store: PrivateStore) -> None:
     reopened(store).close()
 
 
-def test_what_was_stored_is_read(store: PrivateStore) -> None:
+def test_what_was_stored_is_read(store):
     stage(store)
     again = reopened(store)
     assert again.state == store.state
@@ -103,7 +103,7 @@ def test_what_was_stored_is_read(store: PrivateStore) -> None:
     assert again.read(again.state.staged.update) == b"update"
 
 
-def test_counted_commits(store: PrivateStore) -> None:
+def test_counted_commits(store):
     stage(store)
     publish(store, counted=True)
     assert store.state.staged is None
@@ -112,20 +112,20 @@ def test_counted_commits(store: PrivateStore) -> None:
     assert store.state.version == 1
 
 
-def test_not_counted_rolls_back(store: PrivateStore) -> None:
+def test_not_counted_rolls_back(store):
     stage(store)
     publish(store, counted=False)
     assert (store.state.staged, store.state.private) == (None, None)
 
 
-def test_abandoned_rolls_back(store: PrivateStore) -> None:
+def test_abandoned_rolls_back(store):
     stage(store)
     store.roll_back()
     assert (store.state.staged, store.state.private) == (None, None)
     assert list(store.folder.glob("*.bin")) == []
 
 
-def test_an_update_of_an_old_epoch_is_not_sent_again(store: PrivateStore) -> None:
+def test_an_update_of_an_old_epoch_is_not_sent_again(store):
     stage(store)
     store.bind(PIN, 2)
     assert store.state.staged is not None
@@ -135,14 +135,14 @@ def test_an_update_of_an_old_epoch_is_not_sent_again(store: PrivateStore) -> Non
     assert again.state.staged.closed
 
 
-def test_a_later_round_in_progress_outlives_an_earlier_one(store: PrivateStore) -> None:
+def test_a_later_round_in_progress_outlives_an_earlier_one(store):
     stage(store, 5)
     publish(store, 4, counted=False)
     assert store.state.staged is not None
     assert store.read(store.state.staged.private) == b"private after"
 
 
-def test_a_round_is_answered_once(store: PrivateStore) -> None:
+def test_a_round_is_answered_once(store):
     stage(store, 3)
     store.roll_back()
     for round_id in (2, 3):
@@ -151,7 +151,7 @@ def test_a_round_is_answered_once(store: PrivateStore) -> None:
     stage(store, 4)
 
 
-def test_files_that_nothing_needs_are_removed(store: PrivateStore) -> None:
+def test_files_that_nothing_needs_are_removed(store):
     stage(store)
     publish(store, counted=True)
     (store.folder / "shared-left-by-a-crash.bin").write_bytes(b"")
@@ -161,7 +161,7 @@ def test_files_that_nothing_needs_are_removed(store: PrivateStore) -> None:
     assert kept == {"lock", "highwater", STATE_FILE, *again.state.files()}
 
 
-def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
+def test_the_best_model_is_kept_while_others_pass(store):
     stage(store)
     publish(store, 1, counted=True)
     shared, private = store.state.shared, store.state.private
@@ -176,7 +176,7 @@ def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
 
 
 @pytest.mark.parametrize("kind", ["update", "private", "shared"])
-def test_a_damaged_file_is_named(store: PrivateStore, kind: str) -> None:
+def test_a_damaged_file_is_named(store, kind):
     publish(store, 1, counted=False)
     stage(store, 2)
     (path,) = store.folder.glob(f"{kind}-*.bin")
@@ -195,7 +195,7 @@ def test_a_damaged_file_is_named(store: PrivateStore, kind: str) -> None:
         store.read(refs[kind])
 
 
-def test_a_database_torn_anywhere_is_noticed_or_says_the_same(store: PrivateStore) -> None:
+def test_a_database_torn_anywhere_is_noticed_or_says_the_same(store):
     stage(store)
     before = store.state
     store.close()
@@ -229,7 +229,7 @@ def test_a_database_torn_anywhere_is_noticed_or_says_the_same(store: PrivateStor
 
 
 @pytest.mark.parametrize("name", ["pin", "staged"])
-def test_a_record_that_is_not_what_was_written_is_damage(store: PrivateStore, name: str) -> None:
+def test_a_record_that_is_not_what_was_written_is_damage(store, name):
     stage(store)
     store.close()
     with closing(sqlite3.connect(store.folder / STATE_FILE)) as rows, rows:
@@ -240,9 +240,7 @@ def test_a_record_that_is_not_what_was_written_is_damage(store: PrivateStore, na
 
 @pytest.mark.parametrize(("number", "who"), [(3, "an older"), (10, "an older"), (12, "a newer")])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_another_format_is_refused_before_anything_is_touched(
-    tmp_path: Path, number: int, who: str, read_only: bool
-) -> None:
+def test_another_format_is_refused_before_anything_is_touched(tmp_path, number, who, read_only):
     if number < STATE_FORMAT:
         (tmp_path / "state.json").write_bytes(b"fedrec client state %d\n{}\n\n" % number)
     else:
@@ -261,7 +259,7 @@ def test_another_format_is_refused_before_anything_is_touched(
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
-def test_records_that_are_no_state_are_refused() -> None:
+def test_records_that_are_no_state_are_refused():
     for records in ({}, {"epoch": b"1"}, {"pin": b"{", "epoch": b"1"}, {"pin": b"\xff"}):
         with pytest.raises(StorageError, match="cannot be understood"):
             ClientState.from_records(records, STATE_FILE)
@@ -284,7 +282,7 @@ def killed_in_a_commit(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_commit_that_was_killed_did_not_happen(store: PrivateStore, read_only: bool) -> None:
+def test_a_commit_that_was_killed_did_not_happen(store, read_only):
     stage(store)
     before = store.state
     store.close()
@@ -298,7 +296,7 @@ def test_a_commit_that_was_killed_did_not_happen(store: PrivateStore, read_only:
         assert PrivateStore(store.folder, read_only=True).state.version == 1
 
 
-def test_looking_changes_nothing(store: PrivateStore) -> None:
+def test_looking_changes_nothing(store):
     stage(store)
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.folder.iterdir()}
     seen = PrivateStore(store.folder, read_only=True)
@@ -308,7 +306,7 @@ def test_looking_changes_nothing(store: PrivateStore) -> None:
     assert after == before
 
 
-def test_every_commit_shows_from_outside(store: PrivateStore) -> None:
+def test_every_commit_shows_from_outside(store):
     seen = [change_counter(store.folder)]
     stage(store)
     seen.append(change_counter(store.folder))
@@ -318,7 +316,7 @@ def test_every_commit_shows_from_outside(store: PrivateStore) -> None:
     assert change_counter(store.folder.parent) is None
 
 
-def test_a_full_disk_is_an_error_that_says_so(store: PrivateStore) -> None:
+def test_a_full_disk_is_an_error_that_says_so(store):
     before = store.state
     n_pages = len((store.folder / STATE_FILE).read_bytes()) // 4096
     stage(store)
@@ -334,9 +332,7 @@ def test_a_full_disk_is_an_error_that_says_so(store: PrivateStore) -> None:
     stage(reopened(store), 2)
 
 
-def test_a_full_disk_takes_no_file_either(
-    store: PrivateStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_takes_no_file_either(store, monkeypatch):
     before = (store.folder / STATE_FILE).read_bytes()
 
     def full(handle: int) -> None:
@@ -351,18 +347,18 @@ def test_a_full_disk_takes_no_file_either(
     stage(reopened(store))
 
 
-def test_an_unbound_folder_says_what_to_do(tmp_path: Path) -> None:
+def test_an_unbound_folder_says_what_to_do(tmp_path):
     with pytest.raises(StorageError, match="holds no run yet"):
         _ = PrivateStore(tmp_path, read_only=True).state
 
 
-def test_the_pin_is_compared(store: PrivateStore) -> None:
+def test_the_pin_is_compared(store):
     store.bind(PIN, 1)
     with pytest.raises(PlanMismatch, match="catalogue_fingerprint and users"):
         store.bind(PIN.model_copy(update={"catalogue_fingerprint": "x", "users": "y"}), 1)
 
 
-def test_a_private_state_is_checked_before_it_is_read(store: PrivateStore) -> None:
+def test_a_private_state_is_checked_before_it_is_read(store):
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
     private = PrivateState.of({"user_embedding": values})
     store.stage(header(1), b"update", private.parts())
@@ -382,9 +378,7 @@ def blocks_of(private: PrivateState) -> set[str]:
     return {name for table in private.tensors.values() for name in table.names}
 
 
-def test_versions_share_the_blocks_in_which_they_agree(
-    store: PrivateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_share_the_blocks_in_which_they_agree(store, tmp_path, monkeypatch):
     # Four users a block.
     monkeypatch.setattr("fedrec.model.blocked_table.BLOCK_BYTES", 64)
     store.bind(PIN, 1)

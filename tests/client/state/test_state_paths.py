@@ -91,12 +91,12 @@ SAID = {
     empty: "an empty folder",
     of_something_else: "a folder with coordinator.db, spool in it",
     a_file: "a file",
-    of_who_opens_sums: "no client was made there",
+    of_who_opens_sums: "No client has its state there",
 }
 
 
 @pytest.mark.parametrize("place", SAID, ids=lambda place: place.__name__)
-def test_a_mistyped_state(world: World, call: Call, place: Callable[[Path], Path]) -> None:
+def test_a_mistyped_state(world, call, place):
     state = place(world.folder)
     before = files(world.folder)
     code, said = call("run", "--state", "sate")
@@ -111,9 +111,7 @@ def test_a_mistyped_state(world: World, call: Call, place: Callable[[Path], Path
 
 
 @pytest.mark.parametrize("place", [missing, empty], ids=["missing", "empty"])
-def test_keys_are_made_where_that_is_asked_for(
-    world: World, call: Call, place: Callable[[Path], Path]
-) -> None:
+def test_keys_are_made_where_that_is_asked_for(world, call, place):
     state = place(world.folder)
     assert call("identity", "--state", "sate")[0] == 0
     made = (state / KEY_FILE).read_bytes()
@@ -126,9 +124,7 @@ def test_keys_are_made_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("place", [missing, empty], ids=["missing", "empty"])
-def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(
-    world: World, call: Call, place: Callable[[Path], Path]
-) -> None:
+def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(world, call, place):
     state, invitation = place(world.folder), world.folder / "a.pem"
     issuer = world.authority.issuer
     write_secret(invitation, issuer.credentials("invitation", "a").to_pem())
@@ -159,7 +155,7 @@ def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(
     assert world.link.calls == [] and not (world.folder / "tate").exists()
 
 
-def test_an_invitation_that_does_not_fit_is_named(world: World, call: Call) -> None:
+def test_an_invitation_that_does_not_fit_is_named(world, call):
     foreign = Issuer.create().credentials("invitation", "a")
     write_secret(world.folder / "a.pem", foreign.to_pem())
     (world.folder / "odd.pem").write_text("odd")
@@ -173,17 +169,15 @@ def test_an_invitation_that_does_not_fit_is_named(world: World, call: Call) -> N
 
 
 @pytest.mark.parametrize("place", [of_something_else, a_file], ids=["folder", "file"])
-def test_no_keys_are_made_beside_something_else(
-    world: World, call: Call, place: Callable[[Path], Path]
-) -> None:
+def test_no_keys_are_made_beside_something_else(world, call, place):
     place(world.folder)
     before = files(world.folder)
     code, said = call("identity", "--state", "sate")
-    assert code == 2 and "which is no client's" in " ".join(said.split())
+    assert code == 2 and "not a client's folder" in " ".join(said.split())
     assert files(world.folder) == before
 
 
-def test_a_start_that_was_interrupted_is_no_other_folder(world: World, call: Call) -> None:
+def test_a_start_that_was_interrupted_is_no_other_folder(world, call):
     """The lock and half a file are there, the keys are not."""
     (world.folder / "sate").mkdir()
     for name in ("lock", "lost+found", ".identity.key.new"):
@@ -192,7 +186,7 @@ def test_a_start_that_was_interrupted_is_no_other_folder(world: World, call: Cal
 
 
 @pytest.mark.parametrize("content", [None, "", "this is,no table\n1,2\n"])
-def test_a_mistyped_data_file(world: World, call: Call, content: str | None) -> None:
+def test_a_mistyped_data_file(world, call, content):
     """A new client does not apply for users whom it does not find."""
     if content is not None:
         (world.folder / "dat.csv").write_text(content)
@@ -204,14 +198,14 @@ def test_a_mistyped_data_file(world: World, call: Call, content: str | None) -> 
 
 
 @pytest.mark.parametrize("verb", ["recommend", "measured", "export-model"])
-def test_looking_into_a_mistyped_folder_makes_none(world: World, call: Call, verb: str) -> None:
+def test_looking_into_a_mistyped_folder_makes_none(world, call, verb):
     options = {"recommend": ["--user", "alice"], "export-model": ["--to", "out"]}
     before = files(world.folder)
     call(verb, "--state", "sate", *options.get(verb, []))
     assert files(world.folder) == before
 
 
-def test_a_folder_of_another_client(world: World, call: Call) -> None:
+def test_a_folder_of_another_client(world, call):
     """Its keys say whose it is, even before it was in any run."""
     Identity.create("hospital-b").save(world.folder / "sate")
     before = files(world.folder)
@@ -226,7 +220,7 @@ def test_a_folder_of_another_client(world: World, call: Call) -> None:
 
 
 @pytest.mark.parametrize("mistyped", ["--state", "--data"])
-def test_what_another_client_took_part_with(world: World, call: Call, mistyped: str) -> None:
+def test_what_another_client_took_part_with(world, call, mistyped):
     """A folder that is in a run is tied to its users, and contributes for no others."""
     assert call("run")[0] == 0
     world.write_data(("carol", "dave"))
@@ -244,7 +238,7 @@ def test_what_another_client_took_part_with(world: World, call: Call, mistyped: 
     assert not {"apply", "submit_update"} & set(world.link.calls)
 
 
-def test_a_new_run_is_not_applied_for_without_data(world: World, call: Call) -> None:
+def test_a_new_run_is_not_applied_for_without_data(world, call):
     assert call("run")[0] == 0
     world.link.calls.clear()
     code, said = call("run", "--new-run", "--data", "dat.csv")
@@ -252,7 +246,7 @@ def test_a_new_run_is_not_applied_for_without_data(world: World, call: Call) -> 
     assert world.link.calls == ["close"]
 
 
-def test_a_client_says_where_it_works(world: World, call: Call) -> None:
+def test_a_client_says_where_it_works(world, call):
     code, said = call("run")
     assert code == 0
     flat = "".join(said.split())

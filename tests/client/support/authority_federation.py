@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from changed_keys import change, keep
 from client.support.fake_federation import FakeRound, World
 from client.support.fake_parties import N_ITEMS
 from client.support.key_watch import KeyWatch
-from made_keys import encryption_key_of
+from world.federation import change, keep
+from world.keys import encryption_key_of
 
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.follower.stopping import Stopped

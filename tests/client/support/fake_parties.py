@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cells import guest, partition_of
 from client.support.fake_link import FakeLink
-from fake_clock import FakeClock
-from made_keys import encryption_key_of, keys_of
+from world.cells import guest, partition_of
+from world.clock import FakeClock
+from world.keys import encryption_key_of, keys_of
 
 from fedrec.data import Catalogue
 from fedrec.data.reading import DataSettings

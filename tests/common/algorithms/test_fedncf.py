@@ -1,13 +1,11 @@
 """FedNCF: the worked means of the specification, and parity with autograd, user by user."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from conformance.histories import unequal_users
-from plan_check import check_plan
 from reference.plain_fedncf import logits_of
+from world.plans import check_plan
 
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import PrivateState

@@ -1,7 +1,5 @@
 """FedRAP: schedules, what its settings refuse, what stays and what shrinks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from plan_check import check_plan
+from world.plans import check_plan
 
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
 from fedrec.algorithms.about import accounted_epsilon

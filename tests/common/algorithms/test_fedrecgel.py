@@ -1,7 +1,5 @@
 """FedRecGEL: the worked steps of the specification, chunks, both Adams, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,8 +9,8 @@ from conformance.hand_made import HandMade
 from conformance.histories import unequal_users
 from conformance.toys import Toy
 from conformance.unrounded import begin, train_unrounded
-from plan_check import check_plan
 from reference.plain_fedrecgel import Settings, chunks_of, logits_of
+from world.plans import check_plan
 
 from fedrec.algorithms import (
     Adam,

@@ -1,15 +1,13 @@
 """PFedRec: the worked step of the specification, and parity with the plain loop."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from conformance.histories import unequal_users
-from plan_check import check_plan
 from reference.plain_pfedrec import minibatch, train_user
+from world.plans import check_plan
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
 from fedrec.errors import TrainingError

@@ -1,12 +1,10 @@
 """PLGC: the specification's worked numbers, what it declares, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
-from plan_check import check_plan
 from pydantic import ValidationError
+from world.plans import check_plan
 
 from fedrec.algorithms.batch import (
     Batch,

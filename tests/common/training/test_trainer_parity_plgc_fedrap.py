@@ -3,17 +3,15 @@
 Both tables move there and shrink as wholes, so that norms change where no row is touched.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
 from conformance.unrounded import assert_near, begin, train_unrounded
-from plan_check import check_plan
 from reference.plain_fedmf import batches_of, samples_of
 from reference.plain_plgc import Rule, added_visit
+from world.plans import check_plan
 
 from fedrec.data import generate, leave_one_out
 from fedrec.plan.schema import Plan

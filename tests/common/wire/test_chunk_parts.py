@@ -1,7 +1,5 @@
 """Chunks read and written by hand are what protobuf reads and writes."""
 
-from __future__ import annotations
-
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -24,7 +22,7 @@ UPDATE = f"{COORDINATOR}SubmitUpdate"
 
 @pytest.mark.parametrize("method", KINDS)
 @given(offset=st.integers(0, 2**56 - 1), data=st.binary(max_size=400))
-def test_a_chunk_goes_there_and_back(method: str, offset: int, data: bytes) -> None:
+def test_a_chunk_goes_there_and_back(method, offset, data):
     kind = KINDS[method]
     raw = chunk_to_part(kind, ByteChunk(offset=offset, data=memoryview(data)))
     assert raw == part_of(kind, offset, data).SerializeToString() or not data
@@ -34,14 +32,14 @@ def test_a_chunk_goes_there_and_back(method: str, offset: int, data: bytes) -> N
 
 
 @pytest.mark.parametrize("length", [127, 128, 16_383, 16_384, CHUNK_BYTES])
-def test_lengths_at_which_the_form_changes(length: int) -> None:
+def test_lengths_at_which_the_form_changes(length):
     data = bytes(length)
     raw = chunk_to_part(update_pb2.UploadPart, ByteChunk(offset=length, data=data))
     assert raw == part_of(update_pb2.UploadPart, length, data).SerializeToString()
     assert part_reader(UPDATE)(raw) == ByteChunk(offset=length, data=data)
 
 
-def test_a_chunk_is_not_copied() -> None:
+def test_a_chunk_is_not_copied():
     raw = chunk_to_part(update_pb2.UploadPart, ByteChunk(offset=5, data=b"data"))
     found = part_reader(UPDATE)(raw)
     assert isinstance(found.data, memoryview) and found.data.obj is raw
@@ -54,7 +52,7 @@ fields = st.binary(max_size=3) | st.sampled_from(
 
 
 @given(st.lists(fields, max_size=6).map(b"".join), st.booleans())
-def test_whatever_arrives_is_read_as_protobuf_reads_it(raw: bytes, framed: bool) -> None:
+def test_whatever_arrives_is_read_as_protobuf_reads_it(raw, framed):
     raw = bytes((0x12, len(raw))) + raw if framed else raw
     try:
         wanted = update_pb2.UploadPart.FromString(raw)
@@ -69,7 +67,7 @@ def test_whatever_arrives_is_read_as_protobuf_reads_it(raw: bytes, framed: bool)
         assert found == wanted
 
 
-def test_fields_in_another_order_are_left_to_protobuf() -> None:
+def test_fields_in_another_order_are_left_to_protobuf():
     inner = b"\x12\x02hi\x08\x05"
     raw = bytes((0x12, len(inner))) + inner
     assert part_reader(UPDATE)(raw) == ByteChunk(offset=5, data=b"hi")

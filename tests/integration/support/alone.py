@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from integration.support.bench import Bench, data, plan_of
-from made_federation import DemoData, prepare
+from world.federation import DemoData, prepare
 
 from fedrec.data import Interactions, UserSplit, leave_one_out, partition_users
 from fedrec.plan.schema import Plan

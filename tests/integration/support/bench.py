@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_keys import change, keep, rotate
-from made_federation import DemoData, Workspace, prepare
 from numpy.typing import NDArray
+from world.federation import DemoData, Workspace, change, keep, prepare, rotate
 
 from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partition_users
 from fedrec.evaluation.metrics import METRIC_NAMES

@@ -1,14 +1,12 @@
 """What holds for every reference, and what each of them computes."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from plan_check import check_plan
+from world.plans import check_plan
 
 from fedrec.errors import SettingsError
 from fedrec.evaluation.protocols import held_out_ranks

@@ -1,7 +1,5 @@
 """The folder of a run."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.environment import Provenance, describe_environment

@@ -1,14 +1,12 @@
 """The in-process federation: the same bits for everybody, stopped or not."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.algorithms import FedMF
 from fedrec.errors import (

@@ -1,11 +1,9 @@
 """Checkpoints of other formats, and simulations that go on where training rounds otherwise."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError, SettingsError, VersionMismatch

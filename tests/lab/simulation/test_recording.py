@@ -1,11 +1,9 @@
 """The run folder that a simulation leaves behind."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec import Recommender
 from fedrec.algorithms import ease

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec_server.page.serving import (
     LINK_SECONDS,
@@ -30,7 +30,7 @@ def opened(access: Access) -> str:
     return session
 
 
-def test_a_link_is_good_once(access: Access) -> None:
+def test_a_link_is_good_once(access):
     link = access.new_link()
     session = access.open_session(link)
     assert session is not None and session != link
@@ -38,20 +38,20 @@ def test_a_link_is_good_once(access: Access) -> None:
     assert access.open_session(link) is None
 
 
-def test_a_link_is_no_session_and_a_session_no_link(access: Access) -> None:
+def test_a_link_is_no_session_and_a_session_no_link(access):
     link = access.new_link()
     assert not access.allows(link)
     assert access.open_session(opened(access)) is None
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "\udcff", "é" * 200])
-def test_other_words_open_nothing(access: Access, wrong: str) -> None:
+def test_other_words_open_nothing(access, wrong):
     access.new_link()
     assert access.open_session(wrong) is None
     assert not access.allows(wrong)
 
 
-def test_links_and_sessions_end(access: Access, clock: FakeClock) -> None:
+def test_links_and_sessions_end(access, clock):
     late, in_time = access.new_link(), access.new_link()
     clock.advance(LINK_SECONDS - 1)
     session = access.open_session(in_time)
@@ -64,7 +64,7 @@ def test_links_and_sessions_end(access: Access, clock: FakeClock) -> None:
     assert not access.allows(session)
 
 
-def test_the_oldest_make_room(access: Access) -> None:
+def test_the_oldest_make_room(access):
     links = [access.new_link() for _ in range(MOST_LINKS + 1)]
     assert access.open_session(links[0]) is None
     assert access.open_session(links[1]) is not None
@@ -75,7 +75,7 @@ def test_the_oldest_make_room(access: Access) -> None:
     assert not access.allows(first)
 
 
-def test_tokens_are_long_and_differ(access: Access) -> None:
+def test_tokens_are_long_and_differ(access):
     links = {access.new_link() for _ in range(MOST_LINKS)}
     assert len(links) == MOST_LINKS
     # 32 random bytes, six bits a character.

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from debian import install
-from fake_clock import FakeClock
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from server.page.test_history import metrics
 from server.support.browsing import give_up_rounds, publish_round, with_page
 from server.support.federations import Bench, identity, operator
 from server.support.serving import Serving, serving
+from world.clock import FakeClock
 
 from fedrec.ids import RoundId
 from fedrec.wire.admin_link import AdminLink
@@ -137,9 +137,7 @@ def found(tmp_path: Path) -> Iterator[Serving]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_run_from_nothing_to_curves(
-    browser: Browser, found: Serving, size: str, theme: str
-) -> None:
+def test_a_run_from_nothing_to_curves(browser, found, size, theme):
     with look(browser, found.coordinator.page_url, size=size, theme=theme) as tab:
         page = tab.page
         tab.shows("#state", "Waiting")
@@ -171,7 +169,7 @@ def test_a_run_from_nothing_to_curves(
         assert tab.problems == []
 
 
-def test_a_round_that_is_published_shows_by_itself(browser: Browser, found: Serving) -> None:
+def test_a_round_that_is_published_shows_by_itself(browser, found):
     with look(browser, found.coordinator.page_url) as tab:
         tab.shows("#state", "Waiting")
         found.come(range(3))
@@ -185,7 +183,7 @@ def test_a_round_that_is_published_shows_by_itself(browser: Browser, found: Serv
         assert tab.problems == []
 
 
-def test_a_restart_is_waited_for_and_nothing_is_missed(browser: Browser, tmp_path: Path) -> None:
+def test_a_restart_is_waited_for_and_nothing_is_missed(browser, tmp_path):
     bench = Bench.of(3, total=3)
     with serving(bench, tmp_path, prepare=with_page()) as found:
         url = found.coordinator.page_url
@@ -208,7 +206,7 @@ def test_a_restart_is_waited_for_and_nothing_is_missed(browser: Browser, tmp_pat
         looking.__exit__(None, None, None)
 
 
-def test_a_link_lets_one_browser_in(browser: Browser, tmp_path: Path) -> None:
+def test_a_link_lets_one_browser_in(browser, tmp_path):
     prepare = with_page(page_link=True)
     with serving(Bench.of(3, total=3), tmp_path, prepare=prepare) as found:
         with closing(AdminLink(found.address, operator())) as link:
@@ -226,7 +224,7 @@ def test_a_link_lets_one_browser_in(browser: Browser, tmp_path: Path) -> None:
             assert tab.problems == []
 
 
-def test_a_link_outlives_a_connection_that_breaks(browser: Browser, tmp_path: Path) -> None:
+def test_a_link_outlives_a_connection_that_breaks(browser, tmp_path):
     """Asked once more with it: who was not answered has used up nothing."""
     broken: list[str] = []
 
@@ -250,9 +248,7 @@ def test_a_link_outlives_a_connection_that_breaks(browser: Browser, tmp_path: Pa
             assert [one for one in tab.problems if "ERR_" not in one] == []
 
 
-def test_a_run_that_stalls_says_so_until_a_round_is_published(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_run_that_stalls_says_so_until_a_round_is_published(browser, tmp_path):
     clock = FakeClock()
     with serving(Bench.of(3, total=3), tmp_path, clock=clock, prepare=with_page()) as found:
         engine = found.coordinator.engine
@@ -275,7 +271,7 @@ def test_a_run_that_stalls_says_so_until_a_round_is_published(
             assert tab.problems == []
 
 
-def test_clients_that_are_not_here_stand_first(browser: Browser, found: Serving) -> None:
+def test_clients_that_are_not_here_stand_first(browser, found):
     with look(browser, found.coordinator.page_url) as tab:
         found.come(range(3))
         tab.shows("#tiles", "3 of 3")
@@ -290,7 +286,7 @@ def test_clients_that_are_not_here_stand_first(browser: Browser, found: Serving)
         assert tab.problems == []
 
 
-def test_each_metric_has_a_best_round_of_its_own(browser: Browser, found: Serving) -> None:
+def test_each_metric_has_a_best_round_of_its_own(browser, found):
     with look(browser, found.coordinator.page_url) as tab:
         train(found, gain=lambda number: ROUNDS + 1 - number)
         tab.shows("#tiles", "best 0.2400 in round 12")
@@ -298,7 +294,7 @@ def test_each_metric_has_a_best_round_of_its_own(browser: Browser, found: Servin
         tab.shows("#round-rows .best", "1 best")
 
 
-def test_a_round_shows_within_a_second(browser: Browser, found: Serving) -> None:
+def test_a_round_shows_within_a_second(browser, found):
     """The fastest of a few: a busy machine delays some, a page that asks too seldom all."""
     with look(browser, found.coordinator.page_url) as tab:
         train(found, 1)
@@ -314,7 +310,7 @@ def test_a_round_shows_within_a_second(browser: Browser, found: Serving) -> None
         assert min(delays) < 1.0
 
 
-def test_it_is_used_with_a_keyboard(browser: Browser, found: Serving) -> None:
+def test_it_is_used_with_a_keyboard(browser, found):
     with look(browser, found.coordinator.page_url) as tab:
         train(found, ROUNDS + 2)
         tab.shows("#all-rounds", "Show all 14")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
-import pytest
 from server.support.driving import running
 from server.support.federations import Bench
 
@@ -15,32 +13,27 @@ from fedrec_server.page.feed import Feed
 from fedrec_server.store.store import Entry
 
 
-def test_a_journal_that_could_not_be_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_journal_that_could_not_be_read_is_read_again(tmp_path, monkeypatch):
     """The last word on a run, after which nothing wakes anybody."""
     monkeypatch.setattr(feeds, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(feeds, "PAUSE_SECONDS", 0.0)
 
-    async def scenario() -> None:
-        async with running(Bench.of(3), tmp_path) as engine:
-            await engine.stop_run(at_once=True)
-            read, failures = engine.run.store.entries, [1, 2, 3]
+    async with running(Bench.of(3), tmp_path) as engine:
+        await engine.stop_run(at_once=True)
+        read, failures = engine.run.store.entries, [1, 2, 3]
 
-            def entries(after: int, limit: int) -> list[Entry]:
-                if failures:
-                    failures.pop()
-                    raise StorageError("The disk is busy.")
-                return read(after, limit)
+        def entries(after: int, limit: int) -> list[Entry]:
+            if failures:
+                failures.pop()
+                raise StorageError("The disk is busy.")
+            return read(after, limit)
 
-            monkeypatch.setattr(engine.run.store, "entries", entries)
-            feed = Feed(engine)
-            following = asyncio.ensure_future(feed.follow())
-            messages = feed.stream("")
-            told = b""
-            while b"run finished" not in told:
-                told = await asyncio.wait_for(anext(messages), 20)
-            following.cancel()
-            await messages.aclose()
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(engine.run.store, "entries", entries)
+        feed = Feed(engine)
+        following = asyncio.ensure_future(feed.follow())
+        messages = feed.stream("")
+        told = b""
+        while b"run finished" not in told:
+            told = await asyncio.wait_for(anext(messages), 20)
+        following.cancel()
+        await messages.aclose()

@@ -40,7 +40,7 @@ def published(sequence: int, round_id: int, **more: object) -> Entry:
     )
 
 
-def test_a_round_is_a_point_with_what_its_sums_say() -> None:
+def test_a_round_is_a_point_with_what_its_sums_say():
     history = RunHistory()
     # 4 users trained, with a loss of 3 in all (units of 2^-15); of 8 ranked users 2 hit, and gains
     # are 1 in all (units of 2^-20).
@@ -63,7 +63,7 @@ def test_a_round_is_a_point_with_what_its_sums_say() -> None:
     assert point.test_hr is None
 
 
-def test_what_clients_report_later_is_added_and_told_again() -> None:
+def test_what_clients_report_later_is_added_and_told_again():
     history = RunHistory()
     history.take(published(3, 2))
     assert history.since(2).rounds[0].loss is None
@@ -74,7 +74,7 @@ def test_what_clients_report_later_is_added_and_told_again() -> None:
     assert (point.sequence, point.loss) == (4, 0.5)
 
 
-def test_sums_of_metrics_and_single_updates_are_no_events() -> None:
+def test_sums_of_metrics_and_single_updates_are_no_events():
     history = RunHistory()
     history.take(entry(1, "round opened", 1, kind="count", asked=3))
     history.take(entry(2, "update counted", 1, bytes=100))
@@ -85,7 +85,7 @@ def test_sums_of_metrics_and_single_updates_are_no_events() -> None:
     assert news.last == 3
 
 
-def test_whoever_was_away_gets_what_came_after_and_nothing_twice() -> None:
+def test_whoever_was_away_gets_what_came_after_and_nothing_twice():
     history = RunHistory()
     for sequence in range(1, 6):
         history.take(published(sequence, sequence))
@@ -96,7 +96,7 @@ def test_whoever_was_away_gets_what_came_after_and_nothing_twice() -> None:
     assert history.since(5).rounds == () == history.since(5).events
 
 
-def test_a_page_without_anything_or_of_a_later_folder_gets_everything() -> None:
+def test_a_page_without_anything_or_of_a_later_folder_gets_everything():
     history = RunHistory()
     history.take(published(1, 1))
     for before in (-1, 2):
@@ -105,7 +105,7 @@ def test_a_page_without_anything_or_of_a_later_folder_gets_everything() -> None:
         assert len(news.rounds) == len(news.events) == 1
 
 
-def test_events_are_forgotten_and_rounds_are_not() -> None:
+def test_events_are_forgotten_and_rounds_are_not():
     history = RunHistory()
     for sequence in range(1, KEPT_EVENTS + 11):
         history.take(published(sequence, sequence))
@@ -117,7 +117,7 @@ def test_events_are_forgotten_and_rounds_are_not() -> None:
     assert history.since(9).whole
 
 
-def test_news_are_one_line_of_json() -> None:
+def test_news_are_one_line_of_json():
     history = RunHistory()
     history.take(published(1, 1))
     text = history.since(-1).to_json()

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_clock import FakeClock
 from server.support.browsing import Told, ask, give_up_rounds, publish_round, told, with_page
 from server.support.federations import Bench, authority, operator
 from server.support.serving import Serving, serving, settings_of
+from world.clock import FakeClock
 
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import PrivacySettings
@@ -84,7 +84,7 @@ def session_of(found: Serving, token: str) -> str:
 
 
 class TestFiles:
-    def test_the_page_is_whole_and_asks_nobody_else(self, found: Serving) -> None:
+    def test_the_page_is_whole_and_asks_nobody_else(self, found):
         status, headers, body = ask(url(found))
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
         named = re.findall(r'(?:src|href)="([^"]+)"', body.decode())
@@ -96,13 +96,13 @@ class TestFiles:
             hosts = set(re.findall(rb"https?://([a-z0-9.]+)", text))
             assert hosts <= {b"www.w3.org", b"github.com"}, path
 
-    def test_nothing_inline_that_the_policy_would_refuse(self, found: Serving) -> None:
+    def test_nothing_inline_that_the_policy_would_refuse(self, found):
         body = ask(url(found))[2].decode()
         assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", body)
         assert not re.search(r"<script(?![^>]*\ssrc=)", body)
 
     @pytest.mark.parametrize("path", ["/", "/page.js", "/feed.json", "/session", "/../app.py"])
-    def test_every_answer_has_the_same_headers(self, found: Serving, path: str) -> None:
+    def test_every_answer_has_the_same_headers(self, found, path):
         _, headers, _ = ask(url(found), path)
         policy = headers["content-security-policy"]
         assert policy.startswith("default-src 'self';")
@@ -113,7 +113,7 @@ class TestFiles:
         assert "access-control-allow-origin" not in headers
         assert "server" not in headers
 
-    def test_nothing_else_is_there(self, found: Serving) -> None:
+    def test_nothing_else_is_there(self, found):
         for path in ("/metrics", "/application.py", "/static/page.js", "/vendor/", "/..%2fapp.py"):
             assert ask(url(found), path)[0] == 404
 
@@ -123,11 +123,11 @@ class TestWhoAsks:
     @pytest.mark.parametrize(
         "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.x"]
     )
-    def test_another_host_is_turned_away(self, found: Serving, path: str, host: str) -> None:
+    def test_another_host_is_turned_away(self, found, path, host):
         assert ask(url(found), path, headers={"Host": host})[0] in (400, 421)
 
     @pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost", "LOCALHOST:80", "[::1]:9"])
-    def test_its_own_names_are_good_at_any_port(self, found: Serving, host: str) -> None:
+    def test_its_own_names_are_good_at_any_port(self, found, host):
         # As through `ssh -L`.
         assert ask(url(found), headers={"Host": host})[0] == 200
 
@@ -140,20 +140,18 @@ class TestWhoAsks:
             {"Origin": "null"},
         ],
     )
-    def test_pages_of_other_sites_are_told_nothing(
-        self, found: Serving, headers: dict[str, str]
-    ) -> None:
+    def test_pages_of_other_sites_are_told_nothing(self, found, headers):
         assert ask(url(found), "/feed", headers=headers)[0] == 403
         assert ask(url(found), "/session", method="POST", body="x", headers=headers)[0] == 403
 
-    def test_nothing_can_be_changed(self, found: Serving) -> None:
+    def test_nothing_can_be_changed(self, found):
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             assert ask(url(found), "/", method=method)[0] == 405
             assert ask(url(found), "/feed", method=method)[0] == 405
 
 
 class TestFeed:
-    def test_the_past_and_then_what_happens(self, found: Serving) -> None:
+    def test_the_past_and_then_what_happens(self, found):
         publish_round(found, 1)
         with told(url(found)) as messages:
             about = first(messages, "about")[2]
@@ -172,7 +170,7 @@ class TestFeed:
             while status["rounds_published"] < 2:
                 status = first(messages, "status")[2]
 
-    def test_it_says_what_status_says_and_names_nobody_by_id(self, found: Serving) -> None:
+    def test_it_says_what_status_says_and_names_nobody_by_id(self, found):
         found.come(range(3))
         found.upload(1)
         with closing(AdminLink(found.address, operator())) as link:
@@ -192,7 +190,7 @@ class TestFeed:
             full = found.bench.header(number, 1, b"", found.run).client_id
             assert full not in text
 
-    def test_a_browser_that_was_away_is_told_what_it_missed(self, found: Serving) -> None:
+    def test_a_browser_that_was_away_is_told_what_it_missed(self, found):
         publish_round(found, 1)
         with told(url(found)) as messages:
             number = number_after(messages, 1)
@@ -202,15 +200,13 @@ class TestFeed:
                 assert missed(messages, number) == {2}
 
     @pytest.mark.parametrize("number", ["other:1", "x", ":", "-1", "9" * 400, "²"])
-    def test_whoever_remembers_another_run_gets_everything(
-        self, found: Serving, number: str
-    ) -> None:
+    def test_whoever_remembers_another_run_gets_everything(self, found, number):
         publish_round(found, 1)
         with told(url(found), headers={"Last-Event-ID": number.encode()}) as messages:
             kinds = [next(messages)[1] for _ in range(2)]
         assert kinds == ["about", "history"]
 
-    def test_a_restart_is_gone_on_from(self, tmp_path: Path) -> None:
+    def test_a_restart_is_gone_on_from(self, tmp_path):
         bench = Bench.of(3, total=3)
         with serving(bench, tmp_path, prepare=with_page()) as found:
             publish_round(found, 1)
@@ -221,7 +217,7 @@ class TestFeed:
             with told(url(found), headers={"Last-Event-ID": number}) as messages:
                 assert missed(messages, number) == {2}
 
-    def test_the_budget_is_told(self, tmp_path: Path) -> None:
+    def test_the_budget_is_told(self, tmp_path):
         privacy = PrivacySettings(mechanism="laplace", epsilon=8.0, rounds_per_user=3)
         with (
             serving(Bench.of(3, total=3, privacy=privacy), tmp_path, prepare=with_page()) as found,
@@ -232,7 +228,7 @@ class TestFeed:
         assert (budget["mechanism"], budget["epsilon"]) == ("laplace", 8.0)
         assert (status["noisy_sums"], status["epsilon"]) == (0, 0.0)
 
-    def test_a_run_that_stalls_and_goes_on(self, tmp_path: Path) -> None:
+    def test_a_run_that_stalls_and_goes_on(self, tmp_path):
         clock, bench = FakeClock(), Bench.of(3, total=3)
 
         def until(messages: Iterator[Told], **wanted: bool) -> dict[str, Any]:
@@ -266,7 +262,7 @@ class TestFeed:
             status = until(messages, stalled=False)
             assert (status["rounds_published"], status["rounds_abandoned"]) == (1, STALLED_AFTER)
 
-    def test_no_more_than_so_many_browsers(self, found: Serving) -> None:
+    def test_no_more_than_so_many_browsers(self, found):
         opened = [told(url(found)) for _ in range(MOST_STREAMS)]
         try:
             for one in opened:
@@ -278,7 +274,7 @@ class TestFeed:
         with serving_again(found) as messages:
             assert next(messages)[1] == "about", "places are given back"
 
-    def test_stopping_ends_the_feed(self, found: Serving) -> None:
+    def test_stopping_ends_the_feed(self, found):
         with told(url(found)) as messages:
             first(messages, "status")
             found.stop()
@@ -302,7 +298,7 @@ def serving_again(found: Serving) -> Iterator[Iterator[Told]]:
 
 
 class TestLink:
-    def test_it_is_good_once_and_opens_a_session(self, guarded: Serving) -> None:
+    def test_it_is_good_once_and_opens_a_session(self, guarded):
         assert url(guarded).startswith("https://127.0.0.1:")
         how = {"authority": CA}
         assert ask(url(guarded), "/", **how)[0] == 200, "which holds nothing of the run"
@@ -319,18 +315,18 @@ class TestLink:
         assert json.loads(ask(url(guarded), "/session", **session)[2]) == {"open": True}
         assert session_of(guarded, token) == "", "it was used before"
 
-    def test_it_is_good_for_minutes(self, guarded: Serving) -> None:
+    def test_it_is_good_for_minutes(self, guarded):
         token, clock = link_of(guarded), guarded.coordinator.engine.run.clock
         assert isinstance(clock, FakeClock)
         clock.advance(LINK_SECONDS)
         assert session_of(guarded, token) == ""
 
     @pytest.mark.parametrize("cookie", ["", "x", "a" * 43])
-    def test_other_cookies_open_nothing(self, guarded: Serving, cookie: str) -> None:
+    def test_other_cookies_open_nothing(self, guarded, cookie):
         headers = {"Cookie": f"{COOKIE}={cookie}"}
         assert ask(url(guarded), "/feed", authority=CA, headers=headers)[0] == 401
 
-    def test_a_body_is_read_as_far_as_a_link_is_long(self, guarded: Serving) -> None:
+    def test_a_body_is_read_as_far_as_a_link_is_long(self, guarded):
         body = "x" * (MOST_LINK_BYTES + 1)
         found = ask(url(guarded), "/session", method="POST", body=body, authority=CA)
         assert found[0] == 413
@@ -341,9 +337,7 @@ class TestLink:
         ids=["the first", "one after another"],
     )
     @pytest.mark.parametrize("more", [b"", b"G"], ids=["nothing", "a byte"])
-    def test_a_request_that_never_comes_keeps_no_place(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: bytes, more: bytes
-    ) -> None:
+    def test_a_request_that_never_comes_keeps_no_place(self, monkeypatch, tmp_path, asked, more):
         monkeypatch.setattr(pages, "REQUEST_SECONDS", 0.1)
         with serving(Bench.of(3), tmp_path, prepare=with_page()) as found:
             port = int(url(found).rstrip("/").rpartition(":")[2])
@@ -355,28 +349,26 @@ class TestLink:
                 while line.recv(1 << 16):
                     pass
 
-    def test_a_body_that_never_comes_keeps_no_place(
-        self, guarded: Serving, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_body_that_never_comes_keeps_no_place(self, guarded, monkeypatch):
         monkeypatch.setattr(pages, "BODY_SECONDS", 0.1)
         headers = {"content-length": "43"}
         how = {"method": "POST", "body": "x", "headers": headers, "authority": CA}
         status, answered, _ = ask(url(guarded), "/session", **how)
         assert (status, answered["connection"]) == (408, "close")
 
-    def test_its_address_carries_the_token_where_no_server_sees_it(self, guarded: Serving) -> None:
+    def test_its_address_carries_the_token_where_no_server_sees_it(self, guarded):
         with closing(AdminLink(guarded.address, operator())) as link:
             page = link.open_page()
         port = url(guarded).rstrip("/").rpartition(":")[2]
         assert page.url("movies.example") == f"https://127.0.0.1:{port}/#{page.token}"
         assert page.good_seconds == LINK_SECONDS
 
-    def test_this_machine_needs_none(self, found: Serving) -> None:
+    def test_this_machine_needs_none(self, found):
         with closing(AdminLink(found.address, operator())) as link:
             page = link.open_page()
         assert (page.token, page.url("127.0.0.1")) == ("", url(found))
 
-    def test_others_are_given_none(self, found: Serving) -> None:
+    def test_others_are_given_none(self, found):
         from server.support.federations import credentials
 
         from fedrec.errors import RefusedError
@@ -387,7 +379,7 @@ class TestLink:
         ):
             link.open_page()
 
-    def test_without_a_page_the_setting_is_named(self, tmp_path: Path) -> None:
+    def test_without_a_page_the_setting_is_named(self, tmp_path):
         with (
             serving(Bench.of(3), tmp_path) as found,
             closing(AdminLink(found.address, operator())) as link,
@@ -397,7 +389,7 @@ class TestLink:
 
 
 class TestAddress:
-    def test_an_address_that_others_reach_speaks_tls_and_wants_a_link(self, tmp_path: Path) -> None:
+    def test_an_address_that_others_reach_speaks_tls_and_wants_a_link(self, tmp_path):
         with serving(Bench.of(3), tmp_path, prepare=with_page("0.0.0.0:0")) as found:
             there = url(found).replace("0.0.0.0", "localhost")
             assert there.startswith("https://")
@@ -406,7 +398,7 @@ class TestAddress:
                 page = link.open_page()
             assert page.url("localhost") == f"{there}#{page.token}"
 
-    def test_a_port_that_is_taken_starts_nothing(self, tmp_path: Path) -> None:
+    def test_a_port_that_is_taken_starts_nothing(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             coordinator = Coordinator(settings_of(tmp_path, page=address), Bench.of(3).federation)
@@ -416,9 +408,7 @@ class TestAddress:
             pass
 
     @pytest.mark.parametrize("content", [b"", b"no certificate", None])
-    def test_a_certificate_that_cannot_be_used_is_named(
-        self, tmp_path: Path, content: bytes | None
-    ) -> None:
+    def test_a_certificate_that_cannot_be_used_is_named(self, tmp_path, content):
         path = tmp_path / "page.pem"
         if content is not None:
             path.write_bytes(content)

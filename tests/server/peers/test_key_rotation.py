@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cells import partition_after
-from fake_clock import FakeClock
 from server.support.driving import act, gather, poll, running, upload, wait
 from server.support.federations import Bench, authority, identity
+from world.cells import partition_after
+from world.clock import FakeClock
 
 from fedrec.errors import (
     KeysError,
@@ -54,120 +54,105 @@ def after(bench: Bench, keys: KeyEpoch) -> Bench:
     return replace(bench, federation=replace(bench.federation, keys=keys))
 
 
-def test_a_joiner_waits_for_the_round_and_a_removal_does_not(tmp_path: Path) -> None:
+async def test_a_joiner_waits_for_the_round_and_a_removal_does_not(tmp_path):
     bench = Bench.of(3)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            await gather(engine, range(3))
-            await upload(engine, bench, 0)
-            joined = epoch(bench, 2, 0, 1, 2, 3)
-            with engine.run.watchers.listening("operator") as news:
-                assert await engine.rotation.install(joined.to_json()) == (2, False)
-                assert await news.wait(0.0), "the journal says it before the round ends"
-            assert (await poll(engine, 1)).epoch == 1
-            with pytest.raises(NotInRoster):
-                await poll(engine, 3)
-            await upload(engine, bench, 1)
-            await upload(engine, bench, 2)
-            await engine.run.work.settled()
-            assert engine.run.state.published == 1 and engine.run.state.rules.epoch == 2
-            assert isinstance((await poll(engine, 3)).task, Train | Wait)
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(3))
+        await upload(engine, bench, 0)
+        joined = epoch(bench, 2, 0, 1, 2, 3)
+        with engine.run.watchers.listening("operator") as news:
+            assert await engine.rotation.install(joined.to_json()) == (2, False)
+            assert await news.wait(0.0), "the journal says it before the round ends"
+        assert (await poll(engine, 1)).epoch == 1
+        with pytest.raises(NotInRoster):
+            await poll(engine, 3)
+        await upload(engine, bench, 1)
+        await upload(engine, bench, 2)
+        await engine.run.work.settled()
+        assert engine.run.state.published == 1 and engine.run.state.rules.epoch == 2
+        assert isinstance((await poll(engine, 3)).task, Train | Wait)
 
-            later = after(bench, joined)
-            await gather(engine, range(4))
-            assert engine.run.state.current is not None
-            await upload(engine, later, 3)
-            removed = epoch(bench, 3, 0, 1, 2)
-            assert await engine.rotation.install(removed.to_json()) == (3, True)
-            assert engine.run.state.abandoned == 1 and engine.run.state.abandoned_in_row == 0
-            with pytest.raises(NotInRoster):
-                await poll(engine, 3)
-            with pytest.raises(RoundClosed, match="epoch 2 is over"):
-                await upload(engine, later, 0, 2)
-
-    asyncio.run(scenario())
+        later = after(bench, joined)
+        await gather(engine, range(4))
+        assert engine.run.state.current is not None
+        await upload(engine, later, 3)
+        removed = epoch(bench, 3, 0, 1, 2)
+        assert await engine.rotation.install(removed.to_json()) == (3, True)
+        assert engine.run.state.abandoned == 1 and engine.run.state.abandoned_in_row == 0
+        with pytest.raises(NotInRoster):
+            await poll(engine, 3)
+        with pytest.raises(RoundClosed, match="epoch 2 is over"):
+            await upload(engine, later, 0, 2)
 
 
-def test_abandoning_for_an_epoch_never_ends_a_run(tmp_path: Path) -> None:
+async def test_abandoning_for_an_epoch_never_ends_a_run(tmp_path):
     bench = Bench.of(3)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            await gather(engine, range(3))
-            assert engine.run.state.current is not None
-            await engine.rotation.install(epoch(bench, 2, 1, 2, 3).to_json())
-            assert engine.run.state.ending is None
-        async with running(bench, tmp_path) as engine:
-            assert engine.run.state.ending is None and engine.run.state.abandoned_in_row == 0
-            assert engine.run.state.rules.epoch == 2
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(3))
+        assert engine.run.state.current is not None
+        await engine.rotation.install(epoch(bench, 2, 1, 2, 3).to_json())
+        assert engine.run.state.ending is None
+    async with running(bench, tmp_path) as engine:
+        assert engine.run.state.ending is None and engine.run.state.abandoned_in_row == 0
+        assert engine.run.state.rules.epoch == 2
 
 
-def test_waiting_clients_hear_at_once(tmp_path: Path) -> None:
+async def test_waiting_clients_hear_at_once(tmp_path):
     bench = Bench.of(4)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            waits = [asyncio.ensure_future(wait(engine, number)) for number in (0, 1)]
-            await asyncio.sleep(0)
-            await engine.rotation.install(epoch(bench, 2, 0, 2, 3).to_json())
-            told = await waits[0]
-            assert told.epoch == 2 and isinstance(told.task, Wait)
-            with pytest.raises(NotInRoster):
-                await waits[1]
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        waits = [asyncio.ensure_future(wait(engine, number)) for number in (0, 1)]
+        await asyncio.sleep(0)
+        await engine.rotation.install(epoch(bench, 2, 0, 2, 3).to_json())
+        told = await waits[0]
+        assert told.epoch == 2 and isinstance(told.task, Wait)
+        with pytest.raises(NotInRoster):
+            await waits[1]
 
 
-def test_an_epoch_that_begins_while_a_client_is_looked_at_is_told_at_once(tmp_path: Path) -> None:
+async def test_an_epoch_that_begins_while_a_client_is_looked_at_is_told_at_once(tmp_path):
     """Their polls are about to open a round when the epoch begins."""
     bench = Bench.of(3)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            reached, go_on = asyncio.Semaphore(0), asyncio.Event()
+    async with running(bench, tmp_path) as engine:
+        reached, go_on = asyncio.Semaphore(0), asyncio.Event()
 
-            async def held() -> None:
-                reached.release()
-                await go_on.wait()
-                await engine.advance()
+        async def held() -> None:
+            reached.release()
+            await go_on.wait()
+            await engine.advance()
 
-            engine.run.advance = held
-            for number in range(3):
-                engine.run.presence.heard(identity(number).client_id)
-            waits = [asyncio.ensure_future(wait(engine, number)) for number in (0, 1)]
-            for _ in waits:
-                await reached.acquire()
-            later = epoch(bench, 2, 0, 3, 4)
-            assert await engine.rotation.install(later.to_json()) == (2, True)
-            go_on.set()
-            told = await asyncio.wait_for(waits[0], 20)
-            assert told.epoch == 2 and isinstance(told.task, Wait)
-            with pytest.raises(NotInRoster):
-                await asyncio.wait_for(waits[1], 20)
-
-    asyncio.run(scenario())
+        engine.run.advance = held
+        for number in range(3):
+            engine.run.presence.heard(identity(number).client_id)
+        waits = [asyncio.ensure_future(wait(engine, number)) for number in (0, 1)]
+        for _ in waits:
+            await reached.acquire()
+        later = epoch(bench, 2, 0, 3, 4)
+        assert await engine.rotation.install(later.to_json()) == (2, True)
+        go_on.set()
+        told = await asyncio.wait_for(waits[0], 20)
+        assert told.epoch == 2 and isinstance(told.task, Wait)
+        with pytest.raises(NotInRoster):
+            await asyncio.wait_for(waits[1], 20)
 
 
-def test_an_epoch_that_begins_between_two_polls_is_told_once_at_once(tmp_path: Path) -> None:
+async def test_an_epoch_that_begins_between_two_polls_is_told_once_at_once(tmp_path):
     """While it fetched the round that ended the epoch, say."""
     bench = Bench.of(3)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            assert (await poll(engine, 0)).epoch == 1
-            await engine.rotation.install(epoch(bench, 2, 0, 3, 4).to_json())
-            told = await asyncio.wait_for(wait(engine, 0), 20)
-            assert told.epoch == 2 and isinstance(told.task, Wait)
-            waiting = asyncio.ensure_future(wait(engine, 0))
-            engine.run.presence.heard(identity(3).client_id)
-            engine.run.presence.heard(identity(4).client_id)
-            await engine.tick()
-            assert isinstance((await asyncio.wait_for(waiting, 20)).task, Train)
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        assert (await poll(engine, 0)).epoch == 1
+        await engine.rotation.install(epoch(bench, 2, 0, 3, 4).to_json())
+        told = await asyncio.wait_for(wait(engine, 0), 20)
+        assert told.epoch == 2 and isinstance(told.task, Wait)
+        waiting = asyncio.ensure_future(wait(engine, 0))
+        engine.run.presence.heard(identity(3).client_id)
+        engine.run.presence.heard(identity(4).client_id)
+        await engine.tick()
+        assert isinstance((await asyncio.wait_for(waiting, 20)).task, Train)
 
 
 def refused(bench: Bench) -> dict[str, tuple[bytes, str]]:
@@ -199,87 +184,75 @@ def refused(bench: Bench) -> dict[str, tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("name", refused(Bench.of(3)))
-def test_refused_epochs_change_nothing(tmp_path: Path, name: str) -> None:
+async def test_refused_epochs_change_nothing(tmp_path, name):
     bench = Bench.of(3, epoch=2)
     raw, words = refused(bench)[name]
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            with pytest.raises(ProtocolError, match=words):
-                await engine.rotation.install(raw)
-            assert engine.run.state.rules.epoch == 2 and engine.rotation.next is None
-            assert engine.run.store.installed_epoch() is None
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        with pytest.raises(ProtocolError, match=words):
+            await engine.rotation.install(raw)
+        assert engine.run.state.rules.epoch == 2 and engine.rotation.next is None
+        assert engine.run.store.installed_epoch() is None
 
 
-def test_the_newest_epoch_wins_over_the_settings(tmp_path: Path) -> None:
+async def test_the_newest_epoch_wins_over_the_settings(tmp_path):
     first, third = Bench.of(3), Bench.of(3, epoch=3)
 
-    async def scenario() -> None:
-        async with running(first, tmp_path) as engine:
-            await engine.rotation.install(epoch(first, 2, 0, 1, 2).to_json())
-            again = epoch(first, 2, 0, 1, 2)
-            with pytest.raises(ProtocolError, match="not above 2"):
-                await engine.rotation.install(again.to_json())
-        async with running(first, tmp_path) as engine:
-            assert engine.run.federation.keys.roster.epoch == engine.run.state.rules.epoch == 2
-        async with running(third, tmp_path) as engine:
-            assert engine.run.state.rules.epoch == 3
-            (kept,) = (tmp_path / "state" / "epochs").iterdir()
-            assert kept.read_bytes() == third.federation.keys.to_json()
-        async with running(first, tmp_path) as engine:
-            assert engine.run.federation.keys == third.federation.keys
-        other = after(first, epoch(first, 3, 0, 1, 2))
-        with (
-            closing(other.store(tmp_path)) as store,
-            pytest.raises(KeysError, match="Epoch 3 is not above 3"),
-        ):
-            Engine(other.federation, store, clock=FakeClock(), maximum_upload_bytes=1)
-
-    asyncio.run(scenario())
+    async with running(first, tmp_path) as engine:
+        await engine.rotation.install(epoch(first, 2, 0, 1, 2).to_json())
+        again = epoch(first, 2, 0, 1, 2)
+        with pytest.raises(ProtocolError, match="not above 2"):
+            await engine.rotation.install(again.to_json())
+    async with running(first, tmp_path) as engine:
+        assert engine.run.federation.keys.roster.epoch == engine.run.state.rules.epoch == 2
+    async with running(third, tmp_path) as engine:
+        assert engine.run.state.rules.epoch == 3
+        (kept,) = (tmp_path / "state" / "epochs").iterdir()
+        assert kept.read_bytes() == third.federation.keys.to_json()
+    async with running(first, tmp_path) as engine:
+        assert engine.run.federation.keys == third.federation.keys
+    other = after(first, epoch(first, 3, 0, 1, 2))
+    with (
+        closing(other.store(tmp_path)) as store,
+        pytest.raises(KeysError, match="Epoch 3 is not above 3"),
+    ):
+        Engine(other.federation, store, clock=FakeClock(), maximum_upload_bytes=1)
 
 
-def test_an_older_file_is_refused_where_nothing_newer_was_installed(tmp_path: Path) -> None:
+def test_an_older_file_is_refused_where_nothing_newer_was_installed(tmp_path):
     with closing(Bench.of(3, epoch=3).store(tmp_path)):
         pass
     with pytest.raises(SettingsError, match="epoch 1 is older than 3"):
         Bench.of(3).store(tmp_path)
 
 
-def test_a_newer_file_of_another_authority_is_not_used(tmp_path: Path) -> None:
+async def test_a_newer_file_of_another_authority_is_not_used(tmp_path):
     bench = Bench.of(3)
     foreign = after(bench, epoch(bench, 9, 0, 1, 2, by=Authority.create()))
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            await engine.rotation.install(epoch(bench, 2, 0, 1, 2).to_json())
-        with (
-            closing(foreign.store(tmp_path)) as store,
-            pytest.raises(KeysError, match="signed by the authority"),
-        ):
-            Engine(foreign.federation, store, clock=FakeClock(), maximum_upload_bytes=1)
-        async with running(bench, tmp_path) as engine:
-            assert engine.run.state.rules.epoch == 2
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        await engine.rotation.install(epoch(bench, 2, 0, 1, 2).to_json())
+    with (
+        closing(foreign.store(tmp_path)) as store,
+        pytest.raises(KeysError, match="signed by the authority"),
+    ):
+        Engine(foreign.federation, store, clock=FakeClock(), maximum_upload_bytes=1)
+    async with running(bench, tmp_path) as engine:
+        assert engine.run.state.rules.epoch == 2
 
 
-def test_a_stored_epoch_of_another_authority_is_not_used(tmp_path: Path) -> None:
+async def test_a_stored_epoch_of_another_authority_is_not_used(tmp_path):
     bench = Bench.of(3)
     foreign = replace(bench.federation, keys=epoch(bench, 1, 0, 1, 2, by=Authority.create()))
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            await engine.rotation.install(epoch(bench, 2, 0, 1, 2).to_json())
-        with pytest.raises(KeysError, match="signed by the authority"):
-            async with running(replace(bench, federation=foreign), tmp_path):
-                pass
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        await engine.rotation.install(epoch(bench, 2, 0, 1, 2).to_json())
+    with pytest.raises(KeysError, match="signed by the authority"):
+        async with running(replace(bench, federation=foreign), tmp_path):
+            pass
 
 
-def test_killed_at_every_point_of_installing(tmp_path: Path) -> None:
+def test_killed_at_every_point_of_installing(tmp_path):
     """The epoch is there as a whole or not at all, and handing it in again is enough."""
     bench = Bench.of(3)
     later = epoch(bench, 2, 1, 2, 3)
@@ -350,26 +323,23 @@ def test_killed_at_every_point_of_installing(tmp_path: Path) -> None:
     assert Counter(calm)["rows.commit"] >= 2
 
 
-def test_a_round_goes_on_with_the_next_epochs_clients(tmp_path: Path) -> None:
+async def test_a_round_goes_on_with_the_next_epochs_clients(tmp_path):
     """The whole run, with an epoch after every published round; everything is counted."""
     bench = Bench.of(3)
 
-    async def scenario() -> None:
-        speaking, number = bench, 1
-        async with running(bench, tmp_path) as engine:
-            while engine.run.state.ending is None:
-                await gather(engine, range(3))
-                for client in range(3):
-                    await act(engine, speaking, client)
-                if engine.run.state.ending is None:
-                    number += 1
-                    keys = epoch(bench, number, 0, 1, 2)
-                    await engine.rotation.install(keys.to_json())
-                    while engine.run.state.rules.epoch < number:
-                        for client in range(3):
-                            await act(engine, speaking, client)
-                    speaking = after(bench, keys)
-            assert engine.run.state.ending.reason == "all rounds are published"
-            assert engine.run.state.abandoned == 0
-
-    asyncio.run(scenario())
+    speaking, number = bench, 1
+    async with running(bench, tmp_path) as engine:
+        while engine.run.state.ending is None:
+            await gather(engine, range(3))
+            for client in range(3):
+                await act(engine, speaking, client)
+            if engine.run.state.ending is None:
+                number += 1
+                keys = epoch(bench, number, 0, 1, 2)
+                await engine.rotation.install(keys.to_json())
+                while engine.run.state.rules.epoch < number:
+                    for client in range(3):
+                        await act(engine, speaking, client)
+                speaking = after(bench, keys)
+        assert engine.run.state.ending.reason == "all rounds are published"
+        assert engine.run.state.abandoned == 0

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from cells import partition_of
-from fake_clock import FakeClock
 from server.support.driving import gather, poll, running
 from server.support.federations import Bench, authority, identity, operator
 from server.support.serving import serving
 from structlog.testing import capture_logs
+from world.cells import partition_of
+from world.clock import FakeClock
 
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import key_of
@@ -31,7 +30,7 @@ def words(engine: Engine) -> str:
     ("seconds", "told"),
     [(10, "here"), (59, "59 s"), (300, "5 min"), (3 * 3600, "3 h"), (2 * 86_400, "2 d")],
 )
-def test_one_of_three_is_away(tmp_path: Path, seconds: float, told: str) -> None:
+def test_one_of_three_is_away(tmp_path, seconds, told):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
     label = identity(2).public.label
 
@@ -52,7 +51,7 @@ def test_one_of_three_is_away(tmp_path: Path, seconds: float, told: str) -> None
     assert found == f"{label}, last heard {told} ago; goes on by itself when it is back"
 
 
-def test_nobody_came_yet(tmp_path: Path) -> None:
+def test_nobody_came_yet(tmp_path):
     bench = Bench.of(5, reveals=True)
 
     async def scenario() -> str:
@@ -68,7 +67,7 @@ def test_nobody_came_yet(tmp_path: Path) -> None:
     assert found.endswith(", and 1 more; goes on by itself when they are back")
 
 
-def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path: Path) -> None:
+def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
     bench = Bench.of(3, reveals=True)
 
     async def scenario() -> str:
@@ -83,7 +82,7 @@ def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path: Path) ->
     assert "provision" not in found
 
 
-def test_a_federation_that_forms_names_who_applied(tmp_path: Path) -> None:
+def test_a_federation_that_forms_names_who_applied(tmp_path):
     bench = Bench.of(3)
 
     async def scenario() -> list[str]:
@@ -107,7 +106,7 @@ def test_a_federation_that_forms_names_who_applied(tmp_path: Path) -> None:
     assert ", and 1 more applied; " in many
 
 
-def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path: Path) -> None:
+def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
     """A first start compiles for long; a client that ended with an error looks the same."""
     bench, clock = Bench.of(3, reveals=True), FakeClock()
     first, second, third = (identity(number) for number in range(3))
@@ -142,7 +141,7 @@ def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path: Path) -> N
     )
 
 
-def test_describing_the_federation_counts_as_heard(tmp_path: Path) -> None:
+def test_describing_the_federation_counts_as_heard(tmp_path):
     with serving(Bench.of(3), tmp_path) as server:
         with server.link(1) as link:
             link.federation(identity(1).client_id)
@@ -154,7 +153,7 @@ def test_describing_the_federation_counts_as_heard(tmp_path: Path) -> None:
     assert "asked for no round yet" in found.waits_for
 
 
-def test_nobody_is_away_and_they_are_too_few(tmp_path: Path) -> None:
+def test_nobody_is_away_and_they_are_too_few(tmp_path):
     """One of five left for good, and the plan wants five: who joins is all that helps."""
     bench = Bench.of(4, reveals=True, minimum_clients=5)
 
@@ -169,7 +168,7 @@ def test_nobody_is_away_and_they_are_too_few(tmp_path: Path) -> None:
     assert "rounds.minimum_clients" in found and "`fedrec provision --add`" in found
 
 
-def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path: Path) -> None:
+def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
 
     async def scenario() -> list[str]:
@@ -187,7 +186,7 @@ def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path: Path) -> None:
     assert "goes on by itself when it is back" in told
 
 
-def test_the_papers_protocol_waits_for_anybody(tmp_path: Path) -> None:
+def test_the_papers_protocol_waits_for_anybody(tmp_path):
     bench = Bench.of(4, veiled=True, minimum_clients=3)
 
     async def scenario() -> tuple[str, str]:
@@ -203,7 +202,7 @@ def test_the_papers_protocol_waits_for_anybody(tmp_path: Path) -> None:
     assert after == ""
 
 
-def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path):
     """Whatever else is waited for: also while a round collects without that member."""
     bench = Bench.of(4, minimum_clients=3)
 
@@ -226,7 +225,7 @@ def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path: P
     assert logged == ["folder is older than the run"], "once"
 
 
-def test_newcomers_that_wait_for_others_are_in_the_status() -> None:
+def test_newcomers_that_wait_for_others_are_in_the_status():
     roster = Bench.of(4, reveals=True).federation.keys.roster
     assert unplaced(roster) == ""
     first = partition_of(identity(number).client_id for number in range(3))

@@ -6,8 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from changed_keys import keep, rotate
-from made_federation import DemoData, Workspace, prepare
+from world.federation import DemoData, Workspace, keep, prepare, rotate
 
 from fedrec.data import generate
 from fedrec.errors import DamagedFile, KeysError
@@ -73,9 +72,7 @@ def bundles(settings: Settings) -> list[KeyEpoch]:
     return [KeyEpoch.from_json(path.read_bytes()) for path in sorted(folder.iterdir())]
 
 
-def test_an_installed_epoch_makes_the_file_superfluous(
-    settings: Settings, second: KeyEpoch, workspace: Workspace
-) -> None:
+def test_an_installed_epoch_makes_the_file_superfluous(settings, second, workspace):
     first = KeyEpoch.load(workspace.epoch)
     assert started(settings, second) == second
     workspace.epoch.unlink()
@@ -87,9 +84,7 @@ def test_an_installed_epoch_makes_the_file_superfluous(
     assert Known.of(settings).context == second.server_context
 
 
-def test_a_newer_file_takes_the_place_of_what_was_installed(
-    settings: Settings, second: KeyEpoch, workspace: Workspace
-) -> None:
+def test_a_newer_file_takes_the_place_of_what_was_installed(settings, second, workspace):
     assert started(settings, second) == second
     third = rotate(AuthorityFolder(workspace.epoch.parent))
     assert KeyEpoch.load(workspace.epoch) == third
@@ -99,9 +94,7 @@ def test_a_newer_file_takes_the_place_of_what_was_installed(
     assert started(settings) == third
 
 
-def test_a_file_of_another_authority_is_refused(
-    settings: Settings, second: KeyEpoch, workspace: Workspace, tmp_path: Path
-) -> None:
+def test_a_file_of_another_authority_is_refused(settings, second, workspace, tmp_path):
     assert started(settings, second) == second
     other = AuthorityFolder(tmp_path / "other")
     people = [Identity.create(name).public for name in "abc"]
@@ -114,17 +107,13 @@ def test_a_file_of_another_authority_is_refused(
     assert started(settings) == second, "what was refused changed nothing"
 
 
-def test_without_file_and_installed_epoch_there_is_nothing_to_start_from(
-    settings: Settings, workspace: Workspace
-) -> None:
+def test_without_file_and_installed_epoch_there_is_nothing_to_start_from(settings, workspace):
     workspace.epoch.unlink()
     with pytest.raises(KeysError, match=r"epoch\.json does not exist"):
         started(settings)
 
 
-def test_a_damaged_bundle_is_named(
-    settings: Settings, second: KeyEpoch, workspace: Workspace
-) -> None:
+def test_a_damaged_bundle_is_named(settings, second, workspace):
     started(settings, second)
     workspace.epoch.unlink()
     (bundle,) = (Path(settings.coordinator.state) / "epochs").iterdir()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cells import partition_of
 from server.support.made_messages import AUTHORITY, blob, client, rules, statement
 from server.support.world import World
+from world.cells import partition_of
 
 from fedrec.errors import NotInRoster, ProtocolError, RefusedError, RoundClosed
 from fedrec.ids import RoundId
@@ -47,7 +47,7 @@ def revealing(**rounds: float) -> World:
     return world
 
 
-def test_a_round_opens_while_the_authority_is_away() -> None:
+def test_a_round_opens_while_the_authority_is_away():
     """What it closes with waits for the authority: nothing is trained in vain."""
     world = run()
     (opened,) = world.tick(0, 1, 2)
@@ -55,7 +55,7 @@ def test_a_round_opens_while_the_authority_is_away() -> None:
     assert awaited(world.state, frozenset(map(client, range(3)))) == ""
 
 
-def test_a_round_given_up_says_that_others_are_missing() -> None:
+def test_a_round_given_up_says_that_others_are_missing():
     """Three of four are enough by their number, and not without the fourth."""
     found = rules(needs_reveal=True, minimum_clients=3, deadline_seconds=10)
     partition = partition_of(map(client, range(4)))
@@ -68,7 +68,7 @@ def test_a_round_given_up_says_that_others_are_missing() -> None:
     assert abandoned.reason == "1 without whom the others are not summed did not answer in time"
 
 
-def test_the_authority_is_no_client_of_a_round() -> None:
+def test_the_authority_is_no_client_of_a_round():
     world = run()
     assert world.tick(0, 1, AUTHORITY) == (), "it does not count among the three that are needed"
     (opened,) = world.tick(0, 1, 2, AUTHORITY)
@@ -80,14 +80,14 @@ def test_the_authority_is_no_client_of_a_round() -> None:
         world.upload(AUTHORITY)
 
 
-def test_a_client_that_comes_late_may_join() -> None:
+def test_a_client_that_comes_late_may_join():
     """There is no draw that it could have been left out of."""
     world = run()
     world.tick(0, 1, 2, AUTHORITY)
     assert world.apply(Polled(now=world.now, client_id=client(3)))
 
 
-def test_its_word_is_enough() -> None:
+def test_its_word_is_enough():
     world = revealing()
     found = task_for(world.state, REVEALER, world.state.published, world.now)
     assert found is not None and isinstance(found.task, Reveal)
@@ -100,7 +100,7 @@ def test_its_word_is_enough() -> None:
     assert world.state.base_state == published.statement.state_tag
 
 
-def test_nobody_else_is_asked_or_heard() -> None:
+def test_nobody_else_is_asked_or_heard():
     world = revealing()
     for number in range(4):
         assert task_for(world.state, client(number), world.state.published, world.now) is None
@@ -110,7 +110,7 @@ def test_nobody_else_is_asked_or_heard() -> None:
 
 
 @pytest.mark.parametrize("sealed", [None, "another"])
-def test_a_word_without_the_sealed_sum(sealed: str | None) -> None:
+def test_a_word_without_the_sealed_sum(sealed):
     world = revealing()
     said = statement(world.state, REVEALER)
     found = None if sealed is None else blob(sealed)
@@ -118,7 +118,7 @@ def test_a_word_without_the_sealed_sum(sealed: str | None) -> None:
         world.apply(StatementReceived(now=world.now, statement=said, blob=found))
 
 
-def test_a_closed_round_waits_as_long_as_it_takes() -> None:
+def test_a_closed_round_waits_as_long_as_it_takes():
     """Nothing is trained again, and no update is taken any more."""
     world = revealing()
     round_ = world.state.current
@@ -134,7 +134,7 @@ def test_a_closed_round_waits_as_long_as_it_takes() -> None:
     assert [change.round for change in world.published] == [1]
 
 
-def test_a_sum_that_it_refuses_is_given_up() -> None:
+def test_a_sum_that_it_refuses_is_given_up():
     world = revealing()
     (abandoned,) = world.speak(refused="too few clients.")
     assert isinstance(abandoned, RoundAbandoned)
@@ -151,7 +151,7 @@ def test_a_sum_that_it_refuses_is_given_up() -> None:
     assert isinstance(opened, RoundOpened) and opened.round == 2
 
 
-def test_an_operator_need_not_wait_for_it() -> None:
+def test_an_operator_need_not_wait_for_it():
     world = revealing()
     assert len(world.apply(StopRequested(now=world.now, at_once=False))) == 1
     assert world.state.current is not None
@@ -159,7 +159,7 @@ def test_an_operator_need_not_wait_for_it() -> None:
     assert any(isinstance(change, RoundAbandoned) for change in changes)
 
 
-def test_a_removal_waits_for_its_word_and_another_authority_does_not() -> None:
+def test_a_removal_waits_for_its_word_and_another_authority_does_not():
     """The round over the removed member may be open already; another revealer has no key for it."""
     world = revealing()
     left = world.state.roster - {client(3)}
@@ -172,7 +172,7 @@ def test_a_removal_waits_for_its_word_and_another_authority_does_not() -> None:
     assert abandoned.reason == "the key epoch changed"
 
 
-def test_a_whole_run() -> None:
+def test_a_whole_run():
     world = run(total=2)
     for _ in range(4):
         world.tick(0, 1, 2, AUTHORITY)
@@ -186,7 +186,7 @@ def test_a_whole_run() -> None:
     assert found is not None and isinstance(found.task, Finished)
 
 
-def test_it_catches_up_like_everybody() -> None:
+def test_it_catches_up_like_everybody():
     world = revealing()
     world.speak()
     world.apply(Tick(now=world.now, live=frozenset()))

@@ -90,7 +90,7 @@ def play_of(n_clients: int, size: int, n_guests: int = 0, **rounds: float) -> Pl
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_thirty_clients_of_whom_a_tenth_is_away_at_any_time(seed: int) -> None:
+def test_thirty_clients_of_whom_a_tenth_is_away_at_any_time(seed):
     play, dice = play_of(30, 3), random.Random(seed)
     for _ in range(50):
         play.round(away={n for n in range(30) if dice.random() < 0.1}, silent=set())
@@ -98,7 +98,7 @@ def test_thirty_clients_of_whom_a_tenth_is_away_at_any_time(seed: int) -> None:
     assert sum(play.counted) >= 0.68 * 30 * len(play.counted)
 
 
-def test_six_clients_of_whom_a_tenth_is_away_at_any_time() -> None:
+def test_six_clients_of_whom_a_tenth_is_away_at_any_time():
     play, dice, first_tries = play_of(6, 3), random.Random(1), 0
     for _ in range(100):
         here = {n for n in range(6) if dice.random() >= 0.1}
@@ -110,9 +110,7 @@ def test_six_clients_of_whom_a_tenth_is_away_at_any_time() -> None:
 
 
 @pytest.mark.parametrize(("size", "n_guests"), [(1, 0), (3, 0), (3, 1)])
-def test_one_that_polls_and_is_silent_costs_six_deadlines_in_fifty_rounds(
-    size: int, n_guests: int
-) -> None:
+def test_one_that_polls_and_is_silent_costs_six_deadlines_in_fifty_rounds(size, n_guests):
     n_clients = 9 + n_guests
     play = play_of(n_clients, size, n_guests, minimum_clients=3)
     victim = n_clients - 1
@@ -122,7 +120,7 @@ def test_one_that_polls_and_is_silent_costs_six_deadlines_in_fifty_rounds(
     assert play.world.state.ending is None
 
 
-def test_a_cell_that_answers_again_is_asked_in_every_round() -> None:
+def test_a_cell_that_answers_again_is_asked_in_every_round():
     play = play_of(9, 3, minimum_clients=3)
     for _ in range(20):
         play.round(away=set(), silent={8})
@@ -131,7 +129,7 @@ def test_a_cell_that_answers_again_is_asked_in_every_round() -> None:
     assert play.counted[-3:] == [9, 9, 9]
 
 
-def test_a_silent_cell_gets_no_seat_by_asking_for_one() -> None:
+def test_a_silent_cell_gets_no_seat_by_asking_for_one():
     play = play_of(9, 3, minimum_clients=3)
     play.round(away=set(), silent={8})
     world = play.world
@@ -142,7 +140,7 @@ def test_a_silent_cell_gets_no_seat_by_asking_for_one() -> None:
     assert world.apply(asked) == ()
 
 
-def test_where_too_few_would_be_left_everybody_is_asked_again_and_the_run_stalls() -> None:
+def test_where_too_few_would_be_left_everybody_is_asked_again_and_the_run_stalls():
     play = play_of(3, 3)
     for _ in range(10):
         play.round(away=set(), silent={2})
@@ -154,13 +152,13 @@ def test_where_too_few_would_be_left_everybody_is_asked_again_and_the_run_stalls
     assert play.counted == [3] and not is_stalled(play.world.state)
 
 
-def test_who_is_away_is_named() -> None:
+def test_who_is_away_is_named():
     play = play_of(6, 3, minimum_clients=6)
     here = frozenset(client(number) for number in range(5))
     assert absent(play.world.state, here) == {client(5)}
 
 
-def test_a_resumed_run_starts_with_a_clean_slate() -> None:
+def test_a_resumed_run_starts_with_a_clean_slate():
     """As it would if its process had ended in between: the store forgives what was given up."""
     world = World.new(rules(needs_reveal=False, minimum_clients=2, deadline_seconds=DEADLINE), 3)
     world.tick(0, 1, 2)

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from fake_clock import FakeClock
 from server.support.driving import told_of
 from server.support.federations import (
     REVEALER,
@@ -25,6 +24,7 @@ from server.support.federations import (
     operator,
 )
 from server.support.serving import serving
+from world.clock import FakeClock
 
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.grpc_link import GrpcLink
@@ -133,7 +133,7 @@ class Play:
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_thirty_clients_of_whom_a_tenth_does_not_poll(tmp_path: Path, rounds: int) -> None:
+def test_thirty_clients_of_whom_a_tenth_does_not_poll(tmp_path, rounds):
     dice = random.Random(3)
     with Play(tmp_path, 30) as play:
         for _ in range(rounds):
@@ -146,7 +146,7 @@ def test_thirty_clients_of_whom_a_tenth_does_not_poll(tmp_path: Path, rounds: in
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_one_that_polls_and_is_silent_costs_few_deadlines(tmp_path: Path, rounds: int) -> None:
+def test_one_that_polls_and_is_silent_costs_few_deadlines(tmp_path, rounds):
     """After 1, 2, 4, 8 and then 16 rounds it is asked again: at most six times in fifty rounds."""
     with Play(tmp_path, 9) as play:
         for _ in range(rounds):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -283,7 +282,7 @@ def play(seed: int) -> History:
 
 
 @pytest.mark.parametrize("histories", [250, pytest.param(HISTORIES, marks=pytest.mark.long)])
-def test_histories_isolate_nobody(histories: int) -> None:
+def test_histories_isolate_nobody(histories):
     seen: Counter[str] = Counter()
     for seed in range(histories):
         found = play(seed)
@@ -324,9 +323,7 @@ def _counts_in_every_round(patch: pytest.MonkeyPatch) -> None:
         ("R7", _counts_in_every_round),
     ],
 )
-def test_without_a_rule_somebody_is_isolated(
-    monkeypatch: pytest.MonkeyPatch, rule: str, removed: Callable[[pytest.MonkeyPatch], None]
-) -> None:
+def test_without_a_rule_somebody_is_isolated(monkeypatch, rule, removed):
     removed(monkeypatch)
     for seed in range(HISTORIES):
         found = play(seed)

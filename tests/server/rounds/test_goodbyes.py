@@ -44,7 +44,7 @@ def answer(world: World, *silent: int) -> None:
 
 
 @pytest.mark.parametrize("cells", [True, False])
-def test_a_round_that_lacks_a_guest_alone_closes_before_its_deadline(cells: bool) -> None:
+def test_a_round_that_lacks_a_guest_alone_closes_before_its_deadline(cells):
     world = world_of(cells=cells)
     answer(world, GUEST)
     assert tick(world) == (), "it has not said goodbye"
@@ -52,7 +52,7 @@ def test_a_round_that_lacks_a_guest_alone_closes_before_its_deadline(cells: bool
     assert (ended.counted, ended.left_out) == (6, frozenset())
 
 
-def test_others_get_their_time() -> None:
+def test_others_get_their_time():
     world = world_of()
     answer(world, GUEST, 0)
     assert tick(world, GUEST) == ()
@@ -60,7 +60,7 @@ def test_others_get_their_time() -> None:
     assert any(isinstance(one, CollectingEnded) for one in tick(world, GUEST))
 
 
-def test_a_core_member_is_waited_for_as_it_takes_its_cell_along() -> None:
+def test_a_core_member_is_waited_for_as_it_takes_its_cell_along():
     """Acknowledged updates of the others in its cell must not be lost before their time."""
     world = world_of()
     answer(world, 5, GUEST)
@@ -72,7 +72,7 @@ def test_a_core_member_is_waited_for_as_it_takes_its_cell_along() -> None:
     assert (ended.counted, ended.left_out) == (6, frozenset())
 
 
-def test_an_update_that_was_acknowledged_is_counted_whatever_its_client_says_then() -> None:
+def test_an_update_that_was_acknowledged_is_counted_whatever_its_client_says_then():
     world = world_of()
     answer(world, 0, 1)
     assert tick(world, GUEST, 2) == ()
@@ -83,7 +83,7 @@ def test_an_update_that_was_acknowledged_is_counted_whatever_its_client_says_the
 
 
 @pytest.mark.parametrize("cells", [True, False])
-def test_it_costs_what_not_answering_costs(cells: bool) -> None:
+def test_it_costs_what_not_answering_costs(cells):
     silent, said = world_of(cells=cells), world_of(cells=cells)
     for world in (silent, said):
         answer(world, GUEST)
@@ -93,7 +93,7 @@ def test_it_costs_what_not_answering_costs(cells: bool) -> None:
     assert {one.times for one in said.state.silences.values()} == {1}
 
 
-def test_one_without_whom_the_round_cannot_be_divided_has_it_counted_again_at_once() -> None:
+def test_one_without_whom_the_round_cannot_be_divided_has_it_counted_again_at_once():
     world = world_of(cells=False, exact=True)
     answer(world)
     world.sum()

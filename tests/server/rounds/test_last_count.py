@@ -61,7 +61,7 @@ def who(found: RoundOpened | None) -> tuple[str, set[int]]:
     return found.kind, {n for n in range(9) if client(n) in found.asked}
 
 
-def test_a_round_is_over_whom_was_counted_and_waits_for_them() -> None:
+def test_a_round_is_over_whom_was_counted_and_waits_for_them():
     world = counted(0, 1, 2)
     assert who(opened(world, 0, 1, 2)) == ("train", {0, 1, 2})
     answered(world, 0, 1, 2)
@@ -72,7 +72,7 @@ def test_a_round_is_over_whom_was_counted_and_waits_for_them() -> None:
     assert who(opened(world, 0, 1, 2)) == ("train", {0, 1, 2})
 
 
-def test_nobody_else_takes_part_in_what_is_divided_by_a_count() -> None:
+def test_nobody_else_takes_part_in_what_is_divided_by_a_count():
     world = counted(0, 1, 2)
     world.tick(0, 1, 2)
     assert world.apply(Polled(now=world.now, client_id=client(3))) == ()
@@ -80,7 +80,7 @@ def test_nobody_else_takes_part_in_what_is_divided_by_a_count() -> None:
         world.upload(3)
 
 
-def test_who_stays_away_longer_than_a_deadline_is_counted_without() -> None:
+def test_who_stays_away_longer_than_a_deadline_is_counted_without():
     world = counted(0, 1, 2)
     assert opened(world, 0, 1) is None
     assert who(opened(world, 0, 1, seconds=DEADLINE)) == ("count", {0, 1})
@@ -95,7 +95,7 @@ def test_who_stays_away_longer_than_a_deadline_is_counted_without() -> None:
     assert who(opened(world, 0, 1, 2)) == ("train", {0, 1, 2})
 
 
-def test_who_is_asked_in_case_that_others_fail_is_no_newcomer() -> None:
+def test_who_is_asked_in_case_that_others_fail_is_no_newcomer():
     """Six of eight are asked and the first four counted: the other two count nobody in."""
     world = World.new(
         rules(
@@ -131,7 +131,7 @@ def in_cells(*sizes: int, **rounds: float) -> World:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_round_that_is_divided_by_a_count_is_over_all_whom_it_counted(seed: int) -> None:
+def test_a_round_that_is_divided_by_a_count_is_over_all_whom_it_counted(seed):
     """One cell a round is wanted and four clients are needed: cells of 3 and 4, in either order."""
     world = in_cells(3, 4, cells_per_round=1, minimum_clients=4)
     world.state = replace(world.state, rules=replace(world.state.rules, seed=seed))
@@ -148,7 +148,7 @@ def test_a_round_that_is_divided_by_a_count_is_over_all_whom_it_counted(seed: in
         assert published.counted == len(counted_)
 
 
-def test_a_deadline_of_absence_is_one_in_a_row() -> None:
+def test_a_deadline_of_absence_is_one_in_a_row():
     world = counted(0, 1, 2)
     assert opened(world, 0, 1) is None
     assert opened(world, 0, 1, seconds=DEADLINE - 1) is None
@@ -161,7 +161,7 @@ def test_a_deadline_of_absence_is_one_in_a_row() -> None:
     assert who(opened(world, 0, 1, seconds=1)) == ("count", {0, 1})
 
 
-def test_too_few_to_count_are_waited_for_and_then_train_at_once() -> None:
+def test_too_few_to_count_are_waited_for_and_then_train_at_once():
     world = counted(0, 1, 2, minimum_clients=3)
     assert opened(world, 0, 1) is None
     assert opened(world, 0, 1, seconds=10 * DEADLINE) is None
@@ -169,7 +169,7 @@ def test_too_few_to_count_are_waited_for_and_then_train_at_once() -> None:
     assert who(opened(world, 0, 1, 2, seconds=1)) == ("train", {0, 1, 2})
 
 
-def test_who_is_here_and_silent_is_counted_without() -> None:
+def test_who_is_here_and_silent_is_counted_without():
     world = counted(0, 1, 2)
     world.tick(0, 1, 2)
     world.upload(0)
@@ -216,7 +216,7 @@ def closed(world: World) -> Change:
 
 @pytest.mark.parametrize("at", ["collecting", "sharing", "masking", "unmasking"])
 @pytest.mark.parametrize("closes", [True, False])
-def test_who_vanishes_in_a_step_under_masks_is_counted_without(at: str, closes: bool) -> None:
+def test_who_vanishes_in_a_step_under_masks_is_counted_without(at, closes):
     world = World.new(stepwise(rules(needs_reveal=False, exact=True)), 5)
     everybody = range(4)
     world.tick(*everybody)
@@ -243,7 +243,7 @@ def test_who_vanishes_in_a_step_under_masks_is_counted_without(at: str, closes: 
     assert who(opened(world, *everybody)) == ("count", {*everybody} - blamed)
 
 
-def test_who_is_removed_is_not_waited_for() -> None:
+def test_who_is_removed_is_not_waited_for():
     world = counted(0, 1, 2)
     later = replace(world.state.rules, epoch=2)
     left = frozenset(client(n) for n in (0, 1, 3, 4))
@@ -251,7 +251,7 @@ def test_who_is_removed_is_not_waited_for() -> None:
     assert who(opened(world, 0, 1)) == ("count", {0, 1})
 
 
-def test_who_is_removed_in_the_middle_of_a_round() -> None:
+def test_who_is_removed_in_the_middle_of_a_round():
     world = counted(0, 1, 2)
     world.tick(0, 1, 2)
     world.upload(0)
@@ -262,7 +262,7 @@ def test_who_is_removed_in_the_middle_of_a_round() -> None:
     assert who(opened(world, 0, 1)) == ("count", {0, 1})
 
 
-def test_an_epoch_in_which_more_are_needed_counts_more() -> None:
+def test_an_epoch_in_which_more_are_needed_counts_more():
     world = counted(0, 1, 2)
     rounds = world.state.rules.rounds.model_copy(update={"minimum_clients": 4})
     later = replace(world.state.rules, epoch=2, rounds=rounds)
@@ -271,7 +271,7 @@ def test_an_epoch_in_which_more_are_needed_counts_more() -> None:
     assert who(opened(world, 0, 1, 2, 3)) == ("count", {0, 1, 2, 3})
 
 
-def test_whom_a_round_has_no_room_for_is_no_reason_to_count() -> None:
+def test_whom_a_round_has_no_room_for_is_no_reason_to_count():
     limited = replace(rules(needs_reveal=False, exact=True, minimum_clients=2), most_summands=3)
     world = World.new(limited, 5)
     (first,) = world.tick(0, 1, 2, 3, 4)
@@ -281,14 +281,14 @@ def test_whom_a_round_has_no_room_for_is_no_reason_to_count() -> None:
     assert who(opened(world, 0, 1, 2, 3, 4)) == ("train", asked)
 
 
-def test_measuring_at_the_end_is_over_whoever_is_here() -> None:
+def test_measuring_at_the_end_is_over_whoever_is_here():
     world = counted(0, 1, 2, total=1)
     world.tick(0, 1, 2)
     answered(world, 0, 1, 2)
     assert who(opened(world, 3, 4)) == ("evaluate", {3, 4})
 
 
-def test_what_is_drawn_anew_in_every_round_is_over_whoever_is_here() -> None:
+def test_what_is_drawn_anew_in_every_round_is_over_whoever_is_here():
     world = World.new(rules(needs_reveal=False, minimum_clients=2), 5)
     world.tick(0, 1, 2)
     answered(world, 0, 1, 2)

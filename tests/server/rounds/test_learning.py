@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cells import partition_of
 from server.support.made_messages import AUTHORITY, client, rules, statement
 from server.support.world import World
+from world.cells import partition_of
 
 from fedrec.errors import RoundError
 from fedrec.ids import RoundId
@@ -58,7 +58,7 @@ def opening(state: State) -> tuple[State, Change]:
     return after, opened
 
 
-def test_it_goes_on_from_there() -> None:
+def test_it_goes_on_from_there():
     said = word(anew().state, 9, charged=4)
     after, change = shown(anew().state, said)
     assert (after.published, after.last_round, after.trained) == (9, 9, 6)
@@ -75,7 +75,7 @@ def test_it_goes_on_from_there() -> None:
     assert isinstance(opened, RoundOpened) and (opened.round, opened.base_round) == (10, 9)
 
 
-def test_after_a_change_of_epoch_another_round_may_have_been_in_progress() -> None:
+def test_after_a_change_of_epoch_another_round_may_have_been_in_progress():
     state = anew().state
     state = replace(state, rules=replace(state.rules, epoch=2))
     after, _ = shown(state, word(state, 9))
@@ -83,7 +83,7 @@ def test_after_a_change_of_epoch_another_round_may_have_been_in_progress() -> No
     assert after.base_state is None
 
 
-def test_cells_that_the_word_pauses_are_left_out() -> None:
+def test_cells_that_the_word_pauses_are_left_out():
     """Of this epoch; what was said in an earlier one is in the roster, or was taken back there."""
     state = anew().state
     partition = partition_of(map(client, range(6)))
@@ -102,14 +102,14 @@ def test_cells_that_the_word_pauses_are_left_out() -> None:
     assert after.rules.partition == partition
 
 
-def test_exact_sums_are_counted_again() -> None:
+def test_exact_sums_are_counted_again():
     """Nobody knows any more over whom training rounds are."""
     state = replace(anew().state, rules=replace(anew().state.rules, exact=True))
     after, _ = shown(state, word(state, 9))
     assert after.next_kind == "count"
 
 
-def test_known_rounds_and_runs_that_went_on_are_left_alone() -> None:
+def test_known_rounds_and_runs_that_went_on_are_left_alone():
     world = anew()
     with pytest.raises(RoundError, match="not what this run goes on from"):
         step(world.state, StatementShown(now=9.0, statement=word(world.state, 4)))
@@ -124,9 +124,7 @@ def test_known_rounds_and_runs_that_went_on_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "number"), [(1, 5), (2, 6), (3, 6)])
-def test_an_epoch_after_the_recovery_skips_the_number_that_members_may_have_answered(
-    epoch: int, number: int
-) -> None:
+def test_an_epoch_after_the_recovery_skips_the_number_that_members_may_have_answered(epoch, number):
     """Round 4 is of epoch 1, and round 5 may have been in progress when the folder was lost."""
     state = anew().state
     state = replace(

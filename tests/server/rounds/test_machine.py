@@ -57,26 +57,26 @@ def reported(n_clients: int = 4, **rounds: float) -> World:
 
 
 class TestCollecting:
-    def test_opens_only_when_enough_are_live(self) -> None:
+    def test_opens_only_when_enough_are_live(self):
         world = plain()
         assert world.tick(0) == ()
         assert kinds(world.tick(0, 1)) == ["RoundOpened"]
 
-    def test_encryption_needs_three_whatever_the_settings_say(self) -> None:
+    def test_encryption_needs_three_whatever_the_settings_say(self):
         world = encrypted(minimum_clients=1, minimum_summands=1)
         assert world.tick(0, 1) == ()
         assert kinds(world.tick(0, 1, 2)) == ["RoundOpened"]
 
-    def test_strangers_do_not_count_as_live(self) -> None:
+    def test_strangers_do_not_count_as_live(self):
         assert plain().tick(0, 77) == ()
 
-    def test_closes_when_everybody_arrived(self) -> None:
+    def test_closes_when_everybody_arrived(self):
         world = plain()
         world.tick(0, 1)
         assert kinds(world.upload(0)) == ["UpdateCounted"]
         assert kinds(world.upload(1)) == ["UpdateCounted", "CollectingEnded"]
 
-    def test_without_encryption_too_only_one_model_is_trained(self) -> None:
+    def test_without_encryption_too_only_one_model_is_trained(self):
         world = plain(3)
         world.tick(0, 1, 2)
         world.upload(0, base_state=b"x" * 32)
@@ -84,7 +84,7 @@ class TestCollecting:
         ended = world.upload(2)[-1]
         assert isinstance(ended, CollectingEnded) and ended.left_out == {client(0)}
 
-    def test_same_upload_is_a_duplicate_in_every_phase(self) -> None:
+    def test_same_upload_is_a_duplicate_in_every_phase(self):
         world = plain()
         world.tick(0, 1)
         world.upload(0)
@@ -92,14 +92,14 @@ class TestCollecting:
         world.upload(1)
         assert isinstance(world.upload(0)[0], AlreadyCounted)
 
-    def test_other_upload_conflicts(self) -> None:
+    def test_other_upload_conflicts(self):
         world = plain()
         world.tick(0, 1)
         world.upload(0)
         with pytest.raises(ConflictingUpload):
             world.upload(0, "other")
 
-    def test_late_upload_is_told_so(self) -> None:
+    def test_late_upload_is_told_so(self):
         world = plain(4)
         world.tick(0, 1)
         world.upload(0)
@@ -110,7 +110,7 @@ class TestCollecting:
         with pytest.raises(RoundClosed):
             world.apply(Uploaded(now=world.now, header=header(1, client(2))))
 
-    def test_round_of_the_future_and_stranger_are_refused(self) -> None:
+    def test_round_of_the_future_and_stranger_are_refused(self):
         world = plain()
         world.tick(0, 1)
         with pytest.raises(RoundError, match="not open"):
@@ -118,7 +118,7 @@ class TestCollecting:
         with pytest.raises(NotInRoster):
             world.apply(Uploaded(now=world.now, header=header(1, client(99))))
 
-    def test_update_for_another_kind_or_base_is_refused(self) -> None:
+    def test_update_for_another_kind_or_base_is_refused(self):
         world = plain()
         world.tick(0, 1)
         before = world.state
@@ -134,7 +134,7 @@ class TestCollecting:
         with pytest.raises(ProtocolError, match="kind train"):
             world.apply(Uploaded(now=world.now, header=header(1, client(0), kind="train")))
 
-    def test_who_comes_later_is_offered_the_round(self) -> None:
+    def test_who_comes_later_is_offered_the_round(self):
         world = plain()
         world.tick(0, 1)
         assert task_for(world.state, client(2), RoundId(0), world.now) is None
@@ -145,7 +145,7 @@ class TestCollecting:
         assert kinds(world.upload(1)) == ["UpdateCounted"], "the round waits for the third"
         assert CollectingEnded in {type(change) for change in world.upload(2)}
 
-    def test_recompute_limit_closes_an_encrypted_round(self) -> None:
+    def test_recompute_limit_closes_an_encrypted_round(self):
         world = encrypted(6, recompute_limit=3)
         world.tick(*range(6))
         assert world.state.current is not None and len(world.state.current.asked) == 3
@@ -154,7 +154,7 @@ class TestCollecting:
         world.upload(asked[1])
         assert "CollectingEnded" in kinds(world.upload(asked[2]))
 
-    def test_over_provision_asks_more_and_closes_with_the_first(self) -> None:
+    def test_over_provision_asks_more_and_closes_with_the_first(self):
         world = plain(10, clients_per_round=3, over_provision=2.0)
         world.tick(*range(10))
         assert world.state.current is not None and len(world.state.current.asked) == 6
@@ -166,14 +166,14 @@ class TestCollecting:
         with pytest.raises(RoundClosed):
             world.upload(outsider)
 
-    def test_selection_depends_on_seed_and_round_only(self) -> None:
+    def test_selection_depends_on_seed_and_round_only(self):
         first, second = (plain(10, clients_per_round=3) for _ in range(2))
         first.tick(*range(10))
         second.tick(*reversed(range(10)))
         assert first.state.current is not None
         assert first.state.current == second.state.current
 
-    def test_deadline_closes_with_enough_and_abandons_with_fewer(self) -> None:
+    def test_deadline_closes_with_enough_and_abandons_with_fewer(self):
         world = plain(4, deadline_seconds=10)
         world.tick(0, 1, 2)
         world.upload(0)
@@ -187,7 +187,7 @@ class TestCollecting:
         assert isinstance(abandoned, RoundAbandoned)
         assert abandoned.reason == "1 of the needed 2 updates arrived in time"
 
-    def test_abandoned_number_is_not_used_again_and_its_kind_is(self) -> None:
+    def test_abandoned_number_is_not_used_again_and_its_kind_is(self):
         world = plain(deadline_seconds=10)
         world.tick(0, 1)
         world.tick(seconds=11)
@@ -196,7 +196,7 @@ class TestCollecting:
         assert (world.state.current.number, world.state.current.kind) == (2, "count")
         assert world.state.current.base_round == 0
 
-    def test_after_three_in_a_row_the_pauses_grow_and_nothing_ends_the_run(self) -> None:
+    def test_after_three_in_a_row_the_pauses_grow_and_nothing_ends_the_run(self):
         world = plain(deadline_seconds=10)
         pauses = []
         for _ in range(9):
@@ -215,20 +215,20 @@ class TestCollecting:
         assert pauses[:8] == [0, 0, 10, 20, 40, 80, 160, 160]
         assert set(pauses[8:]) == {160} and world.state.ending is None
 
-    def test_clock_set_back_does_not_lengthen_a_round(self) -> None:
+    def test_clock_set_back_does_not_lengthen_a_round(self):
         world = plain(deadline_seconds=10)
         world.tick(0, 1)
         world.tick(seconds=-3600)
         assert kinds(world.tick(seconds=11)) == ["RoundAbandoned"]
 
-    def test_restart_gives_the_round_its_full_time_again(self) -> None:
+    def test_restart_gives_the_round_its_full_time_again(self):
         world = plain(deadline_seconds=10)
         world.tick(0, 1)
         world.now += 3600
         world.apply(Restarted(now=world.now))
         assert world.tick(seconds=9) == ()
 
-    def test_restart_with_another_epoch_abandons(self) -> None:
+    def test_restart_with_another_epoch_abandons(self):
         world = plain()
         world.tick(0, 1)
         world.state = replace(world.state, rules=replace(world.state.rules, epoch=2))
@@ -236,7 +236,7 @@ class TestCollecting:
 
 
 class TestRun:
-    def test_counts_trains_evaluates_and_finishes(self) -> None:
+    def test_counts_trains_evaluates_and_finishes(self):
         world = plain(total=2)
         while world.state.ending is None:
             world.tick(0, 1)
@@ -251,7 +251,7 @@ class TestRun:
         ]
         world.check_end()
 
-    def test_stop_waits_for_the_round_in_progress(self) -> None:
+    def test_stop_waits_for_the_round_in_progress(self):
         world = plain()
         world.tick(0, 1)
         world.apply(StopRequested(now=world.now, at_once=False))
@@ -260,13 +260,13 @@ class TestRun:
         world.upload(1)
         assert kinds(world.sum())[-2:] == ["RoundPublished", "RunFinished"]
 
-    def test_stop_at_once_abandons(self) -> None:
+    def test_stop_at_once_abandons(self):
         world = plain()
         world.tick(0, 1)
         changes = world.apply(StopRequested(now=world.now, at_once=True))
         assert kinds(changes) == ["StopNoted", "RoundAbandoned", "RunFinished"]
 
-    def test_who_is_behind_is_told_to_catch_up(self) -> None:
+    def test_who_is_behind_is_told_to_catch_up(self):
         world = plain()
         world.tick(0, 1)
         world.upload(0)
@@ -275,7 +275,7 @@ class TestRun:
         task = task_for(world.state, client(0), RoundId(0), world.now)
         assert task is not None and isinstance(task.task, Wait) and task.published_round == 1
 
-    def test_who_knows_more_waits(self) -> None:
+    def test_who_knows_more_waits(self):
         """The client sees which of the two went back; it is told to wait, not to forget."""
         world = plain()
         world.tick(0, 1)
@@ -285,14 +285,14 @@ class TestRun:
 
 class TestModels:
     @pytest.mark.parametrize("changes", [{"key_list": b"x" * 32}, {"base_state": b"x" * 32}])
-    def test_updates_of_other_terms_are_refused(self, changes: dict[str, bytes]) -> None:
+    def test_updates_of_other_terms_are_refused(self, changes):
         world = reported()
         world.tick(*range(4))
         found = header(2, client(0), **(told(world.state) | changes))
         with pytest.raises(ProtocolError):
             world.apply(Uploaded(now=world.now, header=found))
 
-    def test_the_first_round_goes_on_with_the_largest_group(self) -> None:
+    def test_the_first_round_goes_on_with_the_largest_group(self):
         """Nobody said yet from which model; whoever reads a list of several would refuse it."""
         for liar in range(4):
             world = encrypted()
@@ -309,7 +309,7 @@ class TestModels:
             with pytest.raises(RoundClosed):
                 world.upload(liar, "again")
 
-    def test_the_first_round_of_an_epoch_knows_no_model_either(self) -> None:
+    def test_the_first_round_of_an_epoch_knows_no_model_either(self):
         world = reported()
         assert world.state.base_state is not None
         newer = replace(world.state.rules, epoch=2)
@@ -321,7 +321,7 @@ class TestModels:
         ended = world.upload(3, base_state=b"x" * 32)[-1]
         assert isinstance(ended, CollectingEnded) and ended.left_out == {client(3)}
 
-    def test_too_few_of_one_model_abandon(self) -> None:
+    def test_too_few_of_one_model_abandon(self):
         world = encrypted()
         world.tick(*range(4))
         for number in range(3):
@@ -332,7 +332,7 @@ class TestModels:
             "2 of the needed 3 updates arrived in time; 2 more start from another model"
         )
 
-    def test_others_of_one_model_are_waited_for(self) -> None:
+    def test_others_of_one_model_are_waited_for(self):
         """Three updates would do, were they of one model: five clients were asked."""
         world = encrypted(5, clients_per_round=3, over_provision=1.5)
         world.tick(*range(5))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from server.support.driving import gather, running, upload
@@ -66,7 +64,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("join", [False, True])
-def test_no_update_and_no_poll_looks_at_all_clients(walks: list[int], join: bool) -> None:
+def test_no_update_and_no_poll_looks_at_all_clients(walks, join):
     clients = [client(number) for number in range(N_CLIENTS)]
     least = 3 if join else N_CLIENTS
     plain = rules(needs_reveal=False, minimum_clients=least)
@@ -118,9 +116,7 @@ def updates_until_whole(state: State, seed: int | None) -> int:
 
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("n_wanted", [40, 100])
-def test_a_round_of_some_cells_is_rarely_looked_at(
-    walks: list[int], seed: int | None, n_wanted: int
-) -> None:
+def test_a_round_of_some_cells_is_rarely_looked_at(walks, seed, n_wanted):
     state = in_cells([3] * 100, cells_per_round=n_wanted, over_provision=1.5)
     walks.clear()
     assert updates_until_whole(state, seed) >= 3 * n_wanted
@@ -130,8 +126,8 @@ def test_a_round_of_some_cells_is_rarely_looked_at(
 
 @pytest.mark.parametrize("seed", [None, *range(12)])
 def test_a_round_of_some_cells_ends_with_the_same_update_as_if_it_was_always_looked_at(
-    monkeypatch: pytest.MonkeyPatch, seed: int | None
-) -> None:
+    monkeypatch, seed
+):
     choose = random.Random(seed or 12)
     sizes = [choose.randint(3, 5) for _ in range(12)]
     state = in_cells(sizes, cells_per_round=choose.randint(1, 12), over_provision=1.5)
@@ -141,7 +137,7 @@ def test_a_round_of_some_cells_ends_with_the_same_update_as_if_it_was_always_loo
     assert updates_until_whole(state, seed) == ended
 
 
-def test_no_message_of_a_step_looks_at_all_clients(walks: list[int]) -> None:
+def test_no_message_of_a_step_looks_at_all_clients(walks):
     state = in_cells([3] * 20)
     state = replace(state, rules=stepwise(state.rules))
     clients = sorted(state.roster)
@@ -184,28 +180,23 @@ def said(state: State, sender: ClientId) -> Uploaded | StepHeard:
     return StepHeard(now=0.0, message=message)
 
 
-def test_an_update_does_not_look_who_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_update_does_not_look_who_is_there(tmp_path, monkeypatch):
     bench = Bench.of(4)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            await gather(engine, range(4))
-            with monkeypatch.context() as patched:
-                patched.delattr(Presence, "live")
-                for number in range(3):
-                    await upload(engine, bench, number)
-                    await engine.run.work.settled()
-                    await engine.tick()
-            await upload(engine, bench, 3)
-            await engine.run.work.settled()
-            assert engine.run.state.published == 1
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(4))
+        with monkeypatch.context() as patched:
+            patched.delattr(Presence, "live")
+            for number in range(3):
+                await upload(engine, bench, number)
+                await engine.run.work.settled()
+                await engine.tick()
+        await upload(engine, bench, 3)
+        await engine.run.work.settled()
+        assert engine.run.state.published == 1
 
 
-def test_a_map_never_changes_and_shares_what_is_the_same() -> None:
+def test_a_map_never_changes_and_shares_what_is_the_same():
     empty = Counted()
     first = empty.with_update(header(1, client(0)))
     one, other = (first.with_update(header(1, client(1), said)) for said in ("one", "other"))
@@ -219,7 +210,7 @@ def test_a_map_never_changes_and_shares_what_is_the_same() -> None:
     assert asked.adding([client(1), client(0)]) == {client(0), client(1)} != asked
 
 
-def test_a_sum_that_cannot_be_made_again_is_begun_anew() -> None:
+def test_a_sum_that_cannot_be_made_again_is_begun_anew():
     """What was read before a damaged file is in no later sum."""
     damaged = [True]
 

@@ -25,7 +25,7 @@ def entries() -> ProtectionPlan:
     return Paillier.plan(spec, preset="single-3072")
 
 
-def test_it_is_the_price_of_the_expected_union(entries: ProtectionPlan) -> None:
+def test_it_is_the_price_of_the_expected_union(entries):
     found = rules(entries=entries, report_seconds=30)
     # The sum is fetched: 64,000 (1 - (63/64)^11) = 10,180.0... entries and a block of counts at
     # .03 s; a head of 44 bytes, 768 for each block and 4 for each index, at 100 kB/s.
@@ -40,7 +40,7 @@ def test_it_is_the_price_of_the_expected_union(entries: ProtectionPlan) -> None:
     assert rules(report_seconds=30).report_seconds("train", 8) == 30
 
 
-def test_who_still_opens_is_waited_for(entries: ProtectionPlan) -> None:
+def test_who_still_opens_is_waited_for(entries):
     world = World.new(rules(entries=entries, report_seconds=5, total=1), 4)
     for _ in range(2):
         world.tick(*range(4))

@@ -50,7 +50,7 @@ def measured(changes: tuple[object, ...]) -> RoundMeasured:
     return found
 
 
-def test_the_sum_is_published_as_soon_as_it_stands() -> None:
+def test_the_sum_is_published_as_soon_as_it_stands():
     world = published()
     (change,) = world.published
     assert isinstance(change, RoundPublished)
@@ -61,7 +61,7 @@ def test_the_sum_is_published_as_soon_as_it_stands() -> None:
     assert task_for(world.state, client(0), RoundId(1), world.now) is None, "it has it"
 
 
-def test_metrics_follow_when_two_clients_say_the_same() -> None:
+def test_metrics_follow_when_two_clients_say_the_same():
     world = published()
     (kept,) = world.report(0)
     assert isinstance(kept, ReportKept)
@@ -74,7 +74,7 @@ def test_metrics_follow_when_two_clients_say_the_same() -> None:
     assert world.report(2) == (), "a third is of no use any more"
 
 
-def test_the_next_round_waits_for_their_word() -> None:
+def test_the_next_round_waits_for_their_word():
     world = published()
     world.report(0)
     assert world.tick(*range(4)) == ()
@@ -85,7 +85,7 @@ def test_the_next_round_waits_for_their_word() -> None:
     assert isinstance(opened, RoundOpened)
 
 
-def test_the_same_client_twice_is_one_client() -> None:
+def test_the_same_client_twice_is_one_client():
     world = published()
     world.report(0)
     assert world.report(0) == ()
@@ -95,7 +95,7 @@ def test_the_same_client_twice_is_one_client() -> None:
 
 
 @pytest.mark.parametrize("order", [("lie", "honest", "honest"), ("honest", "lie", "honest")])
-def test_one_that_says_something_else_is_outvoted(order: tuple[str, ...]) -> None:
+def test_one_that_says_something_else_is_outvoted(order):
     world = published()
     for number, content in enumerate(order):
         changes = world.report(number, content)
@@ -104,7 +104,7 @@ def test_one_that_says_something_else_is_outvoted(order: tuple[str, ...]) -> Non
     assert found.agreed.content() == report(world.state, client(0)).content()
 
 
-def test_clients_disagree() -> None:
+def test_clients_disagree():
     """After the time that they have the run goes on: nobody knows which model they have."""
     world = published(kind="train")
     world.report(0, "honest")
@@ -119,7 +119,7 @@ def test_clients_disagree() -> None:
 
 
 @pytest.mark.parametrize("n_reports", [0, 1])
-def test_fewer_than_two_report(n_reports: int) -> None:
+def test_fewer_than_two_report(n_reports):
     world = published(kind="train")
     for number in range(n_reports):
         world.report(number)
@@ -128,7 +128,7 @@ def test_fewer_than_two_report(n_reports: int) -> None:
     )
 
 
-def test_nothing_goes_on_without_a_word_on_the_count() -> None:
+def test_nothing_goes_on_without_a_word_on_the_count():
     """Which rows are trained is in that sum, which the coordinator cannot read."""
     world = published()
     assert world.tick(*range(4), seconds=3600.0) == ()
@@ -138,7 +138,7 @@ def test_nothing_goes_on_without_a_word_on_the_count() -> None:
     assert world.state.rows == found.rows
 
 
-def test_a_disagreement_about_the_count_ends_the_run_until_somebody_else_speaks() -> None:
+def test_a_disagreement_about_the_count_ends_the_run_until_somebody_else_speaks():
     world = published()
     world.report(0, "honest")
     world.report(1, "lie")
@@ -151,7 +151,7 @@ def test_a_disagreement_about_the_count_ends_the_run_until_somebody_else_speaks(
     assert isinstance(opened, RoundOpened)
 
 
-def test_the_run_ends_once_its_last_round_was_told_of() -> None:
+def test_the_run_ends_once_its_last_round_was_told_of():
     world = published(kind="evaluate")
     assert world.tick(*range(4)) == ()
     assert world.state.ending is None
@@ -164,7 +164,7 @@ def test_the_run_ends_once_its_last_round_was_told_of() -> None:
     assert found is not None and isinstance(found.task, Finished)
 
 
-def test_the_last_round_waits_for_so_long_only() -> None:
+def test_the_last_round_waits_for_so_long_only():
     world = published(kind="evaluate")
     assert measured(world.tick(seconds=31.0)).reason == "fewer than two clients reported"
     (ended,) = world.tick()
@@ -172,7 +172,7 @@ def test_the_last_round_waits_for_so_long_only() -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_an_operator_that_stops_the_run(at_once: bool) -> None:
+def test_an_operator_that_stops_the_run(at_once):
     world = published(kind="train", total=5)
     changes = world.apply(StopRequested(now=world.now, at_once=at_once))
     assert isinstance(changes[-1], RunFinished) == at_once
@@ -185,7 +185,7 @@ def test_an_operator_that_stops_the_run(at_once: bool) -> None:
         assert ended.reason == "the operator stopped the run"
 
 
-def test_a_restart_gives_them_their_time_again() -> None:
+def test_a_restart_gives_them_their_time_again():
     world = published(kind="train")
     world.report(0)
     world.now += 1000.0
@@ -194,14 +194,14 @@ def test_a_restart_gives_them_their_time_again() -> None:
     assert measured(world.report(1)).agreed is not None
 
 
-def test_a_clock_that_was_set_back_gives_them_no_more() -> None:
+def test_a_clock_that_was_set_back_gives_them_no_more():
     world = published(kind="train")
     world.now -= 100_000.0
     assert world.tick(*range(4)) == ()
     assert measured(world.tick(*range(4), seconds=31.0)).reason
 
 
-def test_in_a_new_epoch_they_report_anew() -> None:
+def test_in_a_new_epoch_they_report_anew():
     """Words under two keys cannot be compared."""
     world = published()
     world.report(0)
@@ -214,7 +214,7 @@ def test_in_a_new_epoch_they_report_anew() -> None:
     assert world.state.base_state is not None
 
 
-def test_whose_word_is_refused() -> None:
+def test_whose_word_is_refused():
     world = published()
     with pytest.raises(NotInRoster):
         world.report(99)
@@ -234,7 +234,7 @@ def test_whose_word_is_refused() -> None:
         world.apply(ReportReceived(now=world.now, report=other))
 
 
-def test_nobody_opens_a_sum_for_others() -> None:
+def test_nobody_opens_a_sum_for_others():
     world = World.new(rules(), 3)
     world.tick(*range(3))
     for number in range(3):
@@ -248,7 +248,7 @@ def test_nobody_opens_a_sum_for_others() -> None:
         world.apply(event)
 
 
-def test_a_member_that_is_removed_has_the_round_given_up() -> None:
+def test_a_member_that_is_removed_has_the_round_given_up():
     world = World.new(rules(), 4)
     world.tick(*range(4))
     world.upload(0)

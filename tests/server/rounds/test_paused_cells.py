@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from cells import partition_of
 from conformance.store_suite import IDENTITY, durable, entry
 from server.support.made_messages import AUTHORITY, blob, client, rules, statement
 from server.support.world import World
+from world.cells import partition_of
 
 from fedrec.errors import ProtocolError
 from fedrec.wire.messages import RevealStatement
@@ -52,7 +51,7 @@ def speak(world: World, *paused: int, refused: str = "") -> tuple[object, ...]:
     return world.apply(StatementReceived(now=world.now, statement=word, blob=sealed))
 
 
-def test_the_round_is_published_over_the_others() -> None:
+def test_the_round_is_published_over_the_others():
     world = revealing(World.new(cell_rules(), 6))
     paused, published = speak(world, 2)
     assert isinstance(paused, CellsPaused) and isinstance(published, RoundPublished)
@@ -60,7 +59,7 @@ def test_the_round_is_published_over_the_others() -> None:
     assert published.counted == 3
 
 
-def test_nobody_of_it_is_asked_until_a_roster_resumes_it() -> None:
+def test_nobody_of_it_is_asked_until_a_roster_resumes_it():
     world = revealing(World.new(cell_rules(), 6))
     speak(world, 2)
     (opened,) = world.tick(*range(6))
@@ -80,7 +79,7 @@ def test_nobody_of_it_is_asked_until_a_roster_resumes_it() -> None:
     assert isinstance(opened, RoundOpened) and opened.asked == live
 
 
-def test_a_refusal_can_pause_too() -> None:
+def test_a_refusal_can_pause_too():
     """As where nothing may be published without those who were counted, or a word was lost."""
     world = revealing(World.new(cell_rules(), 6))
     paused, abandoned = speak(world, 2, refused="unfit")
@@ -89,7 +88,7 @@ def test_a_refusal_can_pause_too() -> None:
     assert isinstance(opened, RoundOpened) and opened.asked.isdisjoint(SECOND)
 
 
-def test_without_a_counted_cell_the_others_are_counted_at_once() -> None:
+def test_without_a_counted_cell_the_others_are_counted_at_once():
     world = revealing(World.new(cell_rules(exact=True), 6))
     speak(world)
     revealing(world)
@@ -101,7 +100,7 @@ def test_without_a_counted_cell_the_others_are_counted_at_once() -> None:
 
 
 @pytest.mark.parametrize(("paused", "wrong"), [((3,), "does not have"), ((1, 2), "too few")])
-def test_a_word_that_does_not_fit(paused: tuple[int, ...], wrong: str) -> None:
+def test_a_word_that_does_not_fit(paused, wrong):
     world = revealing(World.new(cell_rules(), 6))
     before = world.state
     with pytest.raises(ProtocolError, match=wrong):
@@ -109,7 +108,7 @@ def test_a_word_that_does_not_fit(paused: tuple[int, ...], wrong: str) -> None:
     assert world.state == before
 
 
-def test_a_coordinator_that_is_killed_knows_it_still(tmp_path: Path) -> None:
+def test_a_coordinator_that_is_killed_knows_it_still(tmp_path):
     """The pause, and whose updates the published round is over."""
     store = SqliteStore(tmp_path, IDENTITY)
     world = World.new(cell_rules(), 6)
@@ -148,7 +147,7 @@ def unfit(world: World, *numbers: int) -> tuple[object, ...]:
     return world.apply(event)
 
 
-def test_a_readable_update_is_left_out_alone_and_its_client_for_a_while() -> None:
+def test_a_readable_update_is_left_out_alone_and_its_client_for_a_while():
     world = readable(total=20)
     unfit(world, 3)
     assert isinstance(world.sum()[-1], RoundPublished)
@@ -163,7 +162,7 @@ def test_a_readable_update_is_left_out_alone_and_its_client_for_a_while() -> Non
     assert isinstance(opened, RoundOpened) and client(3) in opened.asked
 
 
-def test_where_too_few_are_left_the_round_is_given_up() -> None:
+def test_where_too_few_are_left_the_round_is_given_up():
     world = readable()
     (_, abandoned) = unfit(world, 2, 3)
     assert isinstance(abandoned, RoundAbandoned)

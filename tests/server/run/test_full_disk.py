@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 import pytest
-from fake_clock import FakeClock
 from server.support.driving import gather, play, running, upload
 from server.support.federations import Bench
 from structlog.testing import capture_logs
+from world.clock import FakeClock
 
 from fedrec.cli.operating import status_rows
 from fedrec.durable import DiskFull
@@ -32,54 +29,48 @@ def warnings(lines: list[dict[str, object]]) -> list[object]:
 
 
 @pytest.mark.parametrize("where", ["draft.write", "file.rename", "rows.begin", "rows.commit"])
-def test_a_full_disk_is_told_once_a_minute_and_until_it_passed(tmp_path: Path, where: str) -> None:
+async def test_a_full_disk_is_told_once_a_minute_and_until_it_passed(tmp_path, where):
     bench, clock, full = Bench.of(3, deadline_seconds=600), FakeClock(), set[str]()
 
     def failpoint(name: str) -> None:
         if name in full:
             raise DiskFull("The disk is full (write: No space left on device).")
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path, clock=clock, failpoint=failpoint) as engine:
-            await gather(engine, range(3))
-            assert not said(engine)
-            full.add(where)
-            with capture_logs() as lines:
-                for _ in range(480):
-                    clock.advance(0.25)
-                    with pytest.raises(StorageError):
-                        await upload(engine, bench, 0)
-                    await engine.tick()
-                assert "The disk is full (write" in said(engine)
-                assert warnings(lines) == ["disk full"] * 2
-                full.clear()
-                await play(engine, bench, range(3))
-                clock.advance(31.0)
+    async with running(bench, tmp_path, clock=clock, failpoint=failpoint) as engine:
+        await gather(engine, range(3))
+        assert not said(engine)
+        full.add(where)
+        with capture_logs() as lines:
+            for _ in range(480):
+                clock.advance(0.25)
+                with pytest.raises(StorageError):
+                    await upload(engine, bench, 0)
                 await engine.tick()
-                assert not said(engine)
-                assert [one["event"] for one in lines].count("disk takes what is written") == 1
+            assert "The disk is full (write" in said(engine)
+            assert warnings(lines) == ["disk full"] * 2
+            full.clear()
+            await play(engine, bench, range(3))
+            clock.advance(31.0)
+            await engine.tick()
+            assert not said(engine)
+            assert [one["event"] for one in lines].count("disk takes what is written") == 1
 
-    asyncio.run(scenario())
 
-
-def test_the_reserve_is_part_of_it(tmp_path: Path) -> None:
+async def test_the_reserve_is_part_of_it(tmp_path):
     bench = Bench.of(3)
 
-    async def scenario() -> None:
-        store = bench.store(tmp_path, reserve_bytes=1 << 60)
-        async with running(bench, tmp_path, store=store) as engine:
-            await gather(engine, range(3))
-            with capture_logs() as lines:
-                for number in range(3):
-                    with pytest.raises(DiskFull):
-                        await upload(engine, bench, number)
-            assert warnings(lines) == ["disk full"]
-            assert "coordinator.reserve_bytes" in str(lines) and "reserve" in said(engine)
-
-    asyncio.run(scenario())
+    store = bench.store(tmp_path, reserve_bytes=1 << 60)
+    async with running(bench, tmp_path, store=store) as engine:
+        await gather(engine, range(3))
+        with capture_logs() as lines:
+            for number in range(3):
+                with pytest.raises(DiskFull):
+                    await upload(engine, bench, number)
+        assert warnings(lines) == ["disk full"]
+        assert "coordinator.reserve_bytes" in str(lines) and "reserve" in said(engine)
 
 
-def test_another_trouble_of_the_disk_is_no_flood_either(tmp_path: Path) -> None:
+async def test_another_trouble_of_the_disk_is_no_flood_either(tmp_path):
     bench, clock = Bench.of(3), FakeClock()
     broken: set[str] = set()
 
@@ -87,15 +78,12 @@ def test_another_trouble_of_the_disk_is_no_flood_either(tmp_path: Path) -> None:
         if name in broken:
             raise StorageError("The database cannot be read: disk I/O error.")
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path, clock=clock, failpoint=failpoint) as engine:
-            broken.add("rows.begin")
-            with capture_logs() as lines:
-                for _ in range(240):
-                    clock.advance(0.25)
-                    await gather(engine, range(3))
-                broken.clear()
-            assert warnings(lines) == ["storage refused"]
-            assert not said(engine)
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path, clock=clock, failpoint=failpoint) as engine:
+        broken.add("rows.begin")
+        with capture_logs() as lines:
+            for _ in range(240):
+                clock.advance(0.25)
+                await gather(engine, range(3))
+            broken.clear()
+        assert warnings(lines) == ["storage refused"]
+        assert not said(engine)

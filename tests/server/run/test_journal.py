@@ -24,7 +24,7 @@ def logged(one: Entry, published: int | None = 7) -> dict[str, object]:
     return {name: value for name, value in line.items() if name != "log_level"}
 
 
-def test_metrics_have_names() -> None:
+def test_metrics_have_names():
     """Four users with losses of 2 in all; two of four hits, gains of 1.5 in all."""
     sums = dict.fromkeys(METRIC_NAMES, 0) | {
         "participants": 4,
@@ -40,13 +40,13 @@ def test_metrics_have_names() -> None:
     }  # fmt: skip
 
 
-def test_a_round_that_measured_nothing_has_none() -> None:
+def test_a_round_that_measured_nothing_has_none():
     for metrics in ([], [0] * len(METRIC_NAMES)):
         line = logged(entry("round published", 1, kind="count", metrics=metrics))
         assert line == {"event": "round published", "run": "r", "round": 1, "kind": "count"}
 
 
-def test_what_is_about_no_round_says_how_far_the_run_is() -> None:
+def test_what_is_about_no_round_says_how_far_the_run_is():
     line = logged(entry("run finished", 0, reason="done"))
     assert line == {"event": "run finished", "run": "r", "last_published": 7, "reason": "done"}
     assert "last_published" not in logged(entry("key epoch installed", 0), None)

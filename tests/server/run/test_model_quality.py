@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from server.support.driving import current, gather, running, upload
 from server.support.federations import Bench, identity
 
-from fedrec.evaluation.metrics import METRIC_NAMES, Protocol
+from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.ids import RoundId
 from fedrec.plan.schema import EvaluationSettings
 from fedrec.wire.admin_link import RunStatus
@@ -60,7 +59,7 @@ def published(number: int, values: list[int]) -> RoundPublished:
     )  # fmt: skip
 
 
-def test_each_figure_is_that_of_the_last_round_that_measured_it() -> None:
+def test_each_figure_is_that_of_the_last_round_that_measured_it():
     found = LatestQuality()
     assert found.quality.round == 0
     found.note([published(1, sums())])
@@ -75,7 +74,7 @@ def test_each_figure_is_that_of_the_last_round_that_measured_it() -> None:
     assert quality.untrained is not None and quality.untrained.hr == 0.6
 
 
-def test_the_round_is_the_one_that_ranked_even_where_nothing_changed() -> None:
+def test_the_round_is_the_one_that_ranked_even_where_nothing_changed():
     found = LatestQuality()
     found.note([published(2, TRAINED)])
     first = found.quality
@@ -83,7 +82,7 @@ def test_the_round_is_the_one_that_ranked_even_where_nothing_changed() -> None:
     assert (first.round, found.quality) == (2, replace(first, round=RoundId(3)))
 
 
-def test_a_loss_alone_dates_no_rates() -> None:
+def test_a_loss_alone_dates_no_rates():
     found = LatestQuality()
     found.note([published(2, LOSS_ONLY)])
     assert found.quality.round == 2, "nothing was ranked yet"
@@ -92,7 +91,7 @@ def test_a_loss_alone_dates_no_rates() -> None:
 
 
 @pytest.mark.parametrize("between", [0, 499, 2000])
-def test_after_a_restart_the_journal_says_the_same(between: int) -> None:
+def test_after_a_restart_the_journal_says_the_same(between):
     def entry(number: int, text: str) -> Entry:
         return Entry(
             unix_seconds=0.0, kind="round published", round=RoundId(number), fields_json=text
@@ -114,8 +113,8 @@ def test_after_a_restart_the_journal_says_the_same(between: int) -> None:
     [("full", "", ""), ("sampled", None, "The untrained model gets HR@10 0.60, not 0.10")],
 )
 def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
-    tmp_path: Path, protocol: Protocol, before: str | None, after: str
-) -> None:
+    tmp_path, protocol, before, after
+):
     bench = Bench.of(3)
     evaluation = EvaluationSettings(protocol=protocol)
     plan = bench.federation.plan.model_copy(update={"evaluation": evaluation})
@@ -135,7 +134,7 @@ def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
     assert bool(last.caution) == bool(after)
 
 
-def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path: Path) -> None:
+def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path):
     bench = Bench.of(3)
     labels = [identity(number).public.label for number in range(3)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fake_clock import FakeClock
+from world.clock import FakeClock
 
 from fedrec.ids import ClientId
 from fedrec_server.run.presence import BACK_SECONDS, LIVE_SECONDS, Presence
@@ -18,7 +18,7 @@ def here() -> tuple[FakeClock, Presence]:
     return clock, presence
 
 
-def test_a_goodbye_counts_at_once_and_silence_after_a_while() -> None:
+def test_a_goodbye_counts_at_once_and_silence_after_a_while():
     clock, presence = here()
     presence.ended(NORTH)
     assert presence.live() == {SOUTH}
@@ -29,7 +29,7 @@ def test_a_goodbye_counts_at_once_and_silence_after_a_while() -> None:
     assert presence.goodbye_of(SOUTH) is None
 
 
-def test_who_comes_back_is_simply_back() -> None:
+def test_who_comes_back_is_simply_back():
     clock, presence = here()
     presence.ended(NORTH)
     clock.advance(BACK_SECONDS - 1)
@@ -47,7 +47,7 @@ def test_who_comes_back_is_simply_back() -> None:
     assert presence.gone() == frozenset() and NORTH in presence.live()
 
 
-def test_the_poll_of_a_client_that_ended_does_not_bring_it_back() -> None:
+def test_the_poll_of_a_client_that_ended_does_not_bring_it_back():
     _, presence = here()
     with presence.waiting(NORTH):
         assert presence.waiters == {NORTH}
@@ -60,7 +60,7 @@ def test_the_poll_of_a_client_that_ended_does_not_bring_it_back() -> None:
     assert presence.live() == {NORTH, SOUTH}
 
 
-def test_an_error_before_the_first_question_is_one_of_starting() -> None:
+def test_an_error_before_the_first_question_is_one_of_starting():
     clock, presence = here()
     presence.ended(NORTH, "training")
     said = presence.goodbye_of(NORTH)

@@ -73,23 +73,21 @@ class TestAdmission:
             ({"length": 17 << 20}, TooLarge),
         ],
     )
-    def test_header(
-        self, collecting: Serving, changes: dict[str, object], expected: type[FedrecError]
-    ) -> None:
+    def test_header(self, collecting, changes, expected):
         assert type(refusal(collecting, **changes)) is expected
 
-    def test_other_settings_may_be_another_release(self, collecting: Serving) -> None:
+    def test_other_settings_may_be_another_release(self, collecting):
         found = refusal(collecting, plan_fingerprint="d" * 64)
         assert "release of fedrec" in found.remedy
 
-    def test_key_outside_the_roster(self, collecting: Serving) -> None:
+    def test_key_outside_the_roster(self, collecting):
         payload = collecting.bench.payload(9, 1)
         header = collecting.bench.header(9, 1, payload, collecting.run)
         with pytest.raises(grpc.RpcError) as caught:
             collecting.submit(header, (0, payload), who=9)
         assert type(from_rpc_error(caught.value)) is NotInRoster
 
-    def test_forged_signature(self, collecting: Serving) -> None:
+    def test_forged_signature(self, collecting):
         payload = collecting.bench.payload(0, 1)
         header = collecting.bench.header(0, 1, payload, collecting.run)
         forged = replace(header, client_id=identity(1).client_id)
@@ -102,42 +100,42 @@ class TestAdmission:
                 collecting.submit(bad, (0, payload), who=who)
             assert type(from_rpc_error(caught.value)) is BadSignature
 
-    def test_replay_of_another_round(self, collecting: Serving) -> None:
+    def test_replay_of_another_round(self, collecting):
         payload = collecting.bench.payload(0, 1)
         header = collecting.bench.header(0, 2, payload, collecting.run)
         with pytest.raises(grpc.RpcError) as caught:
             collecting.submit(replace(header, round=RoundId(1)), (0, payload))
         assert type(from_rpc_error(caught.value)) is BadSignature
 
-    def test_truncated(self, collecting: Serving) -> None:
+    def test_truncated(self, collecting):
         payload = collecting.bench.payload(0, 1)
         assert type(refusal(collecting, (0, payload[:-1]))) is CorruptUpload
 
-    def test_longer_than_announced(self, collecting: Serving) -> None:
+    def test_longer_than_announced(self, collecting):
         payload = collecting.bench.payload(0, 1)
         error = refusal(collecting, (0, payload), (len(payload), b"more"))
         assert type(error) is CorruptUpload and "beyond" in str(error)
 
-    def test_chunks_out_of_order(self, collecting: Serving) -> None:
+    def test_chunks_out_of_order(self, collecting):
         payload = collecting.bench.payload(0, 1)
         error = refusal(collecting, (0, payload[:10]), (11, payload[11:]))
         assert type(error) is CorruptUpload
 
-    def test_chunk_above_its_limit(self, collecting: Serving) -> None:
+    def test_chunk_above_its_limit(self, collecting):
         assert type(refusal(collecting, (0, bytes((1 << 20) + 1)))) is TooLarge
 
-    def test_message_above_its_limit(self, collecting: Serving) -> None:
+    def test_message_above_its_limit(self, collecting):
         assert type(refusal(collecting, (0, bytes(5 << 20)))) is TooLarge
 
-    def test_wrong_hash(self, collecting: Serving) -> None:
+    def test_wrong_hash(self, collecting):
         assert type(refusal(collecting, digest=bytes(32))) is CorruptUpload
 
-    def test_foreign_bytes(self, collecting: Serving) -> None:
+    def test_foreign_bytes(self, collecting):
         payload = bytes(len(collecting.bench.payload(0, 1)))
         digest = blake3(payload).digest()
         assert type(refusal(collecting, (0, payload), digest=digest)) is MalformedUpdate
 
-    def test_message_of_another_key(self, collecting: Serving) -> None:
+    def test_message_of_another_key(self, collecting):
         other = Bench.of(3, values=6, minimum_clients=2)
         payload = bytearray(other.payload(0, 1))
         payload[30] ^= 1
@@ -145,7 +143,7 @@ class TestAdmission:
         error = refusal(collecting, (0, bytes(payload)), digest=digest)
         assert type(error) is MalformedUpdate
 
-    def test_stream_without_header(self, collecting: Serving) -> None:
+    def test_stream_without_header(self, collecting):
         payload = collecting.bench.payload(0, 1)
         header = collecting.bench.header(0, 1, payload, collecting.run)
         with collecting.channel() as channel:
@@ -157,7 +155,7 @@ class TestAdmission:
 
 
 class TestUploads:
-    def test_five_at_once_count_once(self, collecting: Serving) -> None:
+    def test_five_at_once_count_once(self, collecting):
         with ThreadPoolExecutor(5) as threads:
             found = list(threads.map(lambda _: collecting.upload(0), range(5)))
         assert sorted(found) == [False, True, True, True, True]
@@ -166,7 +164,7 @@ class TestUploads:
         with collecting.link() as link, pytest.raises(ConflictingUpload):
             link.submit_update(header, payload)
 
-    def test_late(self, collecting: Serving) -> None:
+    def test_late(self, collecting):
         bench = collecting.bench
         for number in CLIENTS:
             collecting.upload(number)
@@ -176,14 +174,14 @@ class TestUploads:
         with collecting.link() as link, pytest.raises(ConflictingUpload):
             link.submit_update(bench.header(0, 1, payload, collecting.run), payload)
 
-    def test_late_after_abandoned(self, tmp_path: Path) -> None:
+    def test_late_after_abandoned(self, tmp_path):
         with serving(Bench.of(3), tmp_path) as found:
             found.come(CLIENTS)
             found.do(found.coordinator.engine.stop_run(at_once=True))
             with pytest.raises(RoundClosed):
                 found.upload(0)
 
-    def test_several_chunks_resume_where_the_last_call_ended(self, tmp_path: Path) -> None:
+    def test_several_chunks_resume_where_the_last_call_ended(self, tmp_path):
         bench = Bench.of(3, values=700_000)
         payload = bench.payload(0, 1)
         assert len(payload) > 2 << 20
@@ -201,9 +199,7 @@ class TestUploads:
     @pytest.mark.parametrize(
         "method", ["NextTask", "GetFederation", "FetchPublished", "SubmitReport"]
     )
-    def test_what_is_no_message_is_refused_without_a_traceback(
-        self, collecting: Serving, capsys: pytest.CaptureFixture[str], method: str
-    ) -> None:
+    def test_what_is_no_message_is_refused_without_a_traceback(self, collecting, capsys, method):
         with collecting.channel() as channel:
             call = channel.unary_unary(f"/fedrec.wire.v1.Coordinator/{method}")
             if method == "FetchPublished":
@@ -215,7 +211,7 @@ class TestUploads:
         assert type(from_rpc_error(caught.value)) is ProtocolError
         assert "Traceback" not in "".join(capsys.readouterr())
 
-    def test_too_many_streams_of_one_client(self, collecting: Serving) -> None:
+    def test_too_many_streams_of_one_client(self, collecting):
         release = threading.Event()
 
         def silent() -> Iterator[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from server.support.federations import Bench, authority, credentials, identity, operator
@@ -57,9 +56,7 @@ def refusal(found: Serving, fetch: Fetch, who: Credentials | int) -> str:
 
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])
-def test_member_fetches_contribution(
-    tmp_path: Path, fetch: Fetch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_member_fetches_contribution(tmp_path, fetch, capfd):
     """Where the authority opens sums nobody but the revealer gets them, not even in a round."""
     with serving(held_by_the_authority(), tmp_path) as found:
         refusal(found, fetch, 0)
@@ -72,9 +69,7 @@ def test_member_fetches_contribution(
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])
 @pytest.mark.parametrize("holder", ["authority", "members"])
-def test_operator_fetches_contribution(
-    tmp_path: Path, fetch: Fetch, holder: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_operator_fetches_contribution(tmp_path, fetch, holder, capfd):
     bench = held_by_the_authority() if holder == "authority" else Bench.of(3)
     with serving(bench, tmp_path) as found:
         refusal(found, fetch, operator())
@@ -82,9 +77,7 @@ def test_operator_fetches_contribution(
 
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])
-def test_where_members_decrypt_nobody_fetches_an_update(
-    tmp_path: Path, fetch: Fetch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_where_members_decrypt_nobody_fetches_an_update(tmp_path, fetch, capfd):
     with serving(Bench.of(3, minimum_clients=2), tmp_path) as found:
         refusal(found, fetch, 0)
         with found.link(REVEALER) as link, pytest.raises(NotInRoster):
@@ -92,7 +85,7 @@ def test_where_members_decrypt_nobody_fetches_an_update(
     assert "called by somebody who is member" in capfd.readouterr().out
 
 
-def test_operators_do_what_operators_do_and_nothing_else(tmp_path: Path) -> None:
+def test_operators_do_what_operators_do_and_nothing_else(tmp_path):
     with serving(held_by_the_authority(), tmp_path) as found:
         with found.link(operator()) as link, pytest.raises(RefusedError):
             link.next_task(identity(0).client_id, found.run, RoundId(0), wait_seconds=0.0)

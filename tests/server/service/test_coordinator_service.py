@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import grpc
 import pytest
@@ -20,7 +19,7 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.ids import RoundId
-from fedrec.protection import BFV, Paillier, Protection
+from fedrec.protection import BFV, Paillier
 from fedrec.wire.grpc_calls import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Finished, Reveal, Train
@@ -32,7 +31,7 @@ CLIENTS = range(3)
 
 class TestWholeRun:
     @pytest.mark.parametrize("kind", ["plain", "veiled", "reveals"])
-    def test_from_the_first_call_to_the_last(self, tmp_path: Path, kind: str) -> None:
+    def test_from_the_first_call_to_the_last(self, tmp_path, kind):
         bench = Bench.of(3, veiled=kind == "veiled", reveals=kind == "reveals")
         parties = [*CLIENTS, REVEALER] if kind == "reveals" else [*CLIENTS]
         with serving(bench, tmp_path) as found, ThreadPoolExecutor(4) as threads:
@@ -88,7 +87,7 @@ class TestWholeRun:
 
 
 class TestTransport:
-    def test_other_protocol_version(self, plain: Serving) -> None:
+    def test_other_protocol_version(self, plain):
         request = coordinator_pb2.GetFederationRequest(
             protocol_version="1.0", client_id=identity(0).client_id
         )
@@ -103,7 +102,7 @@ class TestTransport:
         assert label and (line["client"], line["code"]) == (label, "version_mismatch")
 
     @pytest.mark.parametrize("seconds", [None, 3600])
-    def test_call_without_a_sensible_deadline(self, plain: Serving, seconds: int | None) -> None:
+    def test_call_without_a_sensible_deadline(self, plain, seconds):
         request = coordinator_pb2.GetFederationRequest(
             protocol_version="2.0", client_id=identity(0).client_id
         )
@@ -120,9 +119,7 @@ class TestTransport:
             )
             return method(request, timeout=timeout)
 
-    def test_internal_errors_say_nothing_but_an_incident(
-        self, plain: Serving, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_internal_errors_say_nothing_but_an_incident(self, plain, monkeypatch):
         def defect(*_: object) -> None:
             raise ZeroDivisionError("the secret detail")
 
@@ -132,7 +129,7 @@ class TestTransport:
         assert caught.value.code == "internal"
         assert "secret" not in str(caught.value) and "incident" in str(caught.value)
 
-    def test_health_is_told_to_everybody_with_a_certificate(self, plain: Serving) -> None:
+    def test_health_is_told_to_everybody_with_a_certificate(self, plain):
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
         with plain.channel() as channel:
@@ -140,7 +137,7 @@ class TestTransport:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
-    def test_reflection_only_where_asked_for(self, tmp_path: Path) -> None:
+    def test_reflection_only_where_asked_for(self, tmp_path):
         from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
         def services(found: Serving) -> list[str]:
@@ -161,7 +158,7 @@ class TestTransport:
 
 
 class TestAdmin:
-    def test_status_events_and_stop(self, collecting: Serving) -> None:
+    def test_status_events_and_stop(self, collecting):
         collecting.upload(0)
         with collecting.channel(operator()) as channel:
             stub = AdminStub(channel)
@@ -186,7 +183,7 @@ class TestAdmin:
 
 
 @pytest.mark.parametrize("kind", [BFV, Paillier])
-def test_context_with_a_secret_key_stops_the_start(kind: type[Protection]) -> None:
+def test_context_with_a_secret_key_stops_the_start(kind):
     from server.support.federations import authority, spec_of
 
     from fedrec.protection import ProtectionSettings

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -108,7 +107,7 @@ def parts_of(kind: Any, texts: dict[str, str]) -> list[Any]:
     return found
 
 
-def test_the_sweep_reaches_what_there_is() -> None:
+def test_the_sweep_reaches_what_there_is():
     names = {
         f"{method.name} {name}"
         for method in METHODS
@@ -129,7 +128,7 @@ def test_the_sweep_reaches_what_there_is() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_no_integer_of_a_request_is_a_defect(open_run: Serving, method: Any) -> None:
+def test_no_integer_of_a_request_is_a_defect(open_run, method):
     is_admin = method.containing_service.name == "Admin"
     number = REVEALER if method.name in FOR_REVEALER else 0
     me = identity(number).client_id
@@ -174,7 +173,7 @@ def test_no_integer_of_a_request_is_a_defect(open_run: Serving, method: Any) -> 
 
 
 @pytest.mark.parametrize("codec", convert._CODECS.values(), ids=lambda codec: codec._name)
-def test_no_integer_of_an_answer_is_a_defect(codec: Any) -> None:
+def test_no_integer_of_an_answer_is_a_defect(codec):
     """What a client reads of a coordinator's word is a value that fits, or a refusal."""
     texts = {"client_id": "ab" * 32, "protocol_version": PROTOCOL_VERSION, "step": "shares"}
     message, refused = filled(codec.proto, texts), []
@@ -202,7 +201,7 @@ def test_no_integer_of_an_answer_is_a_defect(codec: Any) -> None:
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_no_integer_in_a_step_s_body_is_a_defect(body: Any, read: Any) -> None:
+def test_no_integer_in_a_step_s_body_is_a_defect(body, read):
     found = 0
     for _ in extreme(body):
         found += 1
@@ -211,13 +210,13 @@ def test_no_integer_in_a_step_s_body_is_a_defect(body: Any, read: Any) -> None:
     assert found
 
 
-def test_no_integer_of_a_status_is_a_defect() -> None:
+def test_no_integer_of_a_status_is_a_defect():
     message = filled(admin_pb2.Status, {})
     for _ in extreme(message):
         assert RunStatus.of(message).federation
 
 
-def test_offsets_of_chunks_behind_a_header(tmp_path: Path) -> None:
+def test_offsets_of_chunks_behind_a_header(tmp_path):
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found, structlog.testing.capture_logs() as logs:
         found.come(range(3))

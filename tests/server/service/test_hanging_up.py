@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from fedrec_server.uploads.updates import IncomingUpdate
 
 
 @pytest.mark.parametrize("place", ["draft.write", "draft.synced", "folder.synced"])
-def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) -> None:
+async def test_the_file_stays_open_until_nobody_uses_it(tmp_path, place):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
 
@@ -27,40 +26,35 @@ def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) ->
             reached.set()
             assert go_on.wait(60)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path, failpoint=failpoint) as engine:
-            await gather(engine, range(3))
-            payload = bench.payload(0, 1, 0)
-            header = bench.header(0, 1, payload, engine.run.name)
-            incoming = IncomingUpdate(engine.run, engine.updates, header)
+    async with running(bench, tmp_path, failpoint=failpoint) as engine:
+        await gather(engine, range(3))
+        payload = bench.payload(0, 1, 0)
+        header = bench.header(0, 1, payload, engine.run.name)
+        incoming = IncomingUpdate(engine.run, engine.updates, header)
 
-            async def call() -> None:
-                await incoming.take(pieces(payload))
-                await incoming.finish()
+        async def call() -> None:
+            await incoming.take(pieces(payload))
+            await incoming.finish()
 
-            calling = asyncio.ensure_future(call())
-            await asyncio.to_thread(reached.wait, 60)
-            calling.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await calling
-            leaving = asyncio.ensure_future(incoming.leave())
-            await asyncio.wait((leaving,), timeout=0.05)
-            assert not leaving.done()
-            go_on.set()
-            await leaving
-            await engine.run.work.settled()
-            assert engine.run.state.current is not None
-            counted = len(engine.run.state.current.accepted)
-            assert counted == (0 if place == "draft.write" else 1)
-            left = [path.stat().st_size for path in tmp_path.rglob("partial/*")]
-            assert left == ([] if counted else [len(payload)])
-
-    asyncio.run(scenario())
+        calling = asyncio.ensure_future(call())
+        await asyncio.to_thread(reached.wait, 60)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        leaving = asyncio.ensure_future(incoming.leave())
+        await asyncio.wait((leaving,), timeout=0.05)
+        assert not leaving.done()
+        go_on.set()
+        await leaving
+        await engine.run.work.settled()
+        assert engine.run.state.current is not None
+        counted = len(engine.run.state.current.accepted)
+        assert counted == (0 if place == "draft.write" else 1)
+        left = [path.stat().st_size for path in tmp_path.rglob("partial/*")]
+        assert left == ([] if counted else [len(payload)])
 
 
-def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypatch):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
     opened = list[str]()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,7 +27,7 @@ def channel_of(served: Serving, number: int) -> Any:
     return grpc.aio.secure_channel(served.address, found, options=alone)
 
 
-def test_all_polls_wait_and_are_woken_by_a_publication(tmp_path: Path) -> None:
+def test_all_polls_wait_and_are_woken_by_a_publication(tmp_path):
     """Of 43 clients three are asked; the polls of the others end once, with the first round."""
     bench = Bench.of(CLIENTS + 3, minimum_clients=3, clients_per_round=3, total=3)
 
@@ -89,12 +88,12 @@ def limited(hard: int, clients: int) -> tuple[str, str]:
     return numbers, "\n".join(log) + found.stderr
 
 
-def test_the_limit_of_open_files_is_raised_as_far_as_it_may() -> None:
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may():
     numbers, log = limited(2000, 2000 - OWN_FILES)
     assert numbers == "2000 2000" and "too few" not in log
 
 
-def test_too_low_a_limit_is_named_with_what_raises_it() -> None:
+def test_too_low_a_limit_is_named_with_what_raises_it():
     numbers, log = limited(1000, 1000)
     assert numbers == "1000 1000"
     assert "too few open files" in log and f"ulimit -n {1000 + OWN_FILES}" in log

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ SECONDS = 280
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 60)
-def test_fifty_processes(tmp_path: Path) -> None:
+def test_fifty_processes(tmp_path):
     federation = federation_of(
         CLIENTS, values=VALUES, minimum_clients=CLIENTS, deadline_seconds=600,
         mask_step_seconds=200.0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
@@ -12,7 +11,6 @@ from server.support.serving import Serving, serving
 from fedrec.errors import (
     BadSignature,
     ConflictingUpload,
-    FedrecError,
     KeysError,
     NotInRoster,
     ProtocolError,
@@ -39,7 +37,7 @@ def revealing(found: Serving) -> Reveal:
 
 
 class TestRevealing:
-    def test_nobody_else_fetches_contributions_or_speaks(self, tmp_path: Path) -> None:
+    def test_nobody_else_fetches_contributions_or_speaks(self, tmp_path):
         bench = Bench.of(3, reveals=True)
         with serving(bench, tmp_path) as found:
             task = revealing(found)
@@ -67,9 +65,7 @@ class TestRevealing:
             ({"run": "other"}, ProtocolError),
         ],
     )
-    def test_statements_are_checked(
-        self, tmp_path: Path, changes: dict[str, object], expected: type[FedrecError]
-    ) -> None:
+    def test_statements_are_checked(self, tmp_path, changes, expected):
         bench = Bench.of(3, reveals=True)
         sealed = b"honest" * SEALED_BYTES
         with serving(bench, tmp_path) as found, found.link(REVEALER) as link:
@@ -93,9 +89,7 @@ class TestRevealing:
             ({"client_id": identity(8).client_id}, NotInRoster),
         ],
     )
-    def test_reports_are_checked(
-        self, tmp_path: Path, changes: dict[str, object], expected: type[FedrecError]
-    ) -> None:
+    def test_reports_are_checked(self, tmp_path, changes, expected):
         bench = Bench.of(3, veiled=True)
         with serving(bench, tmp_path) as found:
             found.come(CLIENTS)

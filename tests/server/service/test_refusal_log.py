@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from server.support.serving import Serving
 from structlog.testing import capture_logs
 
 from fedrec.errors import ProtocolError, RoundClosed, StorageError
@@ -22,7 +21,7 @@ class Time:
         return self.now
 
 
-def test_one_line_a_minute_for_each_caller_and_code() -> None:
+def test_one_line_a_minute_for_each_caller_and_code():
     time = Time()
     log = RefusalLog(time)
     with capture_logs() as lines:
@@ -45,7 +44,7 @@ def test_one_line_a_minute_for_each_caller_and_code() -> None:
     }
 
 
-def test_defects_are_counted_as_well() -> None:
+def test_defects_are_counted_as_well():
     log = RefusalLog(Time())
     with capture_logs() as lines:
         for _ in range(50):
@@ -55,7 +54,7 @@ def test_defects_are_counted_as_well() -> None:
     assert "client" not in line
 
 
-def test_callers_that_went_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_that_went_are_forgotten(monkeypatch):
     monkeypatch.setattr(call_guard, "MOST_KNOWN", 100)
     time = Time()
     log = RefusalLog(time)
@@ -66,7 +65,7 @@ def test_callers_that_went_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(log._told) <= 100
 
 
-def test_a_member_that_is_refused_a_hundred_times(collecting: Serving) -> None:
+def test_a_member_that_is_refused_a_hundred_times(collecting):
     with collecting.channel() as channel, capture_logs() as lines:
         call = channel.unary_unary("/fedrec.wire.v1.Coordinator/NextTask")
         for _ in range(100):

@@ -58,7 +58,7 @@ def spoken(address: str, folder: Path, newest: ssl.TLSVersion) -> str | None:
         return found.version()
 
 
-def test_tls12(tmp_path: Path) -> None:
+def test_tls12(tmp_path):
     with program(tmp_path) as running:
         assert running.stdout is not None
         try:
@@ -71,7 +71,7 @@ def test_tls12(tmp_path: Path) -> None:
             running.communicate(timeout=20)
 
 
-def test_a_coordinator_that_would_speak_tls12_refuses_to_run(tmp_path: Path) -> None:
+def test_a_coordinator_that_would_speak_tls12_refuses_to_run(tmp_path):
     """As where gRPC was imported before fedrec could tell it."""
     with program(tmp_path, first="import grpc") as refusing:
         said, complained = refusing.communicate(timeout=60)

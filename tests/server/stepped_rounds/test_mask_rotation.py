@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from pathlib import Path
 
 import pytest
 from server.support.driving import wait
@@ -56,9 +55,7 @@ def ids(*numbers: int) -> set[ClientId]:
 
 
 @pytest.mark.parametrize("phase", BEFORE)
-def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoch(
-    tmp_path: Path, phase: str
-) -> None:
+def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoch(tmp_path, phase):
     async def scenario() -> None:
         async with masked(tmp_path, N_CLIENTS) as world:
             engine = world.engine
@@ -95,93 +92,76 @@ def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoc
 
 
 @pytest.mark.parametrize("phase", TOLD)
-def test_once_survivors_are_told_the_round_ends_with_the_removed_member(
-    tmp_path: Path, phase: str
-) -> None:
+async def test_once_survivors_are_told_the_round_ends_with_the_removed_member(tmp_path, phase):
     """Given up and repeated without that member, the two sums would give its update away."""
-
-    async def scenario() -> None:
-        async with masked(tmp_path, N_CLIENTS) as world:
-            engine = world.engine
-            await world.to_phase(phase)
-            await world.act(0)
-            assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, False)
-            while engine.run.state.published == 0:
-                await world.all_act()
-            assert counted(world, 1) == ids(*range(N_CLIENTS))
-            assert engine.run.state.rules.epoch == 2
-            world.enrol(range(4))
-            while engine.run.state.ending is None:
-                await world.all_act()
-            assert engine.run.state.abandoned == 0
-            assert counted(world, 2) == ids(0, 1, 2, 3)
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, N_CLIENTS) as world:
+        engine = world.engine
+        await world.to_phase(phase)
+        await world.act(0)
+        assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, False)
+        while engine.run.state.published == 0:
+            await world.all_act()
+        assert counted(world, 1) == ids(*range(N_CLIENTS))
+        assert engine.run.state.rules.epoch == 2
+        world.enrol(range(4))
+        while engine.run.state.ending is None:
+            await world.all_act()
+        assert engine.run.state.abandoned == 0
+        assert counted(world, 2) == ids(0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_with_more_members_the_round_ends_in_its_own_epoch(tmp_path: Path, phase: str) -> None:
-    async def scenario() -> None:
-        async with masked(tmp_path, N_CLIENTS) as world:
-            engine = world.engine
-            await world.to_phase(phase)
-            await world.act(0)
-            joined = later(world, *range(N_AFTER))
-            assert await engine.rotation.install(joined.to_json()) == (2, False)
-            while engine.run.state.published == 0:
-                await world.all_act()
-            assert counted(world, 1) == ids(*range(N_CLIENTS))
-            assert world.published(1).tolist() == world.sum_of(range(N_CLIENTS), 1).tolist()
-            assert engine.run.state.rules.epoch == 2
-            world.enrol(range(N_AFTER))
-            while engine.run.state.ending is None:
-                await world.all_act()
-            assert engine.run.state.abandoned == 0
-            assert counted(world, 3) == ids(*range(N_AFTER))
-            wanted = world.sum_of(range(N_AFTER), 3)
-            assert world.published(3).tolist() == wanted.tolist()
-
-    asyncio.run(scenario())
+async def test_with_more_members_the_round_ends_in_its_own_epoch(tmp_path, phase):
+    async with masked(tmp_path, N_CLIENTS) as world:
+        engine = world.engine
+        await world.to_phase(phase)
+        await world.act(0)
+        joined = later(world, *range(N_AFTER))
+        assert await engine.rotation.install(joined.to_json()) == (2, False)
+        while engine.run.state.published == 0:
+            await world.all_act()
+        assert counted(world, 1) == ids(*range(N_CLIENTS))
+        assert world.published(1).tolist() == world.sum_of(range(N_CLIENTS), 1).tolist()
+        assert engine.run.state.rules.epoch == 2
+        world.enrol(range(N_AFTER))
+        while engine.run.state.ending is None:
+            await world.all_act()
+        assert engine.run.state.abandoned == 0
+        assert counted(world, 3) == ids(*range(N_AFTER))
+        wanted = world.sum_of(range(N_AFTER), 3)
+        assert world.published(3).tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_restart_begins_the_newest_epoch_and_says_why_the_round_ended(
-    tmp_path: Path, phase: str
-) -> None:
+async def test_a_restart_begins_the_newest_epoch_and_says_why_the_round_ended(tmp_path, phase):
     federation = federation_of(N_CLIENTS)
 
-    async def scenario() -> None:
-        async with masked(tmp_path, N_CLIENTS, federation=federation) as world:
-            await world.to_phase(phase)
-            await world.act(0)
-            joined = later(world, *range(N_AFTER))
-            assert await world.engine.rotation.install(joined.to_json()) == (2, False)
-        async with masked(tmp_path, N_CLIENTS, federation=federation) as world:
-            assert world.engine.run.state.rules.epoch == 2
-            assert world.engine.run.state.abandoned == 1
-            assert world.engine.run.state.abandoned_in_row == 0
-            world.enrol(range(N_AFTER))
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert world.engine.run.state.published == 2
-            # Who is here first opens it; three later ones are of the next, all together.
-            while world.engine.run.state.published == 2:
-                await world.all_act()
-            assert counted(world, 3) == ids(*range(N_AFTER))
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, N_CLIENTS, federation=federation) as world:
+        await world.to_phase(phase)
+        await world.act(0)
+        joined = later(world, *range(N_AFTER))
+        assert await world.engine.rotation.install(joined.to_json()) == (2, False)
+    async with masked(tmp_path, N_CLIENTS, federation=federation) as world:
+        assert world.engine.run.state.rules.epoch == 2
+        assert world.engine.run.state.abandoned == 1
+        assert world.engine.run.state.abandoned_in_row == 0
+        world.enrol(range(N_AFTER))
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert world.engine.run.state.published == 2
+        # Who is here first opens it; three later ones are of the next, all together.
+        while world.engine.run.state.published == 2:
+            await world.all_act()
+        assert counted(world, 3) == ids(*range(N_AFTER))
 
 
-def test_who_waits_for_a_step_hears_of_the_epoch_at_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with masked(tmp_path, N_CLIENTS) as world:
-            engine = world.engine
-            await world.to_phase("masking")
-            await world.act(0)
-            waits = asyncio.ensure_future(wait(engine, 0))
-            await asyncio.sleep(0)
-            await engine.rotation.install(later(world, 0, 1, 2, 3).to_json())
-            told = await waits
-            assert told.epoch == 2
-
-    asyncio.run(scenario())
+async def test_who_waits_for_a_step_hears_of_the_epoch_at_once(tmp_path):
+    async with masked(tmp_path, N_CLIENTS) as world:
+        engine = world.engine
+        await world.to_phase("masking")
+        await world.act(0)
+        waits = asyncio.ensure_future(wait(engine, 0))
+        await asyncio.sleep(0)
+        await engine.rotation.install(later(world, 0, 1, 2, 3).to_json())
+        told = await waits
+        assert told.epoch == 2

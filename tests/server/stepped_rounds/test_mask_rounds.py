@@ -48,7 +48,7 @@ def table(folder: Path, query: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("n_clients", [3, 5, 12, 40])
-def test_the_published_sum_is_the_sum(tmp_path: Path, n_clients: int) -> None:
+def test_the_published_sum_is_the_sum(tmp_path, n_clients):
     async def scenario() -> None:
         async with masked(tmp_path, n_clients) as world:
             while world.engine.run.state.ending is None:
@@ -70,37 +70,31 @@ def test_the_published_sum_is_the_sum(tmp_path: Path, n_clients: int) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_client_that_drops_out_in_a_step(tmp_path: Path, phase: str) -> None:
+async def test_a_client_that_drops_out_in_a_step(tmp_path, phase):
     """Its cell's sum is lost with it, but both others of the cell help with those of the rest."""
-
-    async def scenario() -> None:
-        async with masked(tmp_path, 9) as world:
-            await world.to_phase(phase)
+    async with masked(tmp_path, 9) as world:
+        await world.to_phase(phase)
+        await world.all_act(without=[2])
+        assert world.engine.run.state.published == 0
+        if phase == "unmasking":
+            # Enough answered; the others get a third of the time, and no more.
+            world.clock.advance(STEP_SECONDS / 3 + 1)
+        else:
+            world.clock.advance(STEP_SECONDS + (31 if phase == "masking" else 1))
+        await world.engine.tick()
+        if phase in ("sharing", "masking"):
+            await world.to_phase("unmasking", without=[2])
+            assert len(world.round.accepted) == 6
+            assert len(world.round.sent("signature")) == 8
+        while world.engine.run.state.published == 0:
             await world.all_act(without=[2])
-            assert world.engine.run.state.published == 0
-            if phase == "unmasking":
-                # Enough answered; the others get a third of the time, and no more.
-                world.clock.advance(STEP_SECONDS / 3 + 1)
-            else:
-                world.clock.advance(STEP_SECONDS + (31 if phase == "masking" else 1))
-            await world.engine.tick()
-            if phase in ("sharing", "masking"):
-                await world.to_phase("unmasking", without=[2])
-                assert len(world.round.accepted) == 6
-                assert len(world.round.sent("signature")) == 8
-            while world.engine.run.state.published == 0:
-                await world.all_act(without=[2])
-            gone = {0, 1, 2} if phase in ("sharing", "masking") else set()
-            wanted = world.sum_of(set(range(9)) - gone, 1)
-            assert np.array_equal(world.published(1), wanted)
-
-    asyncio.run(scenario())
+        gone = {0, 1, 2} if phase in ("sharing", "masking") else set()
+        wanted = world.sum_of(set(range(9)) - gone, 1)
+        assert np.array_equal(world.published(1), wanted)
 
 
 @pytest.mark.parametrize("phase", ["signing", "unmasking"])
-def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(
-    tmp_path: Path, phase: str
-) -> None:
+def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(tmp_path, phase):
     federation = federation_of(9)
 
     async def scenario() -> None:
@@ -126,7 +120,7 @@ def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(
     assert table(tmp_path, "SELECT count(*) FROM mask_messages") == [(0,)]
 
 
-def test_of_one_cell_none_may_drop_out(tmp_path: Path) -> None:
+def test_of_one_cell_none_may_drop_out(tmp_path):
     async def scenario() -> None:
         async with masked(tmp_path, 5) as world:
             await world.to_phase("masking")
@@ -140,65 +134,55 @@ def test_of_one_cell_none_may_drop_out(tmp_path: Path) -> None:
     assert reasons == [("Too few whole cells are left with 4 clients",)]
 
 
-def test_no_round_opens_that_clients_would_take_for_a_trap(tmp_path: Path) -> None:
+async def test_no_round_opens_that_clients_would_take_for_a_trap(tmp_path):
     """Nine members, of whom one may be corrupt: a cell of three is no list, though it is whole."""
-
-    async def scenario() -> None:
-        async with masked(tmp_path, 9, cells_per_round=1) as world:
-            assert len(world.round.asked) == 6
-            live = frozenset(identity(number).client_id for number in range(3))
-            idle = replace(world.engine.run.state, current=None)
-            assert awaited(idle, live) == "clients"
-            more = live | {identity(number).client_id for number in range(6)}
-            assert awaited(idle, more) == ""
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, 9, cells_per_round=1) as world:
+        assert len(world.round.asked) == 6
+        live = frozenset(identity(number).client_id for number in range(3))
+        idle = replace(world.engine.run.state, current=None)
+        assert awaited(idle, live) == "clients"
+        more = live | {identity(number).client_id for number in range(6)}
+        assert awaited(idle, more) == ""
 
 
 @pytest.mark.parametrize("phase", ["collecting", *PHASES])
-def test_of_three_none_may_drop_out(tmp_path: Path, phase: str) -> None:
-    async def scenario() -> None:
-        async with masked(tmp_path, 3) as world:
-            await world.to_phase(phase)
-            await world.all_act(without=[2])
-            world.clock.advance(100)
+async def test_of_three_none_may_drop_out(tmp_path, phase):
+    async with masked(tmp_path, 3) as world:
+        await world.to_phase(phase)
+        await world.all_act(without=[2])
+        world.clock.advance(100)
+        await world.engine.tick()
+        assert world.engine.run.state.abandoned == 1
+        assert world.engine.run.state.published == 0
+        # The next round starts afresh, and works.
+        while world.engine.run.state.published == 0:
             await world.engine.tick()
-            assert world.engine.run.state.abandoned == 1
-            assert world.engine.run.state.published == 0
-            # The next round starts afresh, and works.
-            while world.engine.run.state.published == 0:
-                await world.engine.tick()
-                await world.all_act()
-            assert world.engine.run.state.published == 2
-
-    asyncio.run(scenario())
+            await world.all_act()
+        assert world.engine.run.state.published == 2
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_restart_in_a_step_goes_on_with_the_same_sets(tmp_path: Path, phase: str) -> None:
+async def test_a_restart_in_a_step_goes_on_with_the_same_sets(tmp_path, phase):
     federation = federation_of(5)
 
-    async def scenario() -> None:
-        async with masked(tmp_path, 5, federation=federation) as world:
-            await world.to_phase(phase)
-            for number in (0, 3):
-                await world.act(number)
-            clients, before = world.clients, world.round
-        async with masked(tmp_path, 5, federation=federation) as world:
-            world.clients = clients
-            assert world.round.messages == before.messages
-            assert world.round.accepted == before.accepted
-            assert world.round.phase == phase
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, 5, federation=federation) as world:
+        await world.to_phase(phase)
+        for number in (0, 3):
+            await world.act(number)
+        clients, before = world.clients, world.round
+    async with masked(tmp_path, 5, federation=federation) as world:
+        world.clients = clients
+        assert world.round.messages == before.messages
+        assert world.round.accepted == before.accepted
+        assert world.round.phase == phase
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
 
 def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_whoever_is_there(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Both sums may be known: they differ by a whole cell."""
 
     async def scenario() -> None:
@@ -220,24 +204,21 @@ def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_whoeve
     assert reasons[0] == ("Too few answered to put all clients' secrets together",)
 
 
-def test_messages_count_once_and_in_their_step(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with masked(tmp_path, 4) as world:
-            task = await task_of(world, 0)
-            assert isinstance(task, Train)
-            first = world.clients[0].advertise(task)
-            other = world.clients[0].advertise(task)
-            assert not await world.engine.steps.hear(first)
-            assert await world.engine.steps.hear(first)
-            with pytest.raises(ConflictingUpload):
-                await world.engine.steps.hear(other)
-            with pytest.raises(BadSignature):
-                await world.engine.steps.hear(replace(other, body=first.body[:-1]))
-            with pytest.raises(RoundClosed, match="no step shares"):
-                await world.engine.steps.material(identity(0).client_id, RoundId(1), "shares")
-            assert len(world.round.sent("keys")) == 1
-
-    asyncio.run(scenario())
+async def test_messages_count_once_and_in_their_step(tmp_path):
+    async with masked(tmp_path, 4) as world:
+        task = await task_of(world, 0)
+        assert isinstance(task, Train)
+        first = world.clients[0].advertise(task)
+        other = world.clients[0].advertise(task)
+        assert not await world.engine.steps.hear(first)
+        assert await world.engine.steps.hear(first)
+        with pytest.raises(ConflictingUpload):
+            await world.engine.steps.hear(other)
+        with pytest.raises(BadSignature):
+            await world.engine.steps.hear(replace(other, body=first.body[:-1]))
+        with pytest.raises(RoundClosed, match="no step shares"):
+            await world.engine.steps.material(identity(0).client_id, RoundId(1), "shares")
+        assert len(world.round.sent("keys")) == 1
 
 
 def signed(number: int, message: StepMessage, body: bytes) -> StepMessage:
@@ -245,92 +226,76 @@ def signed(number: int, message: StepMessage, body: bytes) -> StepMessage:
     return replace(changed, signature=identity(number).sign(changed.statement()))
 
 
-def test_an_answer_that_gives_nothing_is_no_answer(tmp_path: Path) -> None:
+async def test_an_answer_that_gives_nothing_is_no_answer(tmp_path):
     """Else whoever sends it would count as there, and never be left alone as silent clients are."""
-
-    async def scenario() -> None:
-        async with masked(tmp_path, 4) as world:
-            await world.to_phase("unmasking")
-            task = await task_of(world, 0)
-            assert isinstance(task, StepTask)
-            me = identity(0).client_id
-            raw = await world.engine.steps.material(me, task.round, task.step)
-            honest = world.clients[0].step(task, lambda round_id, step: raw)
-            assert isinstance(honest, StepMessage)
-            with pytest.raises(MalformedUpdate, match="none of the shares of 4 clients"):
-                await world.engine.steps.hear(signed(0, honest, b""))
-            assert not world.round.sent("answer")
-            assert not await world.engine.steps.hear(honest)
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert np.array_equal(world.published(1), world.sum_of(range(4), 1))
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, 4) as world:
+        await world.to_phase("unmasking")
+        task = await task_of(world, 0)
+        assert isinstance(task, StepTask)
+        me = identity(0).client_id
+        raw = await world.engine.steps.material(me, task.round, task.step)
+        honest = world.clients[0].step(task, lambda round_id, step: raw)
+        assert isinstance(honest, StepMessage)
+        with pytest.raises(MalformedUpdate, match="none of the shares of 4 clients"):
+            await world.engine.steps.hear(signed(0, honest, b""))
+        assert not world.round.sent("answer")
+        assert not await world.engine.steps.hear(honest)
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert np.array_equal(world.published(1), world.sum_of(range(4), 1))
 
 
 @pytest.mark.parametrize("which", ["mask", "share", "equal"])
-def test_keys_that_nobody_could_use_end_nobodys_round(tmp_path: Path, which: str) -> None:
+async def test_keys_that_nobody_could_use_end_nobodys_round(tmp_path, which):
     """The point 0 has order 2, and 1 order 4: whatever they are combined with gives zeros."""
-
-    async def scenario() -> None:
-        async with masked(tmp_path, 5) as world:
-            task = await task_of(world, 2)
-            assert isinstance(task, Train)
-            message = world.clients[2].advertise(task)
-            keys, base_state = keys_from_bytes(message.client_id, message.body)
-            bad = {
-                "mask": {"mask_key": (1).to_bytes(32, "little")},
-                "share": {"share_key": bytes(32)},
-                "equal": {"share_key": keys.mask_key},
-            }[which]
-            who, terms = identity(2), world.clients[2]._terms(task)
-            forged = replace(keys, **bad, signature=b"")
-            forged = replace(forged, signature=who.sign(forged.statement(terms)))
-            wrong = replace(message, body=keys_to_bytes(forged, base_state))
-            wrong = replace(wrong, signature=who.sign(wrong.statement()))
-            with pytest.raises(MalformedUpdate):
-                await world.engine.steps.hear(wrong)
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, 5) as world:
+        task = await task_of(world, 2)
+        assert isinstance(task, Train)
+        message = world.clients[2].advertise(task)
+        keys, base_state = keys_from_bytes(message.client_id, message.body)
+        bad = {
+            "mask": {"mask_key": (1).to_bytes(32, "little")},
+            "share": {"share_key": bytes(32)},
+            "equal": {"share_key": keys.mask_key},
+        }[which]
+        who, terms = identity(2), world.clients[2]._terms(task)
+        forged = replace(keys, **bad, signature=b"")
+        forged = replace(forged, signature=who.sign(forged.statement(terms)))
+        wrong = replace(message, body=keys_to_bytes(forged, base_state))
+        wrong = replace(wrong, signature=who.sign(wrong.statement()))
+        with pytest.raises(MalformedUpdate):
+            await world.engine.steps.hear(wrong)
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
 
-def test_keys_must_be_of_the_round_and_its_owner(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with masked(tmp_path, 4) as world:
-            task = await task_of(world, 0)
-            assert isinstance(task, Train)
-            honest = world.clients[0].advertise(task)
-            keys, _ = keys_from_bytes(honest.client_id, honest.body)
-            another_model = keys_to_bytes(keys, b"x" * 32)
-            with pytest.raises(BadSignature):
-                await world.engine.steps.hear(signed(0, honest, another_model))
-            wrong = world.clients[1].advertise(replace(task, kind="evaluate"))
-            with pytest.raises(BadSignature):
-                await world.engine.steps.hear(wrong)
-            with pytest.raises(ProtocolError):
-                await world.engine.steps.hear(signed(0, honest, b"\xff"))
-
-    asyncio.run(scenario())
+async def test_keys_must_be_of_the_round_and_its_owner(tmp_path):
+    async with masked(tmp_path, 4) as world:
+        task = await task_of(world, 0)
+        assert isinstance(task, Train)
+        honest = world.clients[0].advertise(task)
+        keys, _ = keys_from_bytes(honest.client_id, honest.body)
+        another_model = keys_to_bytes(keys, b"x" * 32)
+        with pytest.raises(BadSignature):
+            await world.engine.steps.hear(signed(0, honest, another_model))
+        wrong = world.clients[1].advertise(replace(task, kind="evaluate"))
+        with pytest.raises(BadSignature):
+            await world.engine.steps.hear(wrong)
+        with pytest.raises(ProtocolError):
+            await world.engine.steps.hear(signed(0, honest, b"\xff"))
 
 
-def test_whoever_starts_from_another_model_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        from server.support import light
+async def test_whoever_starts_from_another_model_is_left_out(tmp_path, monkeypatch):
+    from server.support import light
 
-        async with masked(tmp_path, 9) as world:
-            with monkeypatch.context() as patch:
-                patch.setattr(light, "BASE_STATE", b"x" * 32)
-                await world.act(8)
-            while world.engine.run.state.published == 0:
-                await world.all_act(without=[8])
-            assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, 9) as world:
+        with monkeypatch.context() as patch:
+            patch.setattr(light, "BASE_STATE", b"x" * 32)
+            await world.act(8)
+        while world.engine.run.state.published == 0:
+            await world.all_act(without=[8])
+        assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
 
 
 def failing_once(name: str, world: list[Masked], phase: str) -> Callable[[str], None]:
@@ -345,32 +310,29 @@ def failing_once(name: str, world: list[Masked], phase: str) -> Callable[[str], 
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_what_could_not_be_stored_was_never_heard(tmp_path: Path, phase: str) -> None:
+async def test_what_could_not_be_stored_was_never_heard(tmp_path, phase):
     known: list[Masked] = []
 
-    async def scenario() -> None:
-        failpoint = failing_once("rows.begin", known, phase)
-        async with masked(tmp_path, 5, failpoint=failpoint) as world:
-            await world.to_phase(phase)
-            known.append(world)
-            held = world.round.messages, world.round.accepted
-            task = await task_of(world, 1)
-            assert isinstance(task, StepTask)
-            raw = await world.engine.steps.material(identity(1).client_id, task.round, task.step)
-            made = world.clients[1].step(task, lambda round_id, step: raw)
-            with pytest.raises(StorageError):
-                await world.send(made)
-            assert (world.round.messages, world.round.accepted) == held
-            assert not await world.send(made)
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
-
-    asyncio.run(scenario())
+    failpoint = failing_once("rows.begin", known, phase)
+    async with masked(tmp_path, 5, failpoint=failpoint) as world:
+        await world.to_phase(phase)
+        known.append(world)
+        held = world.round.messages, world.round.accepted
+        task = await task_of(world, 1)
+        assert isinstance(task, StepTask)
+        raw = await world.engine.steps.material(identity(1).client_id, task.round, task.step)
+        made = world.clients[1].step(task, lambda round_id, step: raw)
+        with pytest.raises(StorageError):
+            await world.send(made)
+        assert (world.round.messages, world.round.accepted) == held
+        assert not await world.send(made)
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
 
 @pytest.mark.long
-def test_a_thousand_clients_of_whom_a_tenth_drops_out(tmp_path: Path) -> None:
+def test_a_thousand_clients_of_whom_a_tenth_drops_out(tmp_path):
     """Half before their vectors, so that 50 cells of three are in no sum, and half after."""
     before, after = range(0, 1000, 20), range(1, 1000, 20)
     counted = asyncio.run(play_round(tmp_path, 1000, before=before, after=after))
@@ -378,46 +340,38 @@ def test_a_thousand_clients_of_whom_a_tenth_drops_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("phase", ["collecting", *PHASES])
-def test_a_guest_that_said_goodbye_is_not_waited_for_in_any_step(
-    tmp_path: Path, phase: str
-) -> None:
+async def test_a_guest_that_said_goodbye_is_not_waited_for_in_any_step(tmp_path, phase):
     guest = 6
 
-    async def scenario() -> None:
-        found = federation_of(7, n_guests=1)
-        async with masked(tmp_path, 7, federation=found) as world:
-            await world.to_phase(phase)
-            round_ = world.round
-            world.engine.polls.end(identity(guest).client_id, "")
+    found = federation_of(7, n_guests=1)
+    async with masked(tmp_path, 7, federation=found) as world:
+        await world.to_phase(phase)
+        round_ = world.round
+        world.engine.polls.end(identity(guest).client_id, "")
+        await world.all_act(without=[guest])
+        await world.engine.tick()
+        assert world.round.phase in (phase, "unmasking")
+        assert world.engine.run.state.published == 0
+        world.clock.advance(BACK_SECONDS)
+        await world.engine.tick()
+        for _ in PHASES:
             await world.all_act(without=[guest])
             await world.engine.tick()
-            assert world.round.phase in (phase, "unmasking")
-            assert world.engine.run.state.published == 0
-            world.clock.advance(BACK_SECONDS)
-            await world.engine.tick()
-            for _ in PHASES:
-                await world.all_act(without=[guest])
-                await world.engine.tick()
-            assert world.clock.now() < round_.opened_at + STEP_SECONDS
-            assert world.engine.run.state.published == 1, "it waited for the step's deadline"
-            counted = range(7) if phase in ("signing", "unmasking") else range(6)
-            assert np.array_equal(world.published(1), world.sum_of(counted, 1))
-
-    asyncio.run(scenario())
+        assert world.clock.now() < round_.opened_at + STEP_SECONDS
+        assert world.engine.run.state.published == 1, "it waited for the step's deadline"
+        counted = range(7) if phase in ("signing", "unmasking") else range(6)
+        assert np.array_equal(world.published(1), world.sum_of(counted, 1))
 
 
-def test_the_others_steps_wait_for_a_core_member_that_said_goodbye(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with masked(tmp_path, 6) as world:
-            await world.to_phase("masking")
-            world.engine.polls.end(identity(5).client_id, "")
-            await world.all_act(without=[5])
-            world.clock.advance(BACK_SECONDS)
-            await world.engine.tick()
-            assert world.round.phase == "masking"
-            await world.act(5)
-            await world.to_phase("unmasking")
-            await world.all_act()
-            assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
-
-    asyncio.run(scenario())
+async def test_the_others_steps_wait_for_a_core_member_that_said_goodbye(tmp_path):
+    async with masked(tmp_path, 6) as world:
+        await world.to_phase("masking")
+        world.engine.polls.end(identity(5).client_id, "")
+        await world.all_act(without=[5])
+        world.clock.advance(BACK_SECONDS)
+        await world.engine.tick()
+        assert world.round.phase == "masking"
+        await world.act(5)
+        await world.to_phase("unmasking")
+        await world.all_act()
+        assert np.array_equal(world.published(1), world.sum_of(range(6), 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from server.support.driving import gather
@@ -49,30 +48,25 @@ async def together(world: Masked, *messages: StepMessage) -> list[bool | BaseExc
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_messages_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
+async def test_messages_that_wait_together_share_a_transaction(tmp_path):
     points: list[str] = []
 
-    async def scenario() -> None:
-        async with masked(tmp_path, 5, failpoint=points.append) as world:
-            await world.to_phase("sharing")
-            messages = [await made_by(world, number) for number in range(4)]
-            points.clear()
-            found = await together(world, *messages, messages[0])
-            # Which of the equal ones came first does not matter.
-            assert sorted(map(bool, found)) == [False] * 4 + [True]
-            assert points.count("rows.committed") == 1
-            assert points.count("masks.ack") == 4
-            assert points.index("rows.committed") < points.index("masks.ack")
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, 5, failpoint=points.append) as world:
+        await world.to_phase("sharing")
+        messages = [await made_by(world, number) for number in range(4)]
+        points.clear()
+        found = await together(world, *messages, messages[0])
+        # Which of the equal ones came first does not matter.
+        assert sorted(map(bool, found)) == [False] * 4 + [True]
+        assert points.count("rows.committed") == 1
+        assert points.count("masks.ack") == 4
+        assert points.index("rows.committed") < points.index("masks.ack")
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
 
-def test_first_messages_are_rarely_held_against_all_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_messages_are_rarely_held_against_all_cells(tmp_path, monkeypatch):
     looked: list[int] = []
 
     def counting(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
@@ -94,72 +88,61 @@ def test_first_messages_are_rarely_held_against_all_cells(
     assert looked == [4, 7, 8]
 
 
-def test_a_message_that_does_not_fit_is_refused_alone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with masked(tmp_path, 5) as world:
-            await world.to_phase("sharing")
-            messages = [await made_by(world, number) for number in range(4)]
-            malformed = signed(messages[1], 1, b"\xff")
-            found = await together(world, messages[0], malformed, messages[2], messages[3])
-            assert [answer for answer in found if isinstance(answer, bool)] == [False] * 3
-            assert isinstance(found[1], ProtocolError)
-            with pytest.raises(ConflictingUpload):
-                await world.send(signed(messages[2], 2, messages[3].body))
-            assert len(world.round.sent("shares")) == 3
-            assert not await world.send(messages[1])
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
-
-    asyncio.run(scenario())
+async def test_a_message_that_does_not_fit_is_refused_alone(tmp_path):
+    async with masked(tmp_path, 5) as world:
+        await world.to_phase("sharing")
+        messages = [await made_by(world, number) for number in range(4)]
+        malformed = signed(messages[1], 1, b"\xff")
+        found = await together(world, messages[0], malformed, messages[2], messages[3])
+        assert [answer for answer in found if isinstance(answer, bool)] == [False] * 3
+        assert isinstance(found[1], ProtocolError)
+        with pytest.raises(ConflictingUpload):
+            await world.send(signed(messages[2], 2, messages[3].body))
+        assert len(world.round.sent("shares")) == 3
+        assert not await world.send(messages[1])
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
 
-def test_a_message_that_breaks_the_collector_is_refused_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with masked(tmp_path, 5) as world:
-            await world.to_phase("sharing")
-            messages = [await made_by(world, number) for number in range(4)]
-            hear = world.engine.collection.hear  # type: ignore[union-attr]
+async def test_a_message_that_breaks_the_collector_is_refused_alone(tmp_path, monkeypatch):
+    async with masked(tmp_path, 5) as world:
+        await world.to_phase("sharing")
+        messages = [await made_by(world, number) for number in range(4)]
+        hear = world.engine.collection.hear  # type: ignore[union-attr]
 
-            def breaking(round_: object, message: StepMessage) -> None:
-                if message is messages[1]:
-                    raise ArithmeticError("a defect")
-                hear(round_, message)
+        def breaking(round_: object, message: StepMessage) -> None:
+            if message is messages[1]:
+                raise ArithmeticError("a defect")
+            hear(round_, message)
 
-            with monkeypatch.context() as patch:
-                patch.setattr(world.engine.collection, "hear", breaking)
-                found = await together(world, *messages)
-            assert [answer for answer in found if isinstance(answer, bool)] == [False] * 3
-            assert isinstance(found[1], ArithmeticError)
-            assert not await world.send(messages[1])
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
-
-    asyncio.run(scenario())
+        with monkeypatch.context() as patch:
+            patch.setattr(world.engine.collection, "hear", breaking)
+            found = await together(world, *messages)
+        assert [answer for answer in found if isinstance(answer, bool)] == [False] * 3
+        assert isinstance(found[1], ArithmeticError)
+        assert not await world.send(messages[1])
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
 
-def test_a_commit_that_fails_refuses_all_that_it_was_for(tmp_path: Path) -> None:
+async def test_a_commit_that_fails_refuses_all_that_it_was_for(tmp_path):
     failing: list[bool] = []
 
     def failpoint(name: str) -> None:
         if name == "rows.begin" and failing:
             raise StorageError("The disk is full.")
 
-    async def scenario() -> None:
-        async with masked(tmp_path, 5, failpoint=failpoint) as world:
-            await world.to_phase("sharing")
-            messages = [await made_by(world, number) for number in range(4)]
-            failing.append(True)
-            found = await together(world, *messages)
-            failing.clear()
-            assert all(isinstance(answer, StorageError) for answer in found)
-            assert world.round.sent("shares") == {}
-            assert await together(world, *messages) == [False] * 4
-            while world.engine.run.state.published == 0:
-                await world.all_act()
-            assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
-
-    asyncio.run(scenario())
+    async with masked(tmp_path, 5, failpoint=failpoint) as world:
+        await world.to_phase("sharing")
+        messages = [await made_by(world, number) for number in range(4)]
+        failing.append(True)
+        found = await together(world, *messages)
+        failing.clear()
+        assert all(isinstance(answer, StorageError) for answer in found)
+        assert world.round.sent("shares") == {}
+        assert await together(world, *messages) == [False] * 4
+        while world.engine.run.state.published == 0:
+            await world.all_act()
+        assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()

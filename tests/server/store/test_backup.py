@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from conformance.store_suite import IDENTITY
 from server.support.chaos import volatile_free
@@ -29,7 +27,7 @@ def in_the_second_round(found: Serving) -> None:
     found.upload(0, 2)
 
 
-def test_a_coordinator_goes_on_from_a_copy_made_while_it_ran(tmp_path: Path) -> None:
+def test_a_coordinator_goes_on_from_a_copy_made_while_it_ran(tmp_path):
     bench = Bench.of(3)
     copy = tmp_path / "copy" / "state"
     with serving(bench, tmp_path) as found:
@@ -55,7 +53,7 @@ def test_a_coordinator_goes_on_from_a_copy_made_while_it_ran(tmp_path: Path) -> 
     assert (copy / sum_name(RoundId(2))).read_bytes() == undisturbed
 
 
-def test_a_damaged_file_is_not_copied(tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_copied(tmp_path):
     with serving(Bench.of(3), tmp_path) as found:
         in_the_second_round(found)
         (tmp_path / "state" / sum_name(RoundId(1))).write_bytes(b"something else")
@@ -65,7 +63,7 @@ def test_a_damaged_file_is_not_copied(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".copy")]
 
 
-def test_no_state_and_an_older_one(tmp_path: Path) -> None:
+def test_no_state_and_an_older_one(tmp_path):
     with pytest.raises(SettingsError, match=r"holds no coordinator\.sqlite"):
         back_up(tmp_path, tmp_path / "copy")
     store = SqliteStore(tmp_path / "state", IDENTITY)

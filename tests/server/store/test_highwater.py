@@ -51,14 +51,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_what_a_kill_leaves_is_whole(killed: Path) -> None:
+def test_what_a_kill_leaves_is_whole(killed):
     store = SqliteStore(killed, IDENTITY)
     assert store.last_entry() == COMMITS
     store.close()
 
 
 @pytest.mark.parametrize("position", range(7))
-def test_wal_bit_flip(killed: Path, position: int) -> None:
+def test_wal_bit_flip(killed, position):
     path = killed / WAL
     raw = bytearray(path.read_bytes())
     # Spread over the log, its last frame included; bytes behind the last commit there are none.
@@ -72,7 +72,7 @@ def test_wal_bit_flip(killed: Path, position: int) -> None:
         assert contents(killed) == before
 
 
-def test_after_settling_the_log_holds_nothing_that_is_missed(tmp_path: Path) -> None:
+def test_after_settling_the_log_holds_nothing_that_is_missed(tmp_path):
     store = committed(tmp_path / "running")
     store.settle()
     shutil.copytree(tmp_path / "running", tmp_path / "killed")
@@ -83,7 +83,7 @@ def test_after_settling_the_log_holds_nothing_that_is_missed(tmp_path: Path) -> 
     store.close()
 
 
-def test_settling_beside_commits(tmp_path: Path) -> None:
+def test_settling_beside_commits(tmp_path):
     store = committed(tmp_path / "running", 0)
     with ThreadPoolExecutor(1) as other:
         settled = [other.submit(store.settle) for _ in range(20)]
@@ -98,13 +98,13 @@ def test_settling_beside_commits(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_log_that_is_gone(killed: Path) -> None:
+def test_a_log_that_is_gone(killed):
     (killed / WAL).unlink()
     with pytest.raises(StateWentBack, match="is older than it was"):
         SqliteStore(killed, IDENTITY)
 
 
-def test_a_database_that_is_gone(killed: Path) -> None:
+def test_a_database_that_is_gone(killed):
     for name in (WAL, "coordinator.sqlite"):
         (killed / name).unlink()
     with pytest.raises(StateWentBack, match="0 commits, and had 31"):
@@ -112,7 +112,7 @@ def test_a_database_that_is_gone(killed: Path) -> None:
     assert not (killed / "coordinator.sqlite").exists()
 
 
-def test_a_mark_that_is_gone_or_damaged(killed: Path) -> None:
+def test_a_mark_that_is_gone_or_damaged(killed):
     mark = killed / FILE
     raw = bytearray(mark.read_bytes())
     raw[30] ^= 1
@@ -125,7 +125,7 @@ def test_a_mark_that_is_gone_or_damaged(killed: Path) -> None:
 
 
 @pytest.mark.parametrize("behind", [1, 5])
-def test_killed_before_the_mark_is_written(killed: Path, behind: int) -> None:
+def test_killed_before_the_mark_is_written(killed, behind):
     # A power cut may take unsynced marks along; the log is synced with each commit.
     (killed / FILE).write_bytes(record(COMMITS + 1 - behind))
     store = SqliteStore(killed, IDENTITY)
@@ -135,7 +135,7 @@ def test_killed_before_the_mark_is_written(killed: Path, behind: int) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", record(0)])
-def test_killed_while_the_folder_was_made(tmp_path: Path, content: bytes | None) -> None:
+def test_killed_while_the_folder_was_made(tmp_path, content):
     if content is not None:
         (tmp_path / FILE).write_bytes(content)
         (tmp_path / "coordinator.sqlite").touch()
@@ -144,7 +144,7 @@ def test_killed_while_the_folder_was_made(tmp_path: Path, content: bytes | None)
     store.close()
 
 
-def test_files_of_later_rounds_than_the_database_knows(tmp_path: Path) -> None:
+def test_files_of_later_rounds_than_the_database_knows(tmp_path):
     store = committed(tmp_path)
     store.close()
     (tmp_path / "blobs" / f"{7:08d}-sum").write_bytes(b"sum")
@@ -155,9 +155,7 @@ def test_files_of_later_rounds_than_the_database_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone"])
-def test_a_damaged_file_stops_the_sweep_before_anything_is_deleted(
-    tmp_path: Path, damage: str
-) -> None:
+def test_a_damaged_file_stops_the_sweep_before_anything_is_deleted(tmp_path, damage):
     store = committed(tmp_path)
     kept = blob("a copy of the model")
     name = snapshot_name(RoundId(1), kept)
@@ -173,7 +171,7 @@ def test_a_damaged_file_stops_the_sweep_before_anything_is_deleted(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whole_runs_open_again_after_every_step(tmp_path: Path, seed: int) -> None:
+def test_whole_runs_open_again_after_every_step(tmp_path, seed):
     rules, n_clients = random_rules(seed)
     world = World.new(rules, n_clients)
     folder = tmp_path / "running"

@@ -75,7 +75,7 @@ def plays_on(folder: Path) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "empty"])
 @pytest.mark.parametrize("lost", SUBSETS, ids="+".join)
-def test_every_part_of_the_index_missing(copied: Path, lost: tuple[str, ...], how: str) -> None:
+def test_every_part_of_the_index_missing(copied, lost, how):
     """The folder opens with all that it knew, or is refused with all that it holds."""
     state = copied / "state"
     for name in lost:
@@ -99,7 +99,7 @@ def test_every_part_of_the_index_missing(copied: Path, lost: tuple[str, ...], ho
 
 
 @pytest.mark.parametrize("kind", ["blobs", "updates", "snapshots", "epochs", "partial"])
-def test_files_of_one_kind_are_enough(tmp_path: Path, kind: str) -> None:
+def test_files_of_one_kind_are_enough(tmp_path, kind):
     (tmp_path / kind).mkdir()
     (tmp_path / kind / "00000001-sum").write_bytes(b"sum")
     with pytest.raises(StateWentBack, match=f"1 in {kind}/"):
@@ -109,7 +109,7 @@ def test_files_of_one_kind_are_enough(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["blobs", "updates", "snapshots", "partial"])
-def test_files_of_a_later_round(copied: Path, kind: str) -> None:
+def test_files_of_a_later_round(copied, kind):
     later = copied / "state" / kind / "00000007-sum"
     later.write_bytes(b"later")
     with pytest.raises(StateWentBack, match="files of round 7"):
@@ -117,7 +117,7 @@ def test_files_of_a_later_round(copied: Path, kind: str) -> None:
     assert later.exists()
 
 
-def test_what_the_coordinator_did_not_write_is_left(copied: Path) -> None:
+def test_what_the_coordinator_did_not_write_is_left(copied):
     state = copied / "state"
     strange = [state / "blobs" / "lost+found", state / "updates" / "notes.txt"]
     strange[0].mkdir()
@@ -129,7 +129,7 @@ def test_what_the_coordinator_did_not_write_is_left(copied: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bit_flips_all_over_the_database(copied: Path) -> None:
+def test_bit_flips_all_over_the_database(copied):
     """Each is refused, with the file and the way back, or hits a value that nothing checks."""
     state, draw = copied / "state", random.Random(0)
     SqliteStore(state, BENCH.federation.identity).close()
@@ -163,7 +163,7 @@ def test_bit_flips_all_over_the_database(copied: Path) -> None:
     assert refused > 30
 
 
-def test_what_quick_check_finds_names_the_file(copied: Path) -> None:
+def test_what_quick_check_finds_names_the_file(copied):
     state = copied / "state"
     SqliteStore(state, BENCH.federation.identity).close()
     rows = sqlite3.connect(state / DATABASE)
@@ -190,7 +190,7 @@ def test_what_quick_check_finds_names_the_file(copied: Path) -> None:
     "fields",
     ['{"metrics": [1, ', "[1]", '{"metrics": ["x"]}', '{"metrics": [99999999999999999999]}', "7"],
 )
-def test_a_damaged_journal_row_names_the_file(copied: Path, fields: str) -> None:
+def test_a_damaged_journal_row_names_the_file(copied, fields):
     state = copied / "state"
     rows = sqlite3.connect(state / DATABASE)
     prepare(rows)
@@ -202,21 +202,18 @@ def test_a_damaged_journal_row_names_the_file(copied: Path, fields: str) -> None
     assert "coordinator recover" in refused.value.remedy
 
 
-def test_damage_that_shows_while_the_run_goes_on_ends_the_process(copied: Path) -> None:
-    async def scenario() -> None:
-        async with running(BENCH, copied) as engine:
-            run = engine.run
-            path = copied / "state" / DATABASE
-            rows = sqlite3.connect(path)
-            rows.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            rows.close()
-            raw = path.read_bytes()
-            path.write_bytes(raw[:4096] + b"\xee" * (len(raw) - 4096))
-            with pytest.raises(DurabilityLost, match=f"{path} is damaged"):
-                await run.work.in_thread(run.store.entries, 0, 500)
-            assert run.work.lost.is_set()
-
-    asyncio.run(scenario())
+async def test_damage_that_shows_while_the_run_goes_on_ends_the_process(copied):
+    async with running(BENCH, copied) as engine:
+        run = engine.run
+        path = copied / "state" / DATABASE
+        rows = sqlite3.connect(path)
+        rows.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        rows.close()
+        raw = path.read_bytes()
+        path.write_bytes(raw[:4096] + b"\xee" * (len(raw) - 4096))
+        with pytest.raises(DurabilityLost, match=f"{path} is damaged"):
+            await run.work.in_thread(run.store.entries, 0, 500)
+        assert run.work.lost.is_set()
 
 
 OTHER: dict[str, tuple[Value, Value]] = {
@@ -239,7 +236,7 @@ def flip_quietly(rows: sqlite3.Connection, checksum: int) -> None:
 
 
 @pytest.mark.slow
-def test_another_value_in_any_column_of_any_table_is_noticed(tmp_path: Path) -> None:
+def test_another_value_in_any_column_of_any_table_is_noticed(tmp_path):
     path = tmp_path / DATABASE
     SqliteStore(tmp_path, BENCH.federation.identity).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as rows:
@@ -272,22 +269,19 @@ def test_another_value_in_any_column_of_any_table_is_noticed(tmp_path: Path) -> 
     SqliteStore(tmp_path, BENCH.federation.identity).close()
 
 
-def test_a_row_that_is_damaged_while_the_run_goes_on_names_the_file(copied: Path) -> None:
+async def test_a_row_that_is_damaged_while_the_run_goes_on_names_the_file(copied):
     path = copied / "state" / DATABASE
 
-    async def scenario() -> None:
-        async with running(BENCH, copied) as engine:
-            run = engine.run
-            with closing(sqlite3.connect(path, isolation_level=None)) as rows:
-                flip_quietly(rows, 0)
-                rows.execute("UPDATE rounds SET base_round = base_round + 1 WHERE round = 1")
-            with pytest.raises(DamagedFile, match=f"{path} is damaged: the row that begins with 1"):
-                await run.work.in_thread(run.store.published, RoundId(1))
-
-    asyncio.run(scenario())
+    async with running(BENCH, copied) as engine:
+        run = engine.run
+        with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+            flip_quietly(rows, 0)
+            rows.execute("UPDATE rounds SET base_round = base_round + 1 WHERE round = 1")
+        with pytest.raises(DamagedFile, match=f"{path} is damaged: the row that begins with 1"):
+            await run.work.in_thread(run.store.published, RoundId(1))
 
 
-def test_a_database_without_checksums_is_given_them(copied: Path) -> None:
+def test_a_database_without_checksums_is_given_them(copied):
     path = copied / "state" / DATABASE
     with closing(sqlite3.connect(path, isolation_level=None)) as rows:
         before = {}

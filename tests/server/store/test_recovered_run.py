@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cells import partition_of
 from conformance.store_suite import IDENTITY
 from server.support.federations import REVEALER, identity
 from server.support.made_messages import AUTHORITY, client, header, rules, statement
 from server.support.world import World
+from world.cells import partition_of
 
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
@@ -72,7 +72,7 @@ def nothing_opened(before: Recovered) -> RecoveredRun:
     )
 
 
-def test_it_is_loaded_as_it_was(tmp_path: Path) -> None:
+def test_it_is_loaded_as_it_was(tmp_path):
     made_anew(tmp_path).close()
     store = SqliteStore(tmp_path, IDENTITY)
     assert store.run == "the run"
@@ -96,7 +96,7 @@ def test_it_is_loaded_as_it_was(tmp_path: Path) -> None:
     store.close()
 
 
-def test_exact_sums_go_on_over_those_who_were_counted(tmp_path: Path) -> None:
+def test_exact_sums_go_on_over_those_who_were_counted(tmp_path):
     store = made_anew(tmp_path)
     state = store.load(replace(RULES, exact=True), ROSTER)
     assert state.next_kind == "train"
@@ -104,7 +104,7 @@ def test_exact_sums_go_on_over_those_who_were_counted(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_count_before_a_round_that_was_learnt_names_nobody(tmp_path: Path) -> None:
+def test_a_count_before_a_round_that_was_learnt_names_nobody(tmp_path):
     """Another count may have been in between: whom the earlier one named is no help."""
     store = SqliteStore(tmp_path, IDENTITY)
     said = a_word(1, kind="count", trained=0)
@@ -134,7 +134,7 @@ def test_a_count_before_a_round_that_was_learnt_names_nobody(tmp_path: Path) -> 
     store.close()
 
 
-def test_cells_that_were_paused_are_known(tmp_path: Path) -> None:
+def test_cells_that_were_paused_are_known(tmp_path):
     store = SqliteStore(tmp_path, IDENTITY)
     before = Recovered.after(None, last_round=3, charged=0)
     found = replace(nothing_opened(before), epoch=1, paused={2: RoundId(3)})
@@ -145,7 +145,7 @@ def test_cells_that_were_paused_are_known(tmp_path: Path) -> None:
     store.close()
 
 
-def test_members_show_what_they_sent(tmp_path: Path) -> None:
+def test_members_show_what_they_sent(tmp_path):
     store = made_anew(tmp_path)
     store.keep_latest(header(4, client(2), kind="train", base_round=3))
     assert store.latest()[client(2)][0] == 4
@@ -155,7 +155,7 @@ def test_members_show_what_they_sent(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_later_round_is_learnt(tmp_path: Path) -> None:
+def test_a_later_round_is_learnt(tmp_path):
     store = made_anew(tmp_path)
     said = a_word(9, trained=6)
     change = RoundLearnt(
@@ -174,13 +174,13 @@ def test_a_later_round_is_learnt(tmp_path: Path) -> None:
     assert (found.run, found.published, found.last_round, found.charged) == ("the run", 9, 10, 8)
 
 
-def test_what_cannot_be_read_is_looked_at_without_a_word(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_looked_at_without_a_word(tmp_path):
     assert read_former_folder(tmp_path).run == ""
     (tmp_path / "coordinator.sqlite").write_bytes(b"no database" * 100)
     assert read_former_folder(tmp_path).run == ""
 
 
-def test_nothing_was_ever_opened(tmp_path: Path) -> None:
+def test_nothing_was_ever_opened(tmp_path):
     """The run keeps its name, and begins."""
     store = SqliteStore(tmp_path, IDENTITY)
     before = Recovered.after(None, last_round=0, charged=0)

@@ -34,7 +34,7 @@ def rows(folder: Path) -> sqlite3.Connection:
     return found
 
 
-def test_is_durable_at_every_commit(tmp_path: Path) -> None:
+def test_is_durable_at_every_commit(tmp_path):
     store = SqliteStore(tmp_path, IDENTITY)
     found = {
         name: store._connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -44,7 +44,7 @@ def test_is_durable_at_every_commit(tmp_path: Path) -> None:
     store.close()
 
 
-def test_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_newer_schema_is_refused(tmp_path):
     SqliteStore(tmp_path, IDENTITY).close()
     connection = rows(tmp_path)
     connection.execute("PRAGMA user_version = 99")
@@ -53,7 +53,7 @@ def test_newer_schema_is_refused(tmp_path: Path) -> None:
         SqliteStore(tmp_path, IDENTITY)
 
 
-def test_older_schema_is_refused(tmp_path: Path) -> None:
+def test_older_schema_is_refused(tmp_path):
     SqliteStore(tmp_path, IDENTITY).close()
     connection = rows(tmp_path)
     connection.execute("PRAGMA user_version = 1")
@@ -62,9 +62,7 @@ def test_older_schema_is_refused(tmp_path: Path) -> None:
         SqliteStore(tmp_path, IDENTITY)
 
 
-def test_a_folder_that_cannot_be_written_is_a_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_a_setting(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SettingsError, match=r"coordinator\.state: .*file/state' cannot be made"):
         SqliteStore(tmp_path / "file" / "state", IDENTITY)
@@ -90,7 +88,7 @@ def test_a_folder_that_cannot_be_written_is_a_setting(
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
-def test_rows_that_say_nothing_are_refused(tmp_path: Path) -> None:
+def test_rows_that_say_nothing_are_refused(tmp_path):
     SqliteStore(tmp_path, IDENTITY).close()
     connection = rows(tmp_path)
     connection.execute("REPLACE INTO meta (name, value) VALUES ('resumed_after', 'soon')")
@@ -103,7 +101,7 @@ def test_rows_that_say_nothing_are_refused(tmp_path: Path) -> None:
         store.close()
 
 
-def test_no_database_and_torn_pages_are_refused(tmp_path: Path) -> None:
+def test_no_database_and_torn_pages_are_refused(tmp_path):
     SqliteStore(tmp_path, IDENTITY).close()
     path = tmp_path / "coordinator.sqlite"
     whole = path.read_bytes()
@@ -117,7 +115,7 @@ def test_no_database_and_torn_pages_are_refused(tmp_path: Path) -> None:
     SqliteStore(tmp_path, IDENTITY).close()
 
 
-def test_stale_coordinator_is_fenced_off(tmp_path: Path) -> None:
+def test_stale_coordinator_is_fenced_off(tmp_path):
     store = SqliteStore(tmp_path, IDENTITY)
     # As if the folder's lock had not worked: another coordinator began and ended meanwhile.
     connection = rows(tmp_path)
@@ -129,9 +127,7 @@ def test_stale_coordinator_is_fenced_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [sqlite3.ProgrammingError, sqlite3.IntegrityError])
-def test_what_is_not_for_want_of_space_is_no_full_disk(
-    tmp_path: Path, kind: type[sqlite3.Error]
-) -> None:
+def test_what_is_not_for_want_of_space_is_no_full_disk(tmp_path, kind):
     """Errors that Python makes have no code of SQLite's."""
     broken: list[sqlite3.Error] = []
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from fake_clock import FakeClock
 from server.support.serving import Serving
+from world.clock import FakeClock
 
 from fedrec.settings.schema import CoordinatorSettings
 

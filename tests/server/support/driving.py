@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fake_clock import FakeClock
 from reference.plain_parts import split
 from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
+from world.clock import FakeClock
 
 from fedrec.clock import Clock
 from fedrec.ids import RoundId

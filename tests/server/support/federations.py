@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 from blake3 import blake3
-from cells import partition_of
+from world.cells import partition_of
 
 from fedrec.identity.authority import Authority
 from fedrec.identity.certificates import Credentials

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from cells import guest, partition_after, partition_of
-from fake_clock import FakeClock
 from numpy.typing import NDArray
 from server.support.driving import gather, pieces
 from server.support.federations import CATALOGUE, authority, identity, spec_of
 from server.support.light import LightClient, made_up
+from world.cells import guest, partition_after, partition_of
+from world.clock import FakeClock
 
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from server.support.driving import gather, running
@@ -35,26 +34,21 @@ async def pieces(payload: bytes, size: int) -> AsyncIterator[ByteChunk]:
 
 @pytest.mark.parametrize("size", [1, 7, 20, 1 << 20])
 @pytest.mark.parametrize("waiting", [1, 10, 1 << 20])
-def test_every_byte_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, waiting: int
-) -> None:
+async def test_every_byte_is_taken(tmp_path, monkeypatch, size, waiting):
     monkeypatch.setattr(incoming, "WAITING_BYTES", waiting)
     bench = Bench.of(3)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            payload = bench.payload(0, 1, 0)
-            incoming = await opened(engine, bench, payload)
-            await incoming.take(pieces(payload, size))
-            assert not await incoming.finish()
-            await incoming.leave()
-            (file,) = tmp_path.rglob("updates/*")
-            assert file.read_bytes() == payload
-
-    asyncio.run(scenario())
+    async with running(bench, tmp_path) as engine:
+        payload = bench.payload(0, 1, 0)
+        update = await opened(engine, bench, payload)
+        await update.take(pieces(payload, size))
+        assert not await update.finish()
+        await update.leave()
+        (file,) = tmp_path.rglob("updates/*")
+        assert file.read_bytes() == payload
 
 
-def test_no_more_is_read_than_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_is_read_than_may_wait(tmp_path, monkeypatch):
     """One byte is being written and three wait; the fifth is not asked for."""
     monkeypatch.setattr(incoming, "WAITING_BYTES", 3)
     bench = Bench.of(3)
@@ -65,34 +59,29 @@ def test_no_more_is_read_than_may_wait(tmp_path: Path, monkeypatch: pytest.Monke
             reached.set()
             assert go_on.wait(60)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path, failpoint=failpoint) as engine:
-            payload, read = bench.payload(0, 1, 0), 0
-            incoming = await opened(engine, bench, payload)
+    async with running(bench, tmp_path, failpoint=failpoint) as engine:
+        payload, read = bench.payload(0, 1, 0), 0
+        update = await opened(engine, bench, payload)
 
-            async def counted() -> AsyncIterator[ByteChunk]:
-                nonlocal read
-                async for chunk in pieces(payload, 1):
-                    read += 1
-                    yield chunk
+        async def counted() -> AsyncIterator[ByteChunk]:
+            nonlocal read
+            async for chunk in pieces(payload, 1):
+                read += 1
+                yield chunk
 
-            taking = asyncio.ensure_future(incoming.take(counted()))
-            await asyncio.to_thread(reached.wait, 60)
-            for _ in range(50):
-                await asyncio.sleep(0)
-            assert read == 4
-            go_on.set()
-            await taking
-            assert read == len(payload) and not await incoming.finish()
-            await incoming.leave()
-
-    asyncio.run(scenario())
+        taking = asyncio.ensure_future(update.take(counted()))
+        await asyncio.to_thread(reached.wait, 60)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert read == 4
+        go_on.set()
+        await taking
+        assert read == len(payload) and not await update.finish()
+        await update.leave()
 
 
 @pytest.mark.parametrize(("streams", "most"), [(2, 4), (1, 1)])
-def test_few_open_streams_are_read_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: int, most: int
-) -> None:
+async def test_few_open_streams_are_read_ahead(tmp_path, monkeypatch, streams, most):
     """A byte of both is being written; three more wait of each where so many may be read ahead."""
     monkeypatch.setattr(incoming, "WAITING_BYTES", 3)
     monkeypatch.setattr(incoming, "AHEAD_STREAMS", streams)
@@ -104,36 +93,33 @@ def test_few_open_streams_are_read_ahead(
             reached.release()
             assert go_on.wait(60)
 
-    async def scenario() -> None:
-        both_are_open, read = asyncio.Barrier(2), Counter[int]()
-        async with running(bench, tmp_path, failpoint=failpoint) as engine:
-            await gather(engine, range(3))
+    both_are_open, read = asyncio.Barrier(2), Counter[int]()
+    async with running(bench, tmp_path, failpoint=failpoint) as engine:
+        await gather(engine, range(3))
 
-            async def send(number: int) -> bool:
-                payload = bench.payload(number, 1, 0)
+        async def send(number: int) -> bool:
+            payload = bench.payload(number, 1, 0)
 
-                async def counted() -> AsyncIterator[ByteChunk]:
-                    await both_are_open.wait()
-                    async for chunk in pieces(payload, 1):
-                        read[number] += 1
-                        yield chunk
+            async def counted() -> AsyncIterator[ByteChunk]:
+                await both_are_open.wait()
+                async for chunk in pieces(payload, 1):
+                    read[number] += 1
+                    yield chunk
 
-                header = bench.header(number, 1, payload, engine.run.name)
-                return await engine.updates.receive(header, counted())
+            header = bench.header(number, 1, payload, engine.run.name)
+            return await engine.updates.receive(header, counted())
 
-            sending = asyncio.gather(send(0), send(1))
-            for _ in range(2):
-                await asyncio.to_thread(reached.acquire)
-            for _ in range(50):
-                await asyncio.sleep(0)
-            assert read == {0: most, 1: most}
-            go_on.set()
-            assert await sending == [False, False]
-
-    asyncio.run(scenario())
+        sending = asyncio.gather(send(0), send(1))
+        for _ in range(2):
+            await asyncio.to_thread(reached.acquire)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert read == {0: most, 1: most}
+        go_on.set()
+        assert await sending == [False, False]
 
 
-def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path: Path) -> None:
+async def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
 
@@ -142,46 +128,40 @@ def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path: Path) -> None:
             reached.set()
             assert go_on.wait(60)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path, failpoint=failpoint) as engine:
-            payload = bench.payload(0, 1, 0)
-            header = bench.header(0, 1, payload, engine.run.name)
-            incoming = await opened(engine, bench, payload)
+    async with running(bench, tmp_path, failpoint=failpoint) as engine:
+        payload = bench.payload(0, 1, 0)
+        header = bench.header(0, 1, payload, engine.run.name)
+        update = await opened(engine, bench, payload)
 
-            async def broken() -> AsyncIterator[ByteChunk]:
-                async for chunk in pieces(payload[:20], 10):
-                    yield chunk
-                await asyncio.to_thread(reached.wait, 60)
-                raise CorruptUpload("The stream was silent.")
+        async def broken() -> AsyncIterator[ByteChunk]:
+            async for chunk in pieces(payload[:20], 10):
+                yield chunk
+            await asyncio.to_thread(reached.wait, 60)
+            raise CorruptUpload("The stream was silent.")
 
-            with pytest.raises(CorruptUpload, match="silent"):
-                await incoming.take(broken())
-            go_on.set()
-            await incoming.leave()
-            ask = (engine.run.name, RoundId(1), header.client_id, header.digest)
-            assert (await engine.updates.status(*ask)).offset == 20
-
-    asyncio.run(scenario())
+        with pytest.raises(CorruptUpload, match="silent"):
+            await update.take(broken())
+        go_on.set()
+        await update.leave()
+        ask = (engine.run.name, RoundId(1), header.client_id, header.digest)
+        assert (await engine.updates.status(*ask)).offset == 20
 
 
-def test_what_does_not_follow_ends_the_stream(tmp_path: Path) -> None:
+async def test_what_does_not_follow_ends_the_stream(tmp_path):
     bench = Bench.of(3)
 
-    async def scenario() -> None:
-        async with running(bench, tmp_path) as engine:
-            payload = bench.payload(0, 1, 0)
-            header = bench.header(0, 1, payload, engine.run.name)
-            incoming = await opened(engine, bench, payload)
+    async with running(bench, tmp_path) as engine:
+        payload = bench.payload(0, 1, 0)
+        header = bench.header(0, 1, payload, engine.run.name)
+        update = await opened(engine, bench, payload)
 
-            async def gap() -> AsyncIterator[ByteChunk]:
-                yield ByteChunk(offset=0, data=payload[:10])
-                yield ByteChunk(offset=11, data=payload[11:20])
-                yield ByteChunk(offset=20, data=payload[20:])
+        async def gap() -> AsyncIterator[ByteChunk]:
+            yield ByteChunk(offset=0, data=payload[:10])
+            yield ByteChunk(offset=11, data=payload[11:20])
+            yield ByteChunk(offset=20, data=payload[20:])
 
-            with pytest.raises(CorruptUpload, match="begins at 11, expected 10"):
-                await incoming.take(gap())
-            await incoming.leave()
-            ask = (engine.run.name, RoundId(1), header.client_id, header.digest)
-            assert (await engine.updates.status(*ask)).offset == 10
-
-    asyncio.run(scenario())
+        with pytest.raises(CorruptUpload, match="begins at 11, expected 10"):
+            await update.take(gap())
+        await update.leave()
+        ask = (engine.run.name, RoundId(1), header.client_id, header.digest)
+        assert (await engine.updates.status(*ask)).offset == 10

@@ -266,10 +266,10 @@ class Known:
             public=frozenset((plan_to_json(settings.plan), path.read_bytes())),
             epochs=epochs,
             reader=PlainReader(*specs),
-            planned=frozenset(protection.plan_over(spec).message_bytes for spec in specs),
+            planned=frozenset(protection.over(spec).chosen.message_bytes for spec in specs),
             counting=frozenset(
                 (
-                    protection.plan_over(vectors.counting).message_bytes,
+                    protection.over(vectors.counting).chosen.message_bytes,
                     NoProtection.plan(vectors.counting).message_bytes,
                 )
             ),
@@ -283,7 +283,7 @@ class Known:
             return self.planned
         try:
             spec = self.vectors.trained(n_rows)
-            return frozenset((self.protection.plan_over(spec).message_bytes,))
+            return frozenset((self.protection.over(spec).chosen.message_bytes,))
         except SettingsError:
             return frozenset()
 
@@ -299,7 +299,7 @@ class Known:
     def context_problem(self, context: bytes) -> str:
         """Return what is wrong with a context that was found; empty where it holds no key."""
         try:
-            self.protection.check_context(context)
+            self.protection.envelope(context)
         except FedrecError as error:
             return error.message
         return ""

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
-from cells import partition_of
 from conformance.protection_suite import random_vectors
+from world.cells import partition_of
 
 from fedrec.identity.cells import Partition, whole_among
 from fedrec.identity.identity import Identity

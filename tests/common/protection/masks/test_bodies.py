@@ -40,7 +40,7 @@ positions = st.lists(st.integers(0, 9_999), unique=True, max_size=20).map(sorted
 
 
 @given(positions, st.binary(min_size=82, max_size=82))
-def test_shares_and_inboxes(holders: tuple[int, ...], sealed: bytes) -> None:
+def test_shares_and_inboxes(holders, sealed):
     bundle = ShareBundle(
         holders=holders, sealed=(sealed,) * len(holders), self_commitment=b"c" * 32
     )
@@ -50,7 +50,7 @@ def test_shares_and_inboxes(holders: tuple[int, ...], sealed: bytes) -> None:
 
 
 @given(positions)
-def test_answers_and_signatures(owners: tuple[int, ...]) -> None:
+def test_answers_and_signatures(owners):
     half = len(owners) // 2
     given_ = GivenShares(
         self_owners=owners[:half],
@@ -64,7 +64,7 @@ def test_answers_and_signatures(owners: tuple[int, ...]) -> None:
     assert messages.signatures_from_bytes(raw) == signatures
 
 
-def test_keys_and_their_list() -> None:
+def test_keys_and_their_list():
     raw = messages.keys_to_bytes(keys_of(1), b"m" * 32)
     assert messages.keys_from_bytes(IDS[1], raw) == (keys_of(1), b"m" * 32)
     key_list = KeyList.of(keys_of(number) for number in range(3))
@@ -87,16 +87,14 @@ READERS: list[Callable[[bytes], Any]] = [
 
 @pytest.mark.parametrize("read", READERS)
 @given(raw=st.binary(max_size=300))
-def test_any_other_bytes_are_refused_or_read_but_never_crash(
-    read: Callable[[bytes], Any], raw: bytes
-) -> None:
+def test_any_other_bytes_are_refused_or_read_but_never_crash(read, raw):
     try:
         read(raw)
     except FedrecError as error:
         assert isinstance(error, ProtocolError)
 
 
-def test_contents_that_are_cut_short_are_refused() -> None:
+def test_contents_that_are_cut_short_are_refused():
     whole = messages.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 64})
     short = messages.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 63})
     assert messages.signatures_from_bytes(whole)
@@ -104,7 +102,7 @@ def test_contents_that_are_cut_short_are_refused() -> None:
         messages.signatures_from_bytes(short)
 
 
-def test_messages_are_signed_in_every_field_and_limited() -> None:
+def test_messages_are_signed_in_every_field_and_limited():
     message = StepMessage(
         federation="movies",
         run="run",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_federation import DemoData, Workspace, prepare
+from world.federation import DemoData, Workspace, prepare
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan
@@ -38,7 +38,7 @@ def made(folder: Path) -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+def workspace(tmp_path_factory):
     """Folders that tests only read."""
     return made(tmp_path_factory.mktemp("coordinator"))
 

@@ -7,16 +7,16 @@ folder for each client, the data owners' keys and the coordinator's folder.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from changed_keys import change, keep, rotate
+from typing import TypeVar
 
 from fedrec.data import partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.document import write_public
+from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
@@ -25,9 +25,29 @@ from fedrec.plan.schema import Plan
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import Settings
 from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.folder_changes import FolderChanges, changing
+from fedrec_authority.members.register import MemberRegister
 from fedrec_lab.demo.parties import Parties
 from fedrec_lab.demo.workspace import DEVICE, DemoData
 from fedrec_lab.demo.workspace import Workspace as DemoWorkspace
+
+T = TypeVar("T")
+
+
+def change(folder: AuthorityFolder, what: Callable[[FolderChanges], T]) -> T:
+    """Make one change, in a folder that may be new."""
+    with changing(folder, new=True) as keys:
+        return what(keys)
+
+
+def keep(folder: AuthorityFolder, membership: MemberRegister) -> None:
+    """Keep the record of members."""
+    change(folder, lambda keys: keys.keep(membership))
+
+
+def rotate(folder: AuthorityFolder, *, number: int = 0, resume: int = 0) -> KeyEpoch:
+    """Make an epoch."""
+    return change(folder, lambda keys: keys.rotate(number=number, resume=resume))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

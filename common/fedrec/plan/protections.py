@@ -1,0 +1,338 @@
+"""What a plan's reader is told of its protection: words, prices, and rounds that cannot be.
+
+A protection itself says how vectors are summed (`fedrec.protection.protection`); nothing here
+changes a byte of that. One without an entry in `ABOUT` is described by the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedrec.errors import SettingsError
+from fedrec.protection import ProtectionPlan, ProtectionSettings, VectorSpec
+from fedrec.protection.masks.terms import MAX_CLIENTS, GraphParameters, parameters_for
+from fedrec.protection.masks.words import plan_masks
+
+DECRYPTION_SECONDS = 0.03
+"""Of one Paillier ciphertext, with room for a machine that does other things as well."""
+MULTIPLICATION_SECONDS = 0.0001
+FETCHED_BYTES_PER_SECOND = 100_000.0
+
+
+def opening_seconds(plan: ProtectionPlan, n_summands: int, *, adds_up: bool) -> float:
+    """Return what a key holder takes to fetch and open a sum of so many messages.
+
+    Args:
+        adds_up: whether it fetches the messages and adds them up itself, or the sum.
+    """
+    n_blocks = plan.expected_blocks(n_summands)
+    fetched, seconds = plan.sum_bytes(n_blocks), DECRYPTION_SECONDS * n_blocks
+    if adds_up:
+        fetched = n_summands * plan.message_bytes
+        seconds += MULTIPLICATION_SECONDS * n_summands * plan.n_blocks
+    return seconds + fetched / FETCHED_BYTES_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRound:
+    """What a protection has to know of a round to price it, or to warn of it.
+
+    Attributes:
+        n_clients: of the round, as assumed.
+        minimum_clients: with fewer no round is published (`rounds.minimum_clients`).
+        minimum_summands: a sum has at least so many (`rounds.minimum_summands`).
+        settings: of the protection's `settings_type`.
+        maximum_users: users of one sum (`federation.maximum_users`).
+        fraction_bits: of a value's grid (`update.fraction_bits`).
+        changes: returns one item row's change for other numbers of these two; raises
+            `SettingsError` where no vector has them.
+    """
+
+    n_clients: int
+    minimum_clients: int
+    minimum_summands: int
+    settings: ProtectionSettings
+    maximum_users: int
+    fraction_bits: int
+    changes: Callable[[int, int], VectorSpec]
+
+    @property
+    def needed(self) -> int:
+        """The fewest clients of a sum."""
+        return max(self.minimum_clients, self.minimum_summands)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What something takes, said before it starts: a whole run, or a part of one.
+
+    Attributes:
+        name: what is paid for, for people.
+        up_bytes, down_bytes: what one client sends and receives for it in a round.
+        authority_bytes: what the key authority fetches for it in a round.
+        total_bytes: what all of them send and receive for it.
+        facts: whatever else a script may read, by name.
+        rows: whatever else people should know: names and sentences.
+        parts: the prices of what it has in it, or that it is compared with, by name.
+    """
+
+    name: str = ""
+    up_bytes: int = 0
+    down_bytes: int = 0
+    authority_bytes: int = 0
+    total_bytes: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[tuple[str, str], ...] = ()
+    parts: Mapping[str, Price] = field(default_factory=dict)
+
+
+_EVERY_SIZE_TO = 128
+"""Above, what a graph withstands no longer depends on how shares of its size are rounded."""
+
+KEYS_BYTES = 160
+"""Two X25519 keys, the digest of the model and an Ed25519 signature."""
+LISTED_BYTES = 192
+"""The same of another client, with its id in place of the digest."""
+FEWEST_BITS = 4
+"""Of `update.fraction_bits`."""
+SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, POSITION_BYTES = 82, 33, 64, 2
+
+
+def mask_price(asked: AskedRound) -> Price:
+    """Return what a client of a round pays, framing left out.
+
+    Up go keys, shares, a signature and an answer; down come the list of keys, others' shares, the
+    survivors and their signatures. Others' choices may differ by a little.
+
+    Raises:
+        SettingsError: where no graph of so many clients withstands what the settings say.
+    """
+    n_clients = asked.n_clients
+    graph = parameters_for(n_clients, asked.settings.tolerance)
+    signed_by = n_clients if asked.settings.tolerance.malicious else graph.degree
+    held = graph.degree + graph.complete
+    bits = -(-n_clients // 8)
+    sealed = graph.degree * (SEALED_BYTES + POSITION_BYTES)
+    may_drop_out = _may_drop_out(asked, graph)
+    return Price(
+        name="keys and shares",
+        up_bytes=KEYS_BYTES + sealed + SIGNATURE_BYTES + held * (SHARE_BYTES + POSITION_BYTES),
+        down_bytes=n_clients * LISTED_BYTES
+        + sealed
+        + 2 * bits
+        + signed_by * (SIGNATURE_BYTES + POSITION_BYTES),
+        facts={
+            "n_neighbours": graph.degree,
+            "threshold": graph.threshold,
+            "quorum": graph.quorum,
+            "may_drop_out": may_drop_out,
+        },
+        rows=(
+            ("neighbours", f"{graph.degree} hold shares of a client's secrets"),
+            ("shares", f"{graph.threshold} of them put a secret together again"),
+            ("quorum", f"{graph.quorum} clients sign the same survivors before anybody answers"),
+            ("drop-outs", f"{may_drop_out} clients of a round at most"),
+        ),
+    )
+
+
+def mask_warnings(asked: AskedRound) -> list[str]:
+    """Return what follows from masks in such a round."""
+    n_clients = asked.n_clients
+    graph = parameters_for(n_clients, asked.settings.tolerance)
+    found = [
+        "The coordinator reads every round's sum, and all clients of a round but one can compute "
+        f"the last one's update from it: with {n_clients} clients, {n_clients - 1} must collude. "
+        f"{_who_takes_masks_off(graph)}",
+        *_wide_values(asked),
+    ]
+    if not _may_drop_out(asked, graph):
+        found.append(
+            f"With {n_clients} clients in a round a single drop-out abandons the round. Raise "
+            "rounds.minimum_clients, or have everybody stay online for a round."
+        )
+    return found
+
+
+def _who_takes_masks_off(graph: GraphParameters) -> str:
+    if graph.threshold > graph.degree:
+        # One share stays with the client itself, and it never gives that of its mask key.
+        return (
+            f"Masks are not taken off a single update by others: that takes {graph.threshold} "
+            f"shares of its client's secrets, and the {graph.degree} others hold {graph.degree}."
+        )
+    return (
+        f"Masks are taken off a single update where {graph.threshold} of its client's "
+        f"{graph.degree} neighbours collude with the coordinator."
+    )
+
+
+def _wide_values(asked: AskedRound) -> list[str]:
+    """Say what would keep four bytes a value, where the sums of changes need eight."""
+    users, bits = asked.maximum_users, asked.fraction_bits
+    if _in_one_word(asked, users, bits):
+        return []
+    coarser = _largest(FEWEST_BITS, bits, lambda each: _in_one_word(asked, users, each))
+    fewer = _largest(1, users, lambda each: _in_one_word(asked, each, bits))
+    keeping = [
+        f"{name} = {number}"
+        for name, number in (
+            ("update.fraction_bits", coarser),
+            ("federation.maximum_users", fewer),
+        )
+        if number
+    ]
+    advice = f" {' or '.join(keeping)} would keep four." if keeping else ""
+    return [
+        f"Sums of {users} users (federation.maximum_users) at update.fraction_bits = {bits} need "
+        f"more than 31 bits, so that values take eight bytes under masks.{advice}"
+    ]
+
+
+def _in_one_word(asked: AskedRound, users: int, fraction_bits: int) -> bool:
+    """Tell whether changes take one word a value with other numbers of these two."""
+    try:
+        words = plan_masks(asked.changes(users, fraction_bits)).limbs
+    except SettingsError:
+        return False
+    return all(count == 1 for count in words)
+
+
+def _largest(lowest: int, above: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number from `lowest` and below `above` that fits; 0 where none does.
+
+    Whatever is smaller than one that fits does, too.
+    """
+    low, high = lowest - 1, above
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low if low >= lowest else 0
+
+
+def _may_drop_out(asked: AskedRound, graph: GraphParameters) -> int:
+    n_clients, needed = graph.n_clients, asked.needed
+    if graph.complete:
+        return max(0, min(n_clients - graph.threshold, n_clients - needed))
+    tolerated = asked.settings.tolerance.dropped_among(n_clients)
+    return max(0, min(tolerated, n_clients - graph.quorum, n_clients - needed))
+
+
+def _one_is_left(asked: AskedRound) -> list[str]:
+    """Return what clients of a round can do together, whatever adds their updates up."""
+    return [
+        "All clients of a round but one can compute the last one's update, by taking their "
+        f"own from the sum: with {asked.minimum_clients} clients, "
+        f"{asked.minimum_clients - 1} must collude."
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AboutProtection:
+    """What is said of a protection, and which plans it rules out.
+
+    Attributes:
+        summary: what it is, in words that follow its name.
+        views: what a coordinator holds, and what it never sees; both in words.
+        statement: what a run's ledger says about who can read what; {name} stands for its name.
+        own_settings: dotted keys of settings in every plan that only some protections use, and
+            this one does.
+        most_clients: the most messages of a sum that are possible at all; None for any number.
+        without_entries: why clients cannot add values at indices of their own; empty where they
+            can.
+        modules: what key holders import, under a preset, of packages that fedrec doesn't always
+            bring.
+        warnings: what somebody who relies on the protection should know of such a round.
+        steps_price: what the steps of a round cost besides the vectors, if there are several. It
+            raises `SettingsError` where such a round is not possible.
+        fewest_clients: with how many clients at least a round begins, if more than its sum needs,
+            given the settings, what the sum needs, and the number of members in the roster.
+        check_size: checks that a round of so many clients withstands what it should, and raises
+            `SettingsError` where it does not.
+    """
+
+    summary: str = ""
+    views: tuple[str, str] = (
+        "ciphertexts and metric sums",
+        "interactions, any update or sum, the model",
+    )
+    statement: str = (
+        "Under {name} in the papers' protocol the coordinator sees ciphertexts and the "
+        "metric sums that clients report; all clients share one secret key and are taken to be "
+        "honest but curious, so that one who colludes with the coordinator opens every message."
+    )
+    own_settings: tuple[str, ...] = ()
+    most_clients: int | None = None
+    without_entries: str = (
+        "values share ciphertexts: clients' indices differ, and nobody can move a slot inside a "
+        "ciphertext to where another client has it"
+    )
+    modules: Callable[[str], tuple[str, ...]] = lambda preset: ()
+    warnings: Callable[[AskedRound], list[str]] = _one_is_left
+    steps_price: Callable[[AskedRound], Price | None] = lambda asked: None
+    fewest_clients: Callable[[ProtectionSettings, int, int], int] = lambda settings, needed, n: 0
+    check_size: Callable[[int, ProtectionSettings], object] = lambda count, settings: None
+
+
+ABOUT: dict[str, AboutProtection] = {
+    "none": AboutProtection(
+        summary="the coordinator reads every update",
+        views=("every update, the model", "interactions"),
+        statement="Without protection the coordinator can read each client's message.",
+        without_entries="the coordinator reads every value at its place, so that indices say "
+        "nothing more and save nothing that has to be protected",
+        warnings=lambda asked: [
+            'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '
+            "for anything but trials."
+        ],
+    ),
+    "bfv": AboutProtection(summary="exact integers", modules=lambda preset: ("tenseal",)),
+    "ckks": AboutProtection(summary="the papers' scheme", modules=lambda preset: ("tenseal",)),
+    "paillier": AboutProtection(
+        summary="few bytes and slow, or one value to a ciphertext as the papers do",
+        without_entries="",
+        modules=lambda preset: ("gmpy2", "phe") if preset == "paper" else ("gmpy2",),
+    ),
+    "masks": AboutProtection(
+        summary="exact integers under masks that clients agree on for one round, 4 bytes a value; "
+        "no shared key, the coordinator reads the sums",
+        views=("masked updates, their sums, the model", "interactions, any update"),
+        statement="Under masks the coordinator reads every round's sum, and of single messages "
+        "random words; as many of a client's neighbours as the threshold who collude with it open "
+        "that client's message.",
+        own_settings=(
+            "protection.corrupt_share",
+            "protection.dropout_share",
+            "protection.coordinator",
+            "rounds.mask_step_seconds",
+        ),
+        most_clients=MAX_CLIENTS,
+        without_entries="these only cancel where all clients of a round add values at the same "
+        "places",
+        warnings=mask_warnings,
+        steps_price=mask_price,
+        fewest_clients=lambda settings, needed, n_members: settings.tolerance.fewest_listed(
+            needed, n_members
+        ),
+        check_size=lambda count, settings: parameters_for(count, settings.tolerance),
+    ),
+}
+
+
+def about_protection(name: str) -> AboutProtection:
+    """Return what is said of a protection of this name."""
+    found = ABOUT.get(name, AboutProtection())
+    return replace(found, statement=found.statement.format(name=name))
+
+
+def check_sizes(settings: ProtectionSettings, least: int, most: int) -> None:
+    """Check that rounds of any number of clients between two withstand what they should.
+
+    Raises:
+        SettingsError: naming a size that does not.
+    """
+    about = about_protection(settings.name)
+    for count in (*range(least, min(most, _EVERY_SIZE_TO) + 1), most):
+        about.check_size(count, settings)
