@@ -124,7 +124,7 @@ def test_a_row_counts_once_for_the_regulariser_however_many_samples_it_has():
     own = torch.tensor([[[2.0], [1.0]]], dtype=torch.float64).requires_grad_()
     version = torch.ones((1, 2, 1), dtype=torch.float64)
     tensors = {"own_item_embedding": own, "item_embedding": version}
-    v = algorithm.seen(Values(tensors | {"share_of_own_item_embedding": torch.ones(1)}))
+    v = algorithm.seen(Values(tensors | {"share_of_own_item_embedding": version[:, 0, 0]}))
     batch = Batch(label=torch.ones((1, 2)), weight=torch.tensor([[0.25, 0.75]]))
     joint = algorithm.joint(v, batch)
     # H = 3 / sqrt(10): .5 (1 - H)^2.
