@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -378,7 +378,7 @@ class ClientApp:
             ended = session.run()
         finally:
             if learner is not None:
-                learner.close()
+                learner.local.close()
             membership.close()
             membership.secrets.destroy()
         return None if isinstance(ended, EpochChanged) else ended
@@ -400,20 +400,17 @@ class ClientApp:
     ) -> Learner:
         # torch takes seconds to import; `fedrec client --help` must not wait for it.
         from fedrec.training.learner import Learner
+        from fedrec.training.user_half import Resources
 
         client = self._settings.client
         learner = Learner(
             membership.plan,
             len(membership.catalogue),
             device=client.device,
-            memory_mib=client.memory_mib,
-            device_memory_mib=client.device_memory_mib,
-            threads=client.threads,
-            scratch=self._folder,
-            workers=client.workers,
+            resources=replace(Resources.of(client), scratch=self._folder, workers=client.workers),
         )
         # Before anything is trained that could not be kept.
-        learner.room.make_ready(n_users, learner.algorithm.private_widths)
+        learner.local.room.make_ready(n_users, learner.server.algorithm.private_widths)
         self._record_environment(provenance)
         # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.
         self._stop.aside(learner.warm_up)

@@ -100,17 +100,16 @@ def private_of(client: ClientSettings, held: HeldModel, users: UserSplit) -> Pri
     if held.private is not None and not needs_training_code(held):
         return held.private
     from fedrec.training.learner import Learner
+    from fedrec.training.user_half import Resources
 
     learner = Learner(
         held.plan,
         len(held.catalogue),
         device=client.device,
-        memory_mib=client.memory_mib,
-        device_memory_mib=client.device_memory_mib,
-        threads=client.threads,
+        resources=Resources.of(client),
     )
-    private = learner.initial_private(users) if held.private is None else held.private
-    return learner.refreshed(held.shared, users, private)
+    private = learner.local.initial_private(users) if held.private is None else held.private
+    return learner.local.refreshed(held.shared, users, private)
 
 
 def model_file_of(held: HeldModel) -> ModelFile:

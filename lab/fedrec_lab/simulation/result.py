@@ -22,6 +22,7 @@ from fedrec.plan.cautions import protocol_cautions
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 from fedrec_lab.reports.comparison_table import (
     ComparisonRow,
     ComparisonTable,
@@ -44,7 +45,7 @@ def model_ranks(
         users: everybody, in the order of the version's private vectors.
     """
     ranks = np.full(len(users), -1.0)
-    for rows, scores in learner.score_blocks(version.shared, users, version.private):
+    for rows, scores in learner.local.score_blocks(version.shared, users, version.private):
         ranks[rows] = _ranks(learner, scores, users.select(rows), split)
     return ranks
 
@@ -57,8 +58,8 @@ def popularity_ranks(
     holders = version.shared.holders
     if holders is None:
         return ranks
-    scores = torch.from_numpy(holders.astype(np.float64)).to(learner.device)
-    at_once = max(1, _SCORES_AT_ONCE // max(1, learner.n_items))
+    scores = torch.from_numpy(holders.astype(np.float64)).to(learner.local.device)
+    at_once = max(1, _SCORES_AT_ONCE // max(1, learner.server.n_items))
     for start in range(0, len(users), at_once):
         rows = np.arange(start, min(len(users), start + at_once))
         ranks[rows] = _ranks(learner, scores.expand(len(rows), -1), users.select(rows), split)
@@ -85,9 +86,7 @@ def user_ranks(result: SimulationResult, split: Split = "test") -> UserRanks:
         result.settings.plan,
         len(result.catalogue),
         device=client.device,
-        memory_mib=client.memory_mib,
-        device_memory_mib=client.device_memory_mib,
-        threads=client.threads,
+        resources=Resources.of(client),
     )
     return UserRanks(
         model=model_ranks(learner, result.best, result.users, split),
@@ -110,7 +109,7 @@ def against_popularity(ranks: UserRanks, *, at: int, seed: int = 0) -> PairedBoo
 def _ranks(
     learner: Learner, scores: torch.Tensor, users: UserSplit, split: Split
 ) -> NDArray[np.float64]:
-    plan = learner.plan
+    plan = learner.server.plan
     return held_out_ranks(
         scores, users, split, protocol=plan.evaluation.protocol, seed=plan.federation.seed
     )

@@ -45,16 +45,16 @@ def pulls(numbers, plan):
 
 def counted(learner, users):
     """Return the version after the counting round."""
-    shared = learner.initial_shared()
-    part = learner.contribute("count", 1, shared, users, learner.initial_private(users))
-    return learner.apply("count", 1, shared, part.vector)
+    shared = learner.server.initial_shared()
+    part = learner.contribute("count", 1, shared, users, learner.local.initial_private(users))
+    return learner.server.apply("count", 1, shared, part.vector)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 0.875, 1.0])
 def test_a_round_agrees_with_the_definition(users, exponent):
     plan = plan_of(algorithm={"frequency_exponent": exponent, "momentum": 0.3})
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = counted(learner, users), learner.initial_private(users)
+    shared, private = counted(learner, users), learner.local.initial_private(users)
     histories = histories_of(users)
     counts = np.bincount(np.concatenate(histories), minlength=N_ITEMS)
     table = shared.tensors["item_embedding"].copy()
@@ -62,7 +62,7 @@ def test_a_round_agrees_with_the_definition(users, exponent):
     touched = counts > 0
     for round_id in range(1, 4):
         part = learner.contribute("train", round_id, shared, users, private)
-        shared = learner.apply("train", round_id, shared, part.vector)
+        shared = learner.server.apply("train", round_id, shared, part.vector)
         vectors = np.stack(
             [
                 solve_user(table, held, 2.0, pull)
@@ -84,7 +84,7 @@ def test_a_round_agrees_with_the_definition(users, exponent):
 def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
     plan = plan_of(algorithm={"momentum": 0.0})
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = counted(learner, users), learner.initial_private(users)
+    shared, private = counted(learner, users), learner.local.initial_private(users)
     histories = histories_of(users)
     counts = np.bincount(np.concatenate(histories), minlength=N_ITEMS)
     item_pulls, user_pulls = pulls(counts, plan), pulls([len(h) for h in histories], plan)
@@ -95,7 +95,7 @@ def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
         table = shared.tensors["item_embedding"]
         losses.append(objective(table, vectors, histories, 2.0, user_pulls, item_pulls))
         gradient = half_gradient(table, vectors, histories, 2.0, item_pulls)[counts > 0]
-        shared = learner.apply("train", round_id, shared, part.vector)
+        shared = learner.server.apply("train", round_id, shared, part.vector)
     assert all(later <= earlier + 1e-3 for earlier, later in pairwise(losses))
     assert np.abs(gradient).max() < 2e-3
     assert losses[-1] < 0.8 * losses[0]
@@ -104,13 +104,13 @@ def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
 def test_rows_that_nobody_has_stay_as_they_are(users):
     plan = plan_of(federation={"minimum_item_users": 8})
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = counted(learner, users), learner.initial_private(users)
+    shared, private = counted(learner, users), learner.local.initial_private(users)
     rare = shared.holders < 8
     assert 0 < rare.sum() < N_ITEMS
     part = learner.contribute("train", 2, shared, users, private)
-    sums = learner.travelling.unpack("train", shared, part.vector)
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
     assert not sums.changes["pull"][rare].any()
-    after = learner.apply("train", 2, shared, part.vector)
+    after = learner.server.apply("train", 2, shared, part.vector)
     before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
     assert np.array_equal(before[rare], now[rare])
     assert (before[~rare] != now[~rare]).all()
@@ -120,7 +120,7 @@ def test_rows_that_nobody_has_stay_as_they_are(users):
 def test_a_users_solution_depends_on_nobody_else(users, dim):
     """Bit by bit, whatever users are solved beside it, in chunks of any size and threads."""
     learner = Learner(plan_of(algorithm={"dim": dim}), N_ITEMS, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     together = learner.contribute("train", 1, shared, users, private)
     threads = torch.get_num_threads()
     alone = []
@@ -128,41 +128,45 @@ def test_a_users_solution_depends_on_nobody_else(users, dim):
         torch.set_num_threads(1)
         for index in range(len(users)):
             one = users.select(np.array([index]))
-            alone.append(learner.contribute("train", 1, shared, one, learner.initial_private(one)))
+            alone.append(
+                learner.contribute("train", 1, shared, one, learner.local.initial_private(one))
+            )
     finally:
         torch.set_num_threads(threads)
     vectors = np.concatenate([part.private.tensors["user_embedding"] for part in alone])
     assert np.array_equal(vectors, together.private.tensors["user_embedding"])
-    change = learner.layout.change_slice
+    change = learner.server.layout.change_slice
     assert np.array_equal(sum(part.vector[change] for part in alone), together.vector[change])
 
 
 def test_values_outside_the_public_range_are_clipped_and_counted(users):
     learner = Learner(plan_of(update={"clip": 0.01}), N_ITEMS, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("train", 1, shared, users, private)
     assert part.n_clipped > 0
     counts = np.bincount(users.train_items, minlength=N_ITEMS)
-    pull = learner.layout.changes_of(part.vector)["pull"]
+    pull = learner.server.layout.changes_of(part.vector)["pull"]
     assert (np.abs(pull).max(1) <= counts << 24).all()
 
 
 def test_a_system_that_cannot_be_solved_stops_the_round(users):
     learner = Learner(plan_of(), N_ITEMS, device="cpu")
-    shared = learner.initial_shared()
+    shared = learner.server.initial_shared()
     broken = shared.with_tensors(
         item_embedding=np.full_like(shared.tensors["item_embedding"], 1e30),
     )
     with pytest.raises(TrainingError, match=r"cannot be solved: a system is singular") as caught:
-        learner.contribute("train", 4, broken, users, learner.initial_private(users))
+        learner.contribute("train", 4, broken, users, learner.local.initial_private(users))
     assert "regularisation" in (caught.value.remedy or "")
 
 
 def test_folding_in_a_history_gives_the_users_own_vector(users):
     learner = Learner(plan_of(), N_ITEMS, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("train", 1, shared, users, private)
     for index in (0, 7):
-        folded = learner.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(index))
+        folded = learner.server.algorithm.fold_in(
+            shared.tensors["item_embedding"], users.train_of(index)
+        )
         own = part.private.tensors["user_embedding"][index]
         assert folded == pytest.approx(own, abs=2e-5)

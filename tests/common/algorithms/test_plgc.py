@@ -144,7 +144,7 @@ def test_at_the_first_participation_everything_is_the_version():
     users = leave_one_out(data.interactions, data.catalogue)
     plan = plan_of(base, projector_rate=tiny, upload="table")
     learner = Learner(plan, 20, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     first = private.tensors["user_embedding"] @ shared.tensors["item_embedding"].T
     np.testing.assert_allclose(private.tensors["personal_scores"], first, rtol=1e-4, atol=1e-6)
     moved = shared.with_tensors(item_embedding=2.0 * shared.tensors["item_embedding"])

@@ -82,7 +82,7 @@ def visit_of(name, algorithm, values, epochs, pace):
 
 def plain_round(name, learner, users, shared, private, round_id):
     """Return (sums of changes, next shared, next private)."""
-    algorithm = learner.algorithm
+    algorithm = learner.server.algorithm
     entries = {entry.name: entry for entry in algorithm.parameters}
     n_epochs = sum(phase.epochs for phase in algorithm.phases({"pace": 1.0}))
     pace = float(shared.get("pace", 1.0))
@@ -142,7 +142,7 @@ def test_two_rounds_before_rounding(users, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_two_rounds_on_the_grid(users, name):
     learner = learner_of(name)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     tolerance = 1e-3 if name == "several-toy" else 2e-5
     for round_id in (4, 5):
         tensors = {k: v.astype(np.float32).astype(float) for k, v in shared.tensors.items()}
@@ -150,12 +150,12 @@ def test_two_rounds_on_the_grid(users, name):
         expected = plain_round(name, learner, users, tensors, own, round_id)
         part = learner.contribute("train", round_id, shared, users, private)
         assert part.n_clipped == 0
-        changes = learner.layout.changes_of(part.vector)
-        for tensor in learner.layout.tensors:
+        changes = learner.server.layout.changes_of(part.vector)
+        for tensor in learner.server.layout.tensors:
             if tensor.name in expected.sums:
                 found = changes[tensor.name] * tensor.step
                 assert_near(found, expected.sums[tensor.name], tolerance, tensor.name)
-        private, shared = part.private, learner.apply("train", round_id, shared, part.vector)
+        private, shared = part.private, learner.server.apply("train", round_id, shared, part.vector)
         for key, value in expected.shared.items():
             assert_near(shared.tensors[key], value, tolerance, key)
         for key, value in expected.private.items():

@@ -61,12 +61,13 @@ def learner_of(update, gamma, batch_size, **changes):
 
 
 def plain_round(learner, users, structure, table, vectors, round_id):
-    settings = learner.plan.algorithm
+    settings = learner.server.plan.algorithm
     rule = Rule(rate=RATE, gamma=settings.regularisation, epochs=3, batch_size=settings.batch_size)
     return fedmf_round(
         table, vectors, users.user_keys().tolist(),
         [users.train_of(index).tolist() for index in range(len(users))], rule, structure,
-        learner.algorithm.structure.basis(7, round_id), seed=7, round_id=round_id, per_positive=4,
+        learner.server.algorithm.structure.basis(7, round_id),
+        seed=7, round_id=round_id, per_positive=4,
     )  # fmt: skip
 
 
@@ -97,17 +98,17 @@ def test_three_rounds_on_the_grid(users, name, batch_size):
     """In float32; each of the plain rounds starts where the trainer's does."""
     update, structure = STRUCTURES[name]
     learner = learner_of(update, 0.02, batch_size)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
-    step = learner.layout.tensors[0].step
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
+    step = learner.server.layout.tensors[0].step
     for round_id in (4, 5, 6):
         table = shared.tensors["item_embedding"].astype(np.float32).astype(float)
         vectors = private.tensors["user_embedding"].astype(float)
         expected = plain_round(learner, users, structure, table, vectors, round_id)
         part = learner.contribute("train", round_id, shared, users, private)
         assert part.n_clipped == 0
-        assert np.array_equal(part.vector[learner.layout.count_slice], expected.counts)
-        changes = learner.layout.changes_of(part.vector)
+        assert np.array_equal(part.vector[learner.server.layout.count_slice], expected.counts)
+        changes = learner.server.layout.changes_of(part.vector)
         assert_near(changes["item_embedding"] * step, expected.change, 1e-5, "change")
         assert_near(part.private.tensors["user_embedding"], expected.vectors, 1e-5, "vectors")
-        shared, private = learner.apply("train", round_id, shared, part.vector), part.private
+        shared, private = learner.server.apply("train", round_id, shared, part.vector), part.private
         assert_near(shared.tensors["item_embedding"], expected.table, 1e-5, "table")

@@ -106,8 +106,8 @@ def test_three_rounds_on_the_grid(users, case, batch_size):
     so that rounding of small gradients shows.
     """
     learner = learner_of(case, batch_size, 1)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
-    steps = {tensor.name: tensor.step for tensor in learner.layout.tensors}
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
+    steps = {tensor.name: tensor.step for tensor in learner.server.layout.tensors}
     tolerance = 1e-3 if CASES[case][1] == "adam" else 1e-5
     for round_id in (4, 5, 6):
         tensors = {
@@ -120,12 +120,12 @@ def test_three_rounds_on_the_grid(users, case, batch_size):
         assert expected.taking.sum() >= 6
         part = learner.contribute("train", round_id, shared, users, private, expected.taking)
         assert part.n_clipped == 0
-        changes = learner.layout.changes_of(part.vector)
+        changes = learner.server.layout.changes_of(part.vector)
         moves = expected.network | {"item_embedding": expected.rows}
         for name, move in moves.items():
             assert_near(changes[name] * steps[name], move, tolerance, name)
         private = part.private
         assert_near(private.tensors["user_embedding"], expected.vectors, tolerance, "vectors")
-        shared = learner.apply("train", round_id, shared, part.vector)
+        shared = learner.server.apply("train", round_id, shared, part.vector)
         for name, value in expected.after.items():
             assert_near(shared.tensors[name], value, tolerance, name)

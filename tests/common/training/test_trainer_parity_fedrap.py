@@ -68,10 +68,10 @@ def learner_of(rank=0, **changes):
 
 def plain_round(learner, users, shared, private, round_id, number):
     """Return what training round `number` leaves, which samples are drawn for `round_id`."""
-    settings = learner.algorithm.settings
+    settings = learner.server.algorithm.settings
     weight = schedule_of(settings.schedule, number)
     slower = settings.round_decay ** (number - 1)
-    basis = learner.algorithm.structure.basis(7, round_id)
+    basis = learner.server.algorithm.structure.basis(7, round_id)
     low, change = None if basis is None else torch.tensor(basis), np.zeros((N_ITEMS, DIM))
     after = {name: values.copy() for name, values in private.items()}
     epochs, losses, untouched = [], [], 0
@@ -123,7 +123,7 @@ def test_three_rounds_before_rounding(users, variant):
     for number, round_id in enumerate((2, 5, 6), start=1):
         expected = plain_round(learner, users, table, own, round_id, number)
         found = train_unrounded(learner, users, shared, private, round_id)
-        if learner.algorithm.settings.tables == "private":
+        if learner.server.algorithm.settings.tables == "private":
             assert not found.change
             assert np.array_equal(found.shared.tensors["item_embedding"], table)
         else:
@@ -156,17 +156,17 @@ def test_who_no_longer_improves_stops_alone(users):
 def test_three_rounds_on_the_grid(users, variant):
     """In float32; each of the plain rounds starts where the trainer's does."""
     learner = learner_of(**variant)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     for number, round_id in enumerate((2, 5, 6), start=1):
         table = shared.tensors["item_embedding"].astype(np.float32).astype(float)
         own = {name: values.astype(float) for name, values in private.tensors.items()}
         expected = plain_round(learner, users, table, own, round_id, number)
         part = learner.contribute("train", round_id, shared, users, private)
         assert part.n_clipped == 0
-        shared, private = learner.apply("train", round_id, shared, part.vector), part.private
-        if learner.algorithm.settings.tables != "private":
-            step = learner.layout.tensors[0].step
-            found = learner.layout.changes_of(part.vector)["item_embedding"] * step
+        shared, private = learner.server.apply("train", round_id, shared, part.vector), part.private
+        if learner.server.algorithm.settings.tables != "private":
+            step = learner.server.layout.tensors[0].step
+            found = learner.server.layout.changes_of(part.vector)["item_embedding"] * step
             assert_near(found, expected.change, 1e-5, "change")
             # Also of the rows that hardly anybody touched.
             assert np.abs(found - expected.change).max() < 1e-5 * np.abs(table).max() * len(users)

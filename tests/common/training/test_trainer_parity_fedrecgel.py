@@ -49,7 +49,7 @@ def learner_of(case, n_hidden=3, chunk=CHUNK):
 
 
 def settings_of(learner):
-    own = learner.algorithm.settings
+    own = learner.server.algorithm.settings
     return Settings(
         dim=own.dim,
         n_hidden=own.hidden_layers,
@@ -70,7 +70,7 @@ def plain_round(learner, users, state, round_id, near=0.0):
 
 
 def sent_names(learner):
-    return [tensor.name for tensor in learner.layout.tensors if tensor.signed]
+    return [tensor.name for tensor in learner.server.layout.tensors if tensor.signed]
 
 
 @pytest.mark.parametrize(("n_hidden", "chunk"), [(3, CHUNK), (1, 1000)])
@@ -109,9 +109,9 @@ def test_three_rounds_on_the_grid(users, case):
     Who comes too near a kink of the network in any pass takes no part.
     """
     learner = learner_of(case)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     names, age = sent_names(learner), np.zeros(len(users), dtype=int)
-    steps = {tensor.name: tensor.step for tensor in learner.layout.tensors}
+    steps = {tensor.name: tensor.step for tensor in learner.server.layout.tensors}
     for number, round_id in enumerate((4, 5, 6)):
         state = state_of(shared, private.tensors, names, number, age)
         expected = plain_round(learner, users, state, round_id, near=NEAR_A_KINK)
@@ -119,12 +119,12 @@ def test_three_rounds_on_the_grid(users, case):
         age += expected.taking
         part = learner.contribute("train", round_id, shared, users, private, expected.taking)
         assert part.n_clipped == 0
-        changes = learner.layout.changes_of(part.vector)
+        changes = learner.server.layout.changes_of(part.vector)
         for name in names:
             assert_near(changes[name] * steps[name], expected.gradients[name], 1e-3, name)
         private, after = part.private, expected.after
         assert_near(private.tensors["user_embedding"], torch.stack(after.vectors), 1e-3, "vectors")
-        shared = learner.apply("train", round_id, shared, part.vector)
+        shared = learner.server.apply("train", round_id, shared, part.vector)
         for name in names:
             assert_near(shared.tensors[name], after.shared[name], 1e-3, name)
 

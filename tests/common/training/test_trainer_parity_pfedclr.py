@@ -102,15 +102,15 @@ def test_three_rounds_before_rounding(users, case):
 def test_three_rounds_on_the_grid(users, case):
     """In float32; each of the plain rounds starts where the trainer's does."""
     learner = learner_of(case)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     for round_id in (4, 5, 6):
         table = shared.tensors["item_embedding"].astype(np.float32)
         expected = plain(case, users, table, of_users(private.tensors), round_id)
         part = learner.contribute("train", round_id, shared, users, private)
         assert part.n_clipped == 0
-        step = learner.layout.tensors[0].step
-        change = learner.layout.changes_of(part.vector)["item_embedding"] * step
+        step = learner.server.layout.tensors[0].step
+        change = learner.server.layout.changes_of(part.vector)["item_embedding"] * step
         assert_near(change, expected.change, 1e-3, "change")
-        private, shared = part.private, learner.apply("train", round_id, shared, part.vector)
+        private, shared = part.private, learner.server.apply("train", round_id, shared, part.vector)
         assert_near(shared.tensors["item_embedding"], expected.table, 1e-3, "table")
         compare(private.tensors, expected, 1e-3)

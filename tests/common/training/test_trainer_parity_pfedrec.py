@@ -89,8 +89,8 @@ def test_three_rounds_before_rounding(users, batch_size, epochs, personal):
 def test_three_rounds_on_the_grid(users, batch_size, epochs):
     """In float32; each of the plain rounds starts where the trainer's does."""
     learner = learner_of(batch_size, epochs, True)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
-    step = learner.layout.tensors[0].step
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
+    step = learner.server.layout.tensors[0].step
     for round_id in (4, 5, 6):
         table = shared.tensors["item_embedding"].astype(np.float32).astype(float)
         heads = private.tensors["user_embedding"].astype(float)
@@ -99,16 +99,16 @@ def test_three_rounds_on_the_grid(users, batch_size, epochs):
         heads, biases, change, scores = parts_of(visits, table)
         part = learner.contribute("train", round_id, shared, users, private)
         assert part.n_clipped == 0
-        changes = learner.layout.changes_of(part.vector)
+        changes = learner.server.layout.changes_of(part.vector)
         assert changes["users"] == [len(users)]
         assert_near(changes["item_embedding"] * step, change, 1e-5, "change")
         private = part.private
         assert_near(private.tensors["user_embedding"], heads, 1e-5, "heads")
         assert_near(private.tensors["user_bias"], biases, 1e-5, "biases")
         assert_near(private.tensors["personal_scores"], scores, 1e-5, "scores")
-        ((_, measured),) = learner.score_blocks(shared, users, private)
+        ((_, measured),) = learner.local.score_blocks(shared, users, private)
         assert np.array_equal(measured.numpy(), private.tensors["personal_scores"])
-        shared = learner.apply("train", round_id, shared, part.vector)
+        shared = learner.server.apply("train", round_id, shared, part.vector)
         assert_near(shared.tensors["item_embedding"], table + change / len(users), 1e-5, "table")
 
 
@@ -121,7 +121,7 @@ def test_three_low_rank_rounds(users, rank, batch_size, epochs):
     table = shared.tensors["item_embedding"]
     heads, biases = private["user_embedding"], private["user_bias"]
     for round_id in (4, 5, 6):
-        basis = learner.algorithm.structure.basis(7, round_id)
+        basis = learner.server.algorithm.structure.basis(7, round_id)
         visits = plain_round(users, table, heads, biases, round_id, batch_size, epochs, basis)
         heads, biases, change, scores = parts_of(visits, table)
         found = train_unrounded(learner, users, shared, private, round_id)

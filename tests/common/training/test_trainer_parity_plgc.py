@@ -66,7 +66,7 @@ def learner_of(base, own, batch_size, **update):
 
 
 def rule_of(learner):
-    settings = learner.plan.algorithm
+    settings = learner.server.plan.algorithm
     base, inner = settings.base.name, settings.base
     network = ()
     if settings.weight and settings.regulariser == "err" and settings.projector:
@@ -171,12 +171,12 @@ def test_three_rounds_on_the_grid(users, case):
     tolerance = 1e-5 if not CASES[case][1].get("weight", 0.5) else 1e-3
     learner = learner_of(*CASES[case], 16)
     plain = Plain(learner, users)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     for round_id in (4, 5, 6):
         plain.round(round_id)
         part = learner.contribute("train", round_id, shared, users, private)
         assert part.n_clipped == 0
-        shared, private = learner.apply("train", round_id, shared, part.vector), part.private
+        shared, private = learner.server.apply("train", round_id, shared, part.vector), part.private
         plain.check(shared, private.tensors, tolerance)
 
 

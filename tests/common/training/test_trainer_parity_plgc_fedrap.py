@@ -89,7 +89,7 @@ def test_three_rounds(users, weight, batch_size):
 
 
 def test_only_the_shared_table_is_sent(users):
-    algorithm = Learner(plan_of(), N_ITEMS, device="cpu").algorithm
+    algorithm = Learner(plan_of(), N_ITEMS, device="cpu").server.algorithm
     assert [tensor.name for tensor in algorithm.tensors] == ["item_embedding", "users"]
     assert algorithm.own_tables == {"item_embedding": "own_embedding"}
     assert check_plan(plan_of(rounds={"user_fraction": 0.5})) == []

@@ -306,13 +306,13 @@ class _Run:
     """
 
     def __init__(self, learner: Learner, task: MethodTask, seed: int) -> None:
-        assert isinstance(learner.algorithm, FedRAP)
-        self._algorithm, self._task, self._seed = learner.algorithm, task, seed
+        assert isinstance(learner.server.algorithm, FedRAP)
+        self._algorithm, self._task, self._seed = learner.server.algorithm, task, seed
         users = task.users
-        begun, private = learner.initial_shared(), learner.initial_private(users)
+        begun, private = learner.server.initial_shared(), learner.local.initial_private(users)
         counts = learner.contribute("count", 1, begun, users, private)
-        shared = learner.apply("count", 1, begun, counts.vector)
-        cohort = learner.cohort(shared, users)
+        shared = learner.server.apply("count", 1, begun, counts.vector)
+        cohort = learner.local.cohort(shared, users)
         self._active = cohort.active
         self._chunk = cohort.chunk_of(np.arange(len(users)), torch.device("cpu"))
         own = {name: torch.from_numpy(values) for name, values in private.tensors.items()}
