@@ -53,7 +53,7 @@ def users():
     ],
 )
 def test_schedules(schedule, weights):
-    algorithm = learner_of(schedule=schedule).algorithm
+    algorithm = learner_of(schedule=schedule).server.algorithm
     published = torch.tensor([0.0, 9.0, 10.0, 19.0, 20.0, 47.0], dtype=torch.float64)
     found = algorithm.scheduled(SimpleNamespace(published=published))
     assert found.numpy() == pytest.approx(weights, abs=5e-8)
@@ -210,7 +210,7 @@ def test_a_history_is_folded_into_a_head_where_there_is_one_table(users):
     scores = items @ learner.server.algorithm.fold_in(items, np.array([3]))
     assert scores[3] > np.delete(scores, 3).mean()
     with pytest.raises(SettingsError, match="client"):
-        learner_of().algorithm.fold_in(items, np.array([3, 8]))
+        learner_of().server.algorithm.fold_in(items, np.array([3, 8]))
 
 
 def test_noise_in_the_gradient_has_its_size_on_every_row(users):

@@ -23,7 +23,7 @@ from fedrec.algorithms import (
     SharedAdam,
     own_moments,
 )
-from fedrec.algorithms.fedrecgel import FedRecGEL
+from fedrec.algorithms.fedrecgel import FedRecGEL, uphill
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
@@ -75,8 +75,8 @@ class Product(Toy):
         )
 
     def phases(self, scalars):
-        shared = Gradient(("item_embedding",), radius=self.radius)
-        own = Adam({"user_embedding": 0.1}, radius=self.radius, kept=True)
+        shared = Gradient(("item_embedding",), passes=uphill(self.radius))
+        own = Adam({"user_embedding": 0.1}, kept=True, passes=uphill(self.radius))
         return (Phase(steps=((shared, own),), epochs=1),)
 
 
@@ -395,4 +395,4 @@ def test_the_papers_ablations_are_settings():
     assert FedRecGELSettings().radius_shared == FedRecGELSettings().radius_private == 0.02
     shapes = Shapes(n_items=3, seed=1, update=UpdateSettings(structure="dense"), n_rounds=1)
     plain = FedRecGEL(FedRecGELSettings(radius_shared=0, radius_private=0), shapes)
-    assert not any(rule.radius for phase in plain.phases({}) for rule in phase.optimisers)
+    assert not any(rule.passes for phase in plain.phases({}) for rule in phase.optimisers)

@@ -95,7 +95,7 @@ def test_what_is_kept_is_scored_with_the_users_own_table(monkeypatch):
 
 def test_the_server_weighs_users_by_their_items():
     """One item and three: weights .25 and .75 of (1, 0) and (0, 1)."""
-    algorithm = learner_of(dim=2).algorithm
+    algorithm = learner_of(dim=2).server.algorithm
     table = np.full((1, 2), 0.5)
     first, second = np.array([[1.0, 0.0]]) - table, np.array([[0.0, 1.0]]) - table
     change = {"item_embedding": first + 3 * second, "samples": np.array([4.0])}

@@ -193,8 +193,8 @@ def test_nothing_of_the_networks_is_made_where_they_have_no_use():
         names = {entry.name for entry in algorithm_of(plan_of(**own), 30).parameters}
         assert not any("projector" in name for name in names)
     only = algorithm_of(plan_of(mixing=False), 30)
-    assert only.begun == ""
-    assert only.measured == ()
+    assert only.per_epoch({}) == {}
+    assert not any(entry.begun for entry in only.parameters)
 
 
 @pytest.mark.parametrize(

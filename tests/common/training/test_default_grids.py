@@ -95,4 +95,4 @@ def test_two_rounds_are_those_of_unrounded_changes(name, users, monkeypatch):
 
 def test_what_ease_sums_is_whole(users):
     """Counts: no grid could round them."""
-    assert {tensor.step for tensor in learner_of("ease").layout.tensors} == {1.0}
+    assert {tensor.step for tensor in learner_of("ease").server.layout.tensors} == {1.0}

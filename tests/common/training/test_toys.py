@@ -163,7 +163,7 @@ def test_two_rounds_on_the_grid(users, name):
 
 
 def test_every_tensor_has_a_range_and_a_grid_of_its_own():
-    tensors = {tensor.name: tensor for tensor in learner_of("several-toy").layout.tensors}
+    tensors = {tensor.name: tensor for tensor in learner_of("several-toy").server.layout.tensors}
     assert {name: (t.shape, t.limit, t.fraction_bits) for name, t in tensors.items()} == {
         "item_embedding": ((N_ITEMS, 5), 16.0, 34),
         "item_bias": ((N_ITEMS,), 8.0, 29),
