@@ -11,8 +11,7 @@ from server.support.federations import Bench, identity
 from server.support.serving import serving
 
 from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
-from fedrec.follower.patient_link import Backoff, Meter, patient_link
-from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.follower.patient_link import Backoff, Meter, Stopped, StopSwitch, patient_link
 from fedrec.wire.link import Link
 
 

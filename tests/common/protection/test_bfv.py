@@ -9,7 +9,7 @@ from conformance.protection_suite import extreme, make_party
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import BlockMember, unpack_blocks
+from fedrec.protection.lattice import BlockMember
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import MAX_BOUND
 
@@ -45,7 +45,7 @@ def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset):
     assert isinstance(party.member, BlockMember)
     cipher = party.member._open_cipher()
     plan = party.protection.chosen
-    (block,) = unpack_blocks(ResidueLayout.of_plan(plan), memoryview(total)[44:])
+    (block,) = ResidueLayout.of_plan(plan).unpack_all(memoryview(total)[44:])
     decryptor = cipher._context.decryptor().data
     budget = decryptor.invariant_noise_budget(cipher._loaded(block).ciphertext()[0])
     assert budget >= int(plan.headroom_bits) >= 6

@@ -7,7 +7,7 @@ from conformance.protection_suite import extreme, make_party, random_vectors
 from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import BlockMember, unpack_blocks
+from fedrec.protection.lattice import BlockMember
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_the_measured_error_stays_below_the_bound(preset, n_summands, largest, c
     assert isinstance(party.member, BlockMember)
     plan = party.protection.chosen
     assert plan.n_blocks == 1
-    (block,) = unpack_blocks(ResidueLayout.of_plan(plan), memoryview(total)[44:])
+    (block,) = ResidueLayout.of_plan(plan).unpack_all(memoryview(total)[44:])
     decrypted = np.array(party.member._open_cipher().decrypt(block))
     error = np.abs(decrypted - np.rint(decrypted)).max()
     assert error <= plan.error_bound <= 0.25

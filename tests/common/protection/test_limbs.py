@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedrec.errors import RevealRefused
 from fedrec.protection import SegmentSpec, VectorSpec
-from fedrec.protection.protection_plan import LimbLayout
+from fedrec.protection.vector import LimbLayout
 
 
 @st.composite

@@ -13,8 +13,6 @@ from fedrec.wire import convert, messages
 from fedrec.wire.chunks import Blob
 from fedrec.wire.convert import (
     TASK,
-    remembered_from_proto,
-    remembered_to_proto,
 )
 from fedrec.wire.fields import MAX_CONTRIBUTIONS, MAX_REPORTS
 from fedrec.wire.messages import (
@@ -106,12 +104,18 @@ def test_values_come_back_the_same(values):
 def test_what_each_side_remembers_comes_back_the_same(values):
     for remembered in (
         NOTHING,
-        Remembered(round=RoundId(7), digest=b"d" * 32),
-        Remembered(round=RoundId(7), digest=b"d" * 32, statement=values.statement()),
-        Remembered(round=RoundId(7), digest=b"d" * 32, header=values.header()),
+        Remembered(acknowledged_round=RoundId(7), acknowledged_digest=b"d" * 32),
+        Remembered(
+            acknowledged_round=RoundId(7),
+            acknowledged_digest=b"d" * 32,
+            statement=values.statement(),
+        ),
+        Remembered(
+            acknowledged_round=RoundId(7), acknowledged_digest=b"d" * 32, header=values.header()
+        ),
     ):
-        request = remembered_to_proto(remembered, coordinator_pb2.NextTaskRequest())
-        assert remembered_from_proto(request) == remembered
+        request = convert.REMEMBERED.to_proto(remembered)
+        assert convert.REMEMBERED.from_proto(request) == remembered
     for latest in (None, Latest(header=None), Latest(header=values.header())):
         task = Task(published_round=RoundId(3), task=Wait(reason=""), epoch=2, latest=latest)
         again = coordinator_pb2.Task.FromString(TASK.to_proto(task).SerializeToString())

@@ -41,12 +41,10 @@ positions = st.lists(st.integers(0, 9_999), unique=True, max_size=20).map(sorted
 
 @given(positions, st.binary(min_size=82, max_size=82))
 def test_shares_and_inboxes(holders, sealed):
-    bundle = ShareBundle(
-        holders=holders, sealed=(sealed,) * len(holders), self_commitment=b"c" * 32
-    )
-    assert messages.shares_from_bytes(messages.shares_to_bytes(bundle)) == bundle
+    bundle = ShareBundle(holders=holders, sealed=(sealed,) * len(holders), commitment=b"c" * 32)
+    assert messages.BUNDLE.from_bytes(messages.BUNDLE.to_bytes(bundle)) == bundle
     inbox = Inbox(shared=b"\x07", owners=holders, sealed=(sealed,) * len(holders))
-    assert messages.inbox_from_bytes(messages.inbox_to_bytes(inbox)) == inbox
+    assert messages.INBOX.from_bytes(messages.INBOX.to_bytes(inbox)) == inbox
 
 
 @given(positions)
@@ -58,7 +56,7 @@ def test_answers_and_signatures(owners):
         key_owners=owners[half:],
         key_shares=(b"k" * 33,) * (len(owners) - half),
     )
-    assert messages.answer_from_bytes(messages.answer_to_bytes(given_)) == given_
+    assert messages.GIVEN.from_bytes(messages.GIVEN.to_bytes(given_)) == given_
     signatures = {owner: bytes([owner % 256]) * 64 for owner in owners}
     raw = messages.signatures_to_bytes(signatures)
     assert messages.signatures_from_bytes(raw) == signatures
@@ -68,19 +66,19 @@ def test_keys_and_their_list():
     raw = messages.keys_to_bytes(keys_of(1), b"m" * 32)
     assert messages.keys_from_bytes(IDS[1], raw) == (keys_of(1), b"m" * 32)
     key_list = KeyList.of(keys_of(number) for number in range(3))
-    raw = messages.key_list_to_bytes(key_list)
+    raw = messages.KEY_LIST.to_bytes(key_list)
     assert messages.key_list_from_bytes(raw) == key_list
-    twice = messages.key_list_to_bytes(KeyList((keys_of(0), keys_of(0))))
+    twice = messages.KEY_LIST.to_bytes(KeyList((keys_of(0), keys_of(0))))
     with pytest.raises(ProtocolError, match="twice"):
         messages.key_list_from_bytes(twice)
 
 
 READERS: list[Callable[[bytes], Any]] = [
     lambda raw: messages.keys_from_bytes(IDS[0], raw),
-    messages.shares_from_bytes,
-    messages.answer_from_bytes,
+    messages.BUNDLE.from_bytes,
+    messages.GIVEN.from_bytes,
     messages.key_list_from_bytes,
-    messages.inbox_from_bytes,
+    messages.INBOX.from_bytes,
     messages.signatures_from_bytes,
 ]
 

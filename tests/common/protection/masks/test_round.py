@@ -125,7 +125,7 @@ def test_messages_are_taken_once():
         cohort.collector.add_shares(cohort.id(own), bundle)
         cohort.collector.add_shares(cohort.id(own), bundle)
     other = ShareBundle(
-        holders=bundles[0].holders, sealed=bundles[0].sealed[::-1], self_commitment=bytes(32)
+        holders=bundles[0].holders, sealed=bundles[0].sealed[::-1], commitment=bytes(32)
     )
     with pytest.raises(ConflictingUpload):
         cohort.collector.add_shares(cohort.id(0), other)
@@ -161,7 +161,7 @@ def test_what_is_malformed_changes_nothing():
         {"holders": (-1, 2, 3), "sealed": good.sealed},
     ):
         with pytest.raises(MalformedUpdate):
-            ShareBundle(**fields, self_commitment=bytes(32))  # type: ignore[arg-type]
+            ShareBundle(**fields, commitment=bytes(32))  # type: ignore[arg-type]
     collector.add_shares(cohort.id(0), good)
     cohort.share(without={0})
     message = cohort.masked(0)
@@ -232,7 +232,7 @@ def test_an_owner_that_seals_rubbish_harms_nobody():
         if own == 0:
             sealed = (b"\xff" * 82, *bundle.sealed[1:])
             bundle = ShareBundle(
-                holders=bundle.holders, sealed=sealed, self_commitment=bundle.self_commitment
+                holders=bundle.holders, sealed=sealed, commitment=bundle.commitment
             )
         cohort.collector.add_shares(cohort.id(own), bundle)
     cohort.collector.close_shares()

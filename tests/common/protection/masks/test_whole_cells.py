@@ -57,7 +57,7 @@ def test_what_is_given_of_those_left_out_is_their_mask_key_alone():
     cohort.advertise()
     cohort.share()
     seeds = {own: cohort.participants[own]._state.self_seed for own in (3, 5)}
-    commitments = {own: cohort.collector._bundles[own].self_commitment for own in (3, 5)}
+    commitments = {own: cohort.collector._bundles[own].commitment for own in (3, 5)}
     late = cohort.words.open(cohort.masked(3))
     here = cohort.positions({3, 4})
     messages = {own: cohort.masked(own) for own in here}
