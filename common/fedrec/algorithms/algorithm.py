@@ -93,6 +93,7 @@ class Algorithm(ABC):
     Attributes:
         settings_type: its section of the settings.
         negatives_per_positive: items that training draws for each interaction; 0 for none.
+        batch_size: samples in a minibatch.
         about: what is said of it, and what it goes with.
     """
 
@@ -112,6 +113,7 @@ class Algorithm(ABC):
         self.minimum_item_users = shapes.minimum_item_users
         self.noise = shapes.noise
         self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
+        self.batch_size = getattr(settings, "batch_size", 1)
 
     @property
     @abstractmethod

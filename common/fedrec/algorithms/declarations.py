@@ -159,6 +159,8 @@ class Parameter:
             summed for them.
         begun: of such a copy: the user's own number that is 1 once it has taken part; without one
             it is a new copy in every round.
+        added_to: of own rows: the shared rows that `seen` adds them to, as `v.rows`; a wrapper may
+            put something else in the place of the sum.
         whole: of such a copy: users contribute how their whole table differs from the version, and
             not only what moved in the round.
         published: of a scalar: it is the number of published training rounds, which every version
@@ -179,6 +181,7 @@ class Parameter:
     most: tuple[int, ...] = ()
     copies: str = ""
     begun: str = ""
+    added_to: str = ""
     whole: bool = False
     applied: bool = False
     published: bool = False
@@ -295,10 +298,6 @@ class Needs:
     reason: str
 
 
-def _no_warnings(at: Circumstances) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """What others need to know of an algorithm that they do not name.
@@ -338,7 +337,7 @@ class About:
     protocols: tuple[str, ...] = ("full", "sampled", "paper")
     combination_reason: str = "the algorithm names no other that it was made for."
     needs: Mapping[str, Needs] = field(default_factory=dict)
-    warnings: Callable[[Circumstances], list[str]] = _no_warnings
+    warnings: Callable[[Circumstances], list[str]] = lambda at: []
     clips: bool = True
     range_instead: str = "exact counts, none of which is clipped or rounded"
     not_under_noise: str = (

@@ -184,7 +184,8 @@ class FedRAP(TrainedAlgorithm):
         """C and D with entries N(0, 1), heads within +-1/sqrt(dim); D and heads alike for all."""
         dim, alone = self.settings.dim, self.settings.tables == "shared"
         head = Uniform(1.0 / math.sqrt(dim))
-        own = Parameter("own_embedding", "own_rows", (dim,), Normal(), alike=True)
+        added_to = "item_embedding" if self.settings.tables == "both" else ""
+        own = Parameter("own_embedding", "own_rows", (dim,), alike=True, added_to=added_to)
         # Without a shared table it stays as it was drawn, and nobody reads it. Where it is the
         # only one, an update structure may stand in for its rows.
         return (
@@ -199,12 +200,6 @@ class FedRAP(TrainedAlgorithm):
     def recommending(self) -> tuple[str, ...]:
         """C, where it has a say."""
         return () if self.settings.tables == "private" else ("item_embedding",)
-
-    @property
-    def added(self) -> Mapping[str, tuple[str, str]]:
-        """D is added to C where there are both."""
-        both = self.settings.tables == "both"
-        return {"item_embedding": ("own_embedding", "rows")} if both else {}
 
     def seen(self, v: Values) -> Values:
         """Return the same with `rows`, what scores are made of: D + C, or the one that there is."""

@@ -54,11 +54,6 @@ class Sgd:
     noise: float = 0.0
     passes: Passes | None = None
 
-    @property
-    def moves_untouched(self) -> bool:
-        """Whether rows move in minibatches that do not hold them."""
-        return self.decay > 0 or self.noise > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Adam:
@@ -77,11 +72,6 @@ class Adam:
     longest: float = 0.0
     kept: bool = False
     passes: Passes | None = None
-
-    @property
-    def moves_untouched(self) -> bool:
-        """Whether rows move in minibatches that do not hold them."""
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +93,6 @@ class Gradient:
     def rates(self) -> Mapping[str, float]:
         """Each of `names`, once."""
         return dict.fromkeys(self.names, 1.0)
-
-    @property
-    def moves_untouched(self) -> bool:
-        """Whether rows move in minibatches that do not hold them."""
-        return False
 
 
 Optimiser = Sgd | Adam | Gradient

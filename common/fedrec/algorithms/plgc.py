@@ -43,7 +43,7 @@ Readings, where the paper is silent: l is not differentiated; rates are the base
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -135,7 +135,7 @@ class PLGCSettings(WrapperSettings):
             "weight_decay = 0.",
         ),
         only_if(
-            lambda section: not section.made.added,
+            lambda section: not any(entry.added_to for entry in section.made.parameters),
             ("upload", "base.name"),
             "users of {s.base.name} train and send the shared table itself; their own one stays",
         ),
@@ -197,7 +197,7 @@ class PLGCSettings(WrapperSettings):
     @property
     def sums_changes(self) -> bool:
         """Whether what is summed is how users' own tables moved, and not how they differ from G."""
-        return self.upload == "change" and not self.made.added
+        return self.upload == "change" and not any(entry.added_to for entry in self.made.parameters)
 
 
 class PLGC(Wrapper):
@@ -220,9 +220,9 @@ class PLGC(Wrapper):
                 f"{self.base.name} trains no shared item rows that a user could have its own of.",
                 remedy='Set algorithm.base.name = "fedmf", or another one that does.',
             )
-        added = self.base.added
-        self.own_tables = {name: added.get(name, (f"own_{name}",))[0] for name in tables}
-        self._sums = dict(added.values())
+        added = {each.added_to: each.name for each in self.base.parameters if each.added_to}
+        self.own_tables = {name: added.get(name, f"own_{name}") for name in tables}
+        self._theirs = set(added.values())
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -238,7 +238,7 @@ class PLGC(Wrapper):
             elif entry.name in self.own_tables:
                 own = self.own_tables[entry.name]
                 entry = replace(entry, structured=False)
-                if own not in self._sums:
+                if own not in self._theirs:
                     entry = replace(entry, mean="samples")
                     copy = Parameter(own, "own_rows", entry.shape, Constant())
                     whole = settings.upload == "table"
@@ -286,7 +286,7 @@ class PLGC(Wrapper):
         """Return one in which own tables move as the shared ones would."""
         if isinstance(optimiser, Gradient):
             raise TypeError("what is sent as a gradient has no steps that an own table could take")
-        moved = {name: own for name, own in self.own_tables.items() if own not in self._sums}
+        moved = {name: own for name, own in self.own_tables.items() if own not in self._theirs}
         rates = {moved.get(name, name): rate for name, rate in optimiser.rates.items()}
         for own in [own for own in self.own_tables.values() if own in rates]:
             names = [entry.name for entry in self._network(own, 1)]
@@ -295,12 +295,12 @@ class PLGC(Wrapper):
             return replace(optimiser, rates=rates, factor=self.settings.rate_factor)
         return replace(optimiser, rates=rates)
 
-    def per_epoch(self, squares: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def per_epoch(self, square: Callable[[str], torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return l of each own table where they are mixed."""
         shares = {}
         for name, own in self.own_tables.items() if self.settings.mixing else ():
-            square = squares[own]
-            shares[f"share_of_{own}"] = square / (square + squares[name])
+            mine = square(own)
+            shares[f"share_of_{own}"] = mine / (mine + square(name))
         return shares
 
     def seen(self, v: Values) -> Values:
@@ -312,9 +312,9 @@ class PLGC(Wrapper):
             rows = v[own]
             if self.settings.mixing:
                 rows = torch.lerp(v[name], rows, v[f"share_of_{own}"][:, None, None])
-            tables |= {self._sums.get(own, name): rows, f"version_of_{own}": v[name]}
+            tables |= {"rows" if own in self._theirs else name: rows, f"version_of_{own}": v[name]}
         mixed = v.having(tables)
-        return mixed if self._sums else self.base.seen(mixed)
+        return mixed if self._theirs else self.base.seen(mixed)
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the weighted regulariser, summed over tables, where a step moves any of them."""

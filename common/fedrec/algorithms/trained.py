@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -125,14 +125,6 @@ class TrainedAlgorithm(Algorithm):
         return v
 
     @property
-    def added(self) -> Mapping[str, tuple[str, str]]:
-        """By shared rows: users' own ones that `seen` adds to them, and the name of the sum.
-
-        A wrapper may put something else in the place of their sum.
-        """
-        return {}
-
-    @property
     def folding_pull(self) -> float | None:
         """Weight of |p|^2 where `fedrec.algorithms.folding` fits p to the published table.
 
@@ -159,12 +151,12 @@ class TrainedAlgorithm(Algorithm):
 
     # Users' whole item tables.
 
-    def per_epoch(self, squares: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def per_epoch(self, square: Callable[[str], torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return constants by name that score and losses read in an epoch, (n_users, ...) each.
 
         Args:
-            squares: the squared Frobenius norms of item tables, shared or own, (n_users,) each:
-                over all active items, computed for the names that are asked for.
+            square: returns the squared Frobenius norm of each user's item table of a name, shared
+                or own, over all active items, (n_users,).
         """
         return {}
 
@@ -181,11 +173,6 @@ class TrainedAlgorithm(Algorithm):
         """The structure where it compresses what was trained."""
         return self.structure if isinstance(self.structure, Compressed) else None
 
-    @property
-    def compresses_users(self) -> bool:
-        """Whether each user's change is compressed on its own."""
-        return self.compression is not None and self.compression.by == "user"
-
     def compress(
         self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
@@ -193,7 +180,7 @@ class TrainedAlgorithm(Algorithm):
 
         The nearest matrix of a low rank may have larger values in a row than the row had.
         """
-        if self.compression is None or self.compresses_users:
+        if self.compression is None or self.compression.by == "user":
             return changes, 0
         found, n_clipped = dict(changes), 0
         for tensor in self.tensors:
@@ -240,19 +227,14 @@ class TrainedAlgorithm(Algorithm):
         return tuple(entry for entry in self.parameters if entry.name in sent)
 
     @property
-    def weighs_users(self) -> bool:
-        """Whether something is divided by the users' numbers of training items."""
-        return any(entry.mean == "samples" for entry in self._summed)
-
-    @property
-    def counts_users(self) -> bool:
-        """Whether something is divided by the number of users."""
-        return any(entry.mean == "users" for entry in self._summed)
+    def divisors(self) -> set[str]:
+        """What sums are divided by, in the words of `Parameter.mean`."""
+        return {entry.mean for entry in self._summed}
 
     @property
     def counts_rows(self) -> bool:
         """Whether something is divided by the users who touched a row."""
-        return any(entry.mean == "holders" for entry in self._summed)
+        return "holders" in self.divisors
 
     def _divisor_of(self, entry: Parameter) -> str:
         """Return what `mean` divides a parameter's sum by, in the words of `UpdateTensor`."""
@@ -291,11 +273,11 @@ class TrainedAlgorithm(Algorithm):
                     counted_by=HOLDERS if self.counts_rows else TRAINED,
                 )
             )
-        if self.counts_users:
+        if "users" in self.divisors:
             found.append(
                 UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False)
             )
-        if self.weighs_users:
+        if "samples" in self.divisors:
             found.append(
                 UpdateTensor(
                     name="samples",
@@ -471,11 +453,6 @@ class TrainedAlgorithm(Algorithm):
             if name in self.scoring
         }
         return self.score(self.seen(Values(tensors)))[0].numpy()
-
-    @property
-    def batch_size(self) -> int:
-        """Samples in a minibatch."""
-        return self.settings.batch_size
 
     @property
     def initial_scalars(self) -> Mapping[str, float]:

@@ -100,11 +100,7 @@ class Wrapper(TrainedAlgorithm):
         self.base = base_of(settings, shapes)
         super().__init__(settings, shapes)
         self.negatives_per_positive = self.base.negatives_per_positive
-
-    @property
-    def batch_size(self) -> int:
-        """Samples in a minibatch of the base."""
-        return self.base.batch_size
+        self.batch_size = self.base.batch_size
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -93,11 +93,7 @@ class Held:
         sent: the sum of its gradients, in the same shape, where users send that.
         moments: Adam's mean and square in the phase that runs.
         kept: its moments that go on from the last round, as `own_moments` names them.
-        rate_scale: what step sizes are multiplied with.
     """
-
-    is_rows = False
-    rate_scale = 1.0
 
     def __init__(self, at: BlockUsers, entry: Parameter) -> None:
         self._at, self.entry, of = at, entry, at.of
@@ -106,9 +102,12 @@ class Held:
         self.values = self.sent = self.begin()
         if name in of.gradients_of:
             self.sent = self.values.new_zeros(self.values.shape)
+        self._target = self.values if self.moves else self.sent
         self.moments = (self.values, self.values)
         users = at.block.users
-        self.kept = {kept: at.private[kept].index_select(0, users) for kept in of.moments(name)}
+        self.kept = {
+            kept: at.private[kept].index_select(0, users) for kept in of.moments.get(name, ())
+        }
 
     def begin(self) -> torch.Tensor:
         """Return what users begin with; it is theirs to write into if it moves."""
@@ -138,10 +137,6 @@ class Held:
         """Add a minibatch's gradient, times a factor, to what changes in place."""
         self._target.add_(gradient, alpha=factor)
 
-    @property
-    def _target(self) -> torch.Tensor:
-        return self.values if self.moves else self.sent
-
     def changed(self) -> torch.Tensor:
         """Return how users' values moved, or the gradients that they send, (B, ...)."""
         return self.values - self._begun() if self.moves else self.sent
@@ -169,8 +164,6 @@ class Own(Held):
 
 class Rows(Held):
     """Rows of a shared table, of which users move copies."""
-
-    is_rows = True
 
     def begin(self) -> torch.Tensor:
         """Return the version's rows."""
@@ -235,19 +228,11 @@ class StandingRows(Rows):
 
     def square(self, left: torch.Tensor | None) -> torch.Tensor:
         """Return the squared norm of the version's table."""
-        return self._square
-
-    @cached_property
-    def _square(self) -> torch.Tensor:
         return self.row_squares().sum(1)
 
 
 class LowRankRows(Rows):
     """A, (B, R, width), where an update structure has the rows Q + A B stand in for Q."""
-
-    def __init__(self, at: BlockUsers, entry: Parameter) -> None:
-        super().__init__(at, entry)
-        self.rate_scale = at.of.algorithm.structure.gradient_scale
 
     def begin(self) -> torch.Tensor:
         """Return zeros."""

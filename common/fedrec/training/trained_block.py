@@ -5,7 +5,7 @@ See `fedrec.training.trainer`, whose letters these are; `fedrec.training.held` h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from fedrec.algorithms.cohort import BlockChange, idle_change
 from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.training.blocks import Block
-from fedrec.training.held import BlockUsers, Held, OwnRows, Rows, held
+from fedrec.training.held import BlockUsers, Held, LowRankRows, OwnRows, Rows, held
 from fedrec.training.training_round import TrainingRound, step_adam, step_kept_adam
 
 if TYPE_CHECKING:
@@ -43,22 +43,6 @@ class Minibatch:
     index: torch.Tensor | None
     batch: Batch
     live: torch.Tensor
-
-
-class Squares(Mapping[str, torch.Tensor]):
-    """The squared norms of users' whole item tables, (B,) each, computed when asked for."""
-
-    def __init__(self, at: BlockUsers, rows: Mapping[str, Rows]) -> None:
-        self._at, self._rows = at, rows
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._rows[name].square(self._at.left(name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
 
 class TrainedBlock:
@@ -122,27 +106,32 @@ class TrainedBlock:
 
     def _measure(self) -> None:
         """Make the constants of an epoch that begins."""
-        rows = {name: each for name, each in self._held.items() if isinstance(each, Rows)}
-        self._constants = self._algorithm.per_epoch(Squares(self._at, rows))
+        self._constants = self._algorithm.per_epoch(self._square)
+
+    def _square(self, name: str) -> torch.Tensor:
+        """Return the squared norm of each user's whole item table, (B,)."""
+        rows = self._held[name]
+        assert isinstance(rows, Rows)
+        return rows.square(self._at.left(name))
 
     def _take(self, phase: Phase, at: Minibatch) -> torch.Tensor:
         """Take a minibatch's steps; return the loss before them, (B,)."""
-        first: torch.Tensor | None = None
+        losses = []
         for step in phase.steps:
             loss, gradients = self._gradients(step, at)
-            first = loss if first is None else first
+            losses.append(loss)
             for optimiser in step:
                 for name in optimiser.rates:
                     self._move(optimiser, self._held[name], gradients[name], at)
-        assert first is not None
-        return first
+        return losses[0]
 
     def _move(self, by: Optimiser, own: Held, gradient: torch.Tensor, at: Minibatch) -> None:
         """Take one optimiser's step of one parameter in place."""
         if isinstance(by, Gradient):
             own.add(gradient, 1.0, at.index)
             return
-        rate = by.rates[own.name] * own.rate_scale
+        low = isinstance(own, LowRankRows)
+        rate = by.rates[own.name] * (self._algorithm.structure.gradient_scale if low else 1.0)
         if by.decay:
             shrinks = wide(by.decay * at.live, own.values)
             gradient = torch.addcmul(gradient, own.decaying(), shrinks)
@@ -153,7 +142,7 @@ class TrainedBlock:
                 step_adam(own.values, gradient, own.moments, rate, at.number + 1, at.live)
             return
         rate *= by.factor**at.number
-        if by.per_occurrence and own.is_rows:
+        if by.per_occurrence and isinstance(own, Rows):
             gradient = gradient / wide(at.batch.weight.clamp(min=SMALL), gradient)
         own.add(gradient, -rate, at.index)
 
@@ -253,7 +242,7 @@ class TrainedBlock:
                 idle[name] = idle_change(begun, of.shrinking[name].index_select(0, steps))
         samples = samples.index_select(0, at.users)
         weight = {}
-        if algorithm.weighs_users:
+        if "samples" in algorithm.divisors:
             samples = samples.clamp(max=MOST_SAMPLES)
             weight = {
                 name: samples
@@ -261,7 +250,7 @@ class TrainedBlock:
                 if of.parameters[name].mean == "samples"
             }
             whole["samples"] = samples[:, None].to(label.dtype)
-        if algorithm.counts_users:
+        if "users" in algorithm.divisors:
             whole["users"] = torch.ones_like(samples)[:, None].to(label.dtype)
         if at.members is not None and algorithm.structure.counts_entries:
             rows["entries"] = at.members[own, None].to(label.dtype).expand(*item.shape, -1)
@@ -295,7 +284,7 @@ class TrainedBlock:
         """
         self._measure()
         n_users, of, algorithm = self._block.n_users, self._of, self._algorithm
-        others = {name: own.values for name, own in self._held.items() if not own.is_rows}
+        others = {name: own.values for name, own in self._held.items() if not isinstance(own, Rows)}
         others |= self._constants
         tables = {name: values[None, :-1] for name, values in of.tables.items()}
         for name in tables.keys() & of.shrinking.keys():
@@ -308,7 +297,9 @@ class TrainedBlock:
         if not of.moved & of.tables.keys():
             return everything[:n_users]
         rows = {
-            name: own.meant(own.read(None), None) for name, own in self._held.items() if own.is_rows
+            name: own.meant(own.read(None), None)
+            for name, own in self._held.items()
+            if isinstance(own, Rows)
         }
         trained = algorithm.score(algorithm.seen(Values(others | rows)))
         # The last column takes the places without an item.

@@ -163,6 +163,7 @@ class TrainingRound:
         optimisers: those of all phases.
         moved: names of the parameters that some optimiser moves, or takes the gradient of.
         gradients_of: names of those that stay, and whose gradient users send.
+        moments: by name of a parameter, what Adam keeps of it between rounds.
         tables: shared rows by name, with one row more, of zeros, for the places of a block's
             tables that have no item.
         low: names of the rows for which an update structure stands in.
@@ -189,7 +190,7 @@ class TrainingRound:
             if isinstance(optimiser, Gradient)
             for name in optimiser.names
         }
-        self._moments = {
+        self.moments = {
             name: tuple(kept.name for kept in own_moments(self.parameters[name]))
             for optimiser in self.optimisers
             if isinstance(optimiser, Adam) and optimiser.kept
@@ -220,13 +221,6 @@ class TrainingRound:
         }
         self._bits = RandomBits()
 
-    @property
-    def is_noisy(self) -> bool:
-        """Whether some optimiser adds noise to gradients, and all rows are stepped."""
-        return any(
-            isinstance(optimiser, Sgd) and optimiser.noise > 0 for optimiser in self.optimisers
-        )
-
     def noise(self, like: torch.Tensor, deviation: float) -> torch.Tensor:
         """Return Gaussian noise of a tensor's shape, type and device, made on the processor."""
         if like.device.type == "meta":
@@ -234,11 +228,7 @@ class TrainingRound:
         drawn = torch.from_numpy(gaussian_noise(deviation, like.numel(), self._bits))
         return drawn.view(like.shape).to(like.device, like.dtype)
 
-    def moments(self, name: str) -> tuple[str, ...]:
-        """Return the names of what Adam keeps of a parameter between rounds."""
-        return self._moments.get(name, ())
-
     @property
     def written(self) -> set[str]:
         """Names of the parameters that training changes, private moments among them."""
-        return self.moved.union(*self._moments.values())
+        return self.moved.union(*self.moments.values())

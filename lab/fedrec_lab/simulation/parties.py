@@ -168,8 +168,6 @@ def make_parties(
         workers=executor_of(client.workers, threads=client.threads, folder=scratch),
         beside=n_clients,
     )
-    groups = _groups(users, n_clients)
-    least = client.minimum_own_item_users
     # Drawn once: over a large catalogue that takes longer than a round.
     initial = cache(algorithm_of(settings.plan, n_items).initial_shared)
     return [
@@ -186,9 +184,11 @@ def make_parties(
             own,
             group,
             alone=n_clients == 1,
-            own_rows=own_rows_of(np.bincount(own.train_items, minlength=n_items), least),
+            own_rows=own_rows_of(
+                np.bincount(own.train_items, minlength=n_items), client.minimum_own_item_users
+            ),
         )
-        for group in groups
+        for group in _groups(users, n_clients)
         for own in (users if n_clients == 1 else users.select(group),)
     ]
 
@@ -227,8 +227,7 @@ def join_private(
     """Return the parties' private states as one, in the order of all users."""
     if len(parties) == 1:
         return states[0]
-    n_users = sum(len(party.user_index) for party in parties)
-    joined = room.new(n_users, states[0].widths())
+    joined = room.new(sum(len(party.user_index) for party in parties), states[0].widths())
     for party, state in zip(parties, states, strict=True):
         _copy(state, joined, from_rows=np.arange(len(party.user_index)), to_rows=party.user_index)
     return PrivateState.of({name: table.finish() for name, table in joined.items()})
@@ -236,10 +235,9 @@ def join_private(
 
 def split_private(party: Party, private: PrivateState) -> PrivateState:
     """Return one party's share of everybody's private state, where its tables lie."""
-    room = party.learner.local.room
     if party.alone:
-        return private.in_room(room)
-    own = room.new(len(party.user_index), private.widths())
+        return private.in_room(party.learner.local.room)
+    own = party.learner.local.room.new(len(party.user_index), private.widths())
     _copy(private, own, from_rows=party.user_index, to_rows=np.arange(len(party.user_index)))
     return PrivateState.of({name: table.finish() for name, table in own.items()})
 
