@@ -44,7 +44,8 @@ def call(world: World, capsys: pytest.CaptureFixture[str]):
     def run(verb: str, *options: str) -> Shown:
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
-            main(["client", verb, str(world.folder / "fedrec.toml"), *options])
+            words = ["recommend"] if verb == "recommend" else ["client", verb]
+            main([*words, str(world.folder / "fedrec.toml"), *options])
         shown = capsys.readouterr()
         return Shown(left.value.code or 0, shown.out, shown.err)
 
@@ -102,7 +103,7 @@ def test_the_last_line_names_validation_and_test(world, call):
     )
 
 
-def test_serving_reads_the_data_as_its_flags_say(world, call, monkeypatch):
+def test_serving_reads_the_data_as_its_description_says(world, call, monkeypatch):
     served: list[DataSettings] = []
 
     class Holder:
@@ -111,13 +112,15 @@ def test_serving_reads_the_data_as_its_flags_say(world, call, monkeypatch):
 
     monkeypatch.setattr("fedrec_client.serve.model_holder.ModelHolder", Holder)
     monkeypatch.setattr("fedrec_client.serve.server.serve", lambda *_: False)
-    assert call("serve", "--minimum-rating", "4", "--columns", "item,user,rating").code == 0
+    description = world.folder / "data.csv.data.toml"
+    description.write_text('minimum_rating = 4\ncolumns = "item,user,rating"\n')
+    assert call("serve").code == 0
     assert (served[0].minimum_rating, served[0].columns) == (4.0, "item,user,rating")
 
 
 def test_flags_go_before_the_file(world, call):
     assert call("run", "--data", "nowhere.csv").code == 2
-    found = call("run", "--authority-key", "nowhere.json")
+    found = call("run", "--set", "client.authority_key=nowhere.json")
     assert found.code == 5
     assert "nowhere.json" in found.err
 

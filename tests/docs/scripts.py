@@ -52,7 +52,7 @@ FIRST_FEDERATION = Script(
     instead={"movies-<time>": "movies-*"},
     before={
         "fedrec provision": two_rounds,
-        "fedrec client recommend": run_is_over,
+        "fedrec recommend kits": run_is_over,
     },
     shows={
         "fedrec check federation.toml": r".",

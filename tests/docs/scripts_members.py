@@ -105,7 +105,7 @@ def run_is_over(reader: Reader) -> None:
 
 AUDIT_A_RUN = Script(
     given=coordinators_kit,
-    before={"fedrec audit wire coordinator.toml --recording recording": run_is_over},
+    before={"fedrec audit coordinator.toml --recording recording": run_is_over},
 )
 
 

@@ -109,7 +109,7 @@ RUN_A_CLIENT = Script(
     files={"[data]": "run.toml"},
     before={
         "fedrec client run run.toml --accept-other-arithmetic": client_ends,
-        "fedrec client recommend run.toml --user 196": client_ends,
+        "fedrec recommend run.toml --user 196": client_ends,
     },
 )
 

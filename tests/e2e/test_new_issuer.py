@@ -83,7 +83,8 @@ def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
     def client(name: str, log: str, address: str) -> Command:
         return start(
             tmp_path / f"{name}-{log}",
-            "client", "run", str(kits / "clients" / name / "client.toml"), "--coordinator", address,
+            "client", "run", str(kits / "clients" / name / "client.toml"),
+            "--set", f"client.coordinator={address}",
         )  # fmt: skip
 
     def authority(log: str, address: str) -> Command:

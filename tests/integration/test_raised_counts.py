@@ -1,6 +1,6 @@
 """Members with changed software raise counts of rare items, over sockets: what they can rebuild.
 
-Success is measured as `fedrec audit sums` measures it: `determined_users`, given what the attackers
+Success is measured as `fedrec audit` measures it: `determined_users`, given what the attackers
 learn of all others from the sums of `ease`, which are how many users hold each pair of items. Every
 attack is played without the rule as well, and has to succeed there.
 

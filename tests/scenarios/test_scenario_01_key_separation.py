@@ -224,7 +224,7 @@ def test_scenario_01_with_clients_that_write_logs(tmp_path, protection):
     with served.running(*names) as (processes, address):
         for name, settings in zip(names, workspace.parties.clients, strict=True):
             processes.start(
-                name, "client", "run", str(settings), "--coordinator", address,
+                name, "client", "run", str(settings), "--set", f"client.coordinator={address}",
                 "--json",
             )  # fmt: skip
         served.follow(address)

@@ -17,7 +17,7 @@ from fedrec.follower.stored_state import RunPin
 from fedrec.identity.cell_rules import check
 from fedrec.identity.document import write_public
 from fedrec.ids import RoundId
-from fedrec_authority.cli.roster import tell
+from fedrec_authority.cli.roster import changed
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
@@ -74,8 +74,8 @@ def test_a_newcomer_that_waits_is_named_when_it_is_added(world, capsys):
         world.join(late)
         made = world.folder.newest
         assert made is not None
-        tell(world.folder.path, "added it", made, world.folder.membership, False)
-        told.append(capsys.readouterr().out.splitlines()[-1])
+        found = changed(world.folder.path, "added it", made, world.folder.membership)
+        told.append(str(list(found.text)[-1]))
     others = "newcomers are summed with at least 2 others that joined since the last cell was made"
     assert told[0] == f"In no sum yet: {first.public.label}; {others}: 2 more have to join."
     assert told[1].endswith(": 1 more has to join.") and second.public.label in told[1]

@@ -115,22 +115,22 @@ def test_the_commands(silo, tmp_path, capsys):
     best = own.recommend(silo.user, 4)[0].tolist()
     chosen.write_text("\n".join(best[1:]) + "\n\n")
     words = ("--candidates", f"@{chosen}", "--exclude", best[2])
-    code, out, _ = call("client", "recommend", settings, "--user", silo.user, *words)
+    code, out, _ = call("recommend", settings, "--user", silo.user, *words)
     assert [line.split()[2] for line in out.splitlines()] == ["item", best[1], best[3]]
     assert f"Film {best[1]}" in out
-    code, out, _ = call("client", "recommend", settings, "--similar", best[0], "-n", 2)
+    code, out, _ = call("recommend", settings, "--similar", best[0], "-n", 2)
     likes = own.similar_items(best[0], 2)[0].tolist()
     assert [line.split()[2] for line in out.splitlines()] == ["item", *likes]
     for wrong, said in (
-        ((), "--user or --similar"),
-        (("--user", silo.user, "--similar", best[0]), "--user or --similar"),
+        ((), "--user, --history and --similar"),
+        (("--user", silo.user, "--similar", best[0]), "--user, --history and --similar"),
         (("--similar", "nothing"), "--similar nothing"),
         (("--user", silo.user, "--exclude", "@missing.txt"), "cannot be read"),
     ):
-        code, _, err = call("client", "recommend", settings, *wrong)
+        code, _, err = call("recommend", settings, *wrong)
         assert code == 2
         assert said in err
     chosen.write_text(f"{best[0]}\nnothing\n")
-    code, _, err = call("client", "recommend", settings, "--user", silo.user, *words[:2])
+    code, _, err = call("recommend", settings, "--user", silo.user, *words[:2])
     assert code == 2
     assert f"@{chosen}, line 2" in err

@@ -43,8 +43,9 @@ def call(world: World, capsys: pytest.CaptureFixture[str]) -> Call:
     def run(*words: str) -> tuple[int, str]:
         capsys.readouterr()
         verb, *options = words
+        command = ["recommend"] if verb == "recommend" else ["client", verb]
         with pytest.raises(SystemExit) as left:
-            main(["client", verb, str(world.folder / "fedrec.toml"), *options])
+            main([*command, str(world.folder / "fedrec.toml"), *options])
         shown = capsys.readouterr()
         return int(left.value.code or 0), shown.out + shown.err
 
@@ -128,14 +129,14 @@ def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(world, call, 
     state, invitation = place(world.folder), world.folder / "a.pem"
     issuer = world.authority.issuer
     write_secret(invitation, issuer.credentials("invitation", "a").to_pem())
-    assert call("run", "--state", "sate", "--invitation", "a.pem")[0] == 130
+    assert call("run", "--state", "sate", "--set", "client.invitation=a.pem")[0] == 130
     assert world.link.calls[0] == "apply"
     made = Identity.load(state)
     # It is stopped, and goes on with the same keys until it is admitted.
     world.link.before = lambda called: None
     members = [member.public for member in (*world.puppets, made)]
     world.epoch = world.make_epoch(members=members)
-    call("run", "--state", "sate", "--invitation", "a.pem", "--data", "none.csv")
+    call("run", "--state", "sate", "--set", "client.invitation=a.pem", "--data", "none.csv")
     assert Identity.load(state).client_id == made.client_id
     assert not (state / CERTIFICATE_FILE).exists(), "without data nobody applies"
 
@@ -144,13 +145,13 @@ def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(world, call, 
             raise Stopped
 
     world.link.before = stop
-    assert call("run", "--state", "sate", "--invitation", "a.pem")[0] == 130
+    assert call("run", "--state", "sate", "--set", "client.invitation=a.pem")[0] == 130
     certificate = (state / CERTIFICATE_FILE).read_bytes()
     check_certificate(certificate, made.public.tls_key, issuer.certificate, "it")
     # It is used, and a mistyped folder is one again.
     assert not invitation.exists()
     world.link.calls.clear()
-    code, said = call("run", "--state", "tate", "--invitation", "a.pem")
+    code, said = call("run", "--state", "tate", "--set", "client.invitation=a.pem")
     assert code == 2 and "which does not exist" in " ".join(said.split())
     assert world.link.calls == [] and not (world.folder / "tate").exists()
 
@@ -163,7 +164,7 @@ def test_an_invitation_that_does_not_fit_is_named(world, call):
     operator = world.authority.issuer.credentials("operator", "operator")
     write_secret(world.folder / "operator.pem", operator.to_pem())
     for name in ("a.pem", "odd.pem", "operator.pem"):
-        code, said = call("run", "--invitation", name)
+        code, said = call("run", "--set", f"client.invitation={name}")
         assert code == 5 and "client.invitation" in said
     assert "apply" not in world.link.calls
 
@@ -209,7 +210,7 @@ def test_a_folder_of_another_client(world, call):
     """Its keys say whose it is, even before it was in any run."""
     Identity.create("hospital-b").save(world.folder / "sate")
     before = files(world.folder)
-    code, said = call("run", "--state", "sate", "--label", "hospital-a")
+    code, said = call("run", "--state", "sate", "--set", "client.label=hospital-a")
     assert code == 2
     flat = " ".join(said.split())
     assert "'hospital-b'" in flat and "client.label is 'hospital-a'" in flat

@@ -46,7 +46,7 @@ def test_the_mixture_of_the_specification():
         "item_embedding": G.square().sum((1, 2)),
     }
     assert [float(value) for value in squares.values()] == [4.0, 3.0]
-    shares = algorithm.per_epoch(squares)
+    shares = algorithm.per_epoch(squares.__getitem__)
     assert float(shares["share_of_own_item_embedding"]) == pytest.approx(0.571429, abs=1e-6)
     v = Values({"own_item_embedding": C, "item_embedding": G, **shares})
     mixed = algorithm.seen(v).item_embedding[0]
@@ -193,7 +193,7 @@ def test_nothing_of_the_networks_is_made_where_they_have_no_use():
         names = {entry.name for entry in algorithm_of(plan_of(**own), 30).parameters}
         assert not any("projector" in name for name in names)
     only = algorithm_of(plan_of(mixing=False), 30)
-    assert only.per_epoch({}) == {}
+    assert only.per_epoch({}.__getitem__) == {}
     assert not any(entry.begun for entry in only.parameters)
 
 
