@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -399,14 +399,14 @@ class ClientApp:
     ) -> Learner:
         # torch takes seconds to import; `fedrec client --help` must not wait for it.
         from fedrec.training.learner import Learner
-        from fedrec.training.user_half import Resources
 
         client = self._settings.client
-        learner = Learner(
+        learner = Learner.of(
+            client,
             membership.plan,
             len(membership.catalogue),
-            device=client.device,
-            resources=replace(Resources.of(client), scratch=self._folder, workers=client.workers),
+            scratch=self._folder,
+            workers=client.workers,
         )
         # Before anything is trained that could not be kept.
         learner.local.room.make_ready(n_users, learner.server.algorithm.private_widths)

@@ -100,14 +100,8 @@ def private_of(client: ClientSettings, held: HeldModel, users: UserSplit) -> Pri
     if held.private is not None and not needs_training_code(held):
         return held.private
     from fedrec.training.learner import Learner
-    from fedrec.training.user_half import Resources
 
-    learner = Learner(
-        held.plan,
-        len(held.catalogue),
-        device=client.device,
-        resources=Resources.of(client),
-    )
+    learner = Learner.of(client, held.plan, len(held.catalogue))
     private = learner.local.initial_private(users) if held.private is None else held.private
     return learner.local.refreshed(held.shared, users, private)
 

@@ -7,7 +7,8 @@ the in-process federation; who only applies aggregates needs the server's half a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +21,10 @@ from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import OwnRows
+from fedrec.settings.schema import ClientSettings
 from fedrec.training.evaluator import Evaluator, Segments
+from fedrec.training.executors.choosing import Workers
+from fedrec.training.executors.executor import Executor
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.user_half import Resources, UserHalf, train_locally
 from fedrec.wire.messages import RoundKind
@@ -84,6 +88,20 @@ class Learner:
             measure_withheld=measure_withheld,
         )
         self._evaluator = Evaluator(self.local)
+
+    @classmethod
+    def of(
+        cls,
+        client: ClientSettings,
+        plan: Plan,
+        n_items: int,
+        *,
+        scratch: Path | None = None,
+        workers: Workers | Executor = 1,
+    ) -> Learner:
+        """Return a learner that takes what a machine's settings allow; see `Resources`."""
+        resources = replace(Resources.of(client), scratch=scratch, workers=workers)
+        return cls(plan, n_items, device=client.device, resources=resources)
 
     def warm_up(self) -> None:
         """Compile what training compiles, so that no round waits for it.

@@ -22,7 +22,6 @@ from fedrec.plan.cautions import protocol_cautions
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
-from fedrec.training.user_half import Resources
 from fedrec_lab.reports.comparison_table import (
     ComparisonRow,
     ComparisonTable,
@@ -81,13 +80,7 @@ class UserRanks:
 
 def user_ranks(result: SimulationResult, split: Split = "test") -> UserRanks:
     """Return the ranks under a simulation's best version, and under popularity."""
-    client = result.settings.client
-    learner = Learner(
-        result.settings.plan,
-        len(result.catalogue),
-        device=client.device,
-        resources=Resources.of(client),
-    )
+    learner = Learner.of(result.settings.client, result.settings.plan, len(result.catalogue))
     return UserRanks(
         model=model_ranks(learner, result.best, result.users, split),
         popularity=popularity_ranks(learner, result.best, result.users, split),
