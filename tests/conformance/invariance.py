@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from conformance.party import ALGORITHM_SETTINGS, N_ITEMS, N_USERS, ROUND, Party, plan_of
 from numpy.typing import NDArray
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.arithmetic import arithmetic_of
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import UserSplit
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.plan.schema import Plan
@@ -80,13 +81,7 @@ CASES += [MIXING] + [
 
 def everybody() -> UserSplit:
     """Return users of unequal activity; some items are held by too few of them to be trained."""
-    data = generate(
-        n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3
-    )
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, N_USERS), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(N_USERS, N_ITEMS, thin=0.3)
 
 
 def groupings(n_users: int) -> Mapping[str, list[NDArray[np.int64]]]:
@@ -133,11 +128,11 @@ def differing_parts(
     party: Party, alone: Sequence[Contribution], rows: NDArray[np.int64], *, small: bool
 ) -> Iterator[str]:
     """Yield the parts of a group's contribution that are not those of its users alone."""
-    client = Party.of(party.learner.plan, party.users)
+    client = Party.of(party.learner.server.plan, party.users)
     if small:
-        client.learner.memory_bytes = 3 * client.algorithm.bytes_per_user(N_ITEMS, 1)
+        client.learner.local.memory_bytes = 3 * client.algorithm.bytes_per_user(N_ITEMS, 1)
     own = client.train(party.users.select(rows), shared=party.shared)
-    layout = party.learner.travelling.layout("train", party.shared)
+    layout = party.learner.server.travelling.layout("train", party.shared)
     total = np.sum([alone[row].vector for row in rows], axis=0)
     wanted, got = layout.changes_of(total), layout.changes_of(own.vector)
     yield from (name for name in wanted if not np.array_equal(wanted[name], got[name]))
@@ -186,7 +181,7 @@ def applied(case: str) -> str:
     """
     party = Party.of(plan_of_case(case), everybody())
     layout, random = (
-        party.learner.travelling.layout("train", party.shared),
+        party.learner.server.travelling.layout("train", party.shared),
         np.random.default_rng(4),
     )
     changes = {
@@ -198,7 +193,7 @@ def applied(case: str) -> str:
         np.zeros(len(METRIC_NAMES), dtype=np.int64),
     )
     vector = layout.pack(changes, counts, metrics)
-    following = party.learner.apply("train", ROUND, party.shared, vector)
+    following = party.learner.server.apply("train", ROUND, party.shared, vector)
     assert following.canonical_bytes() != party.shared.canonical_bytes()
     return hashlib.sha256(following.canonical_bytes()).hexdigest()[:16]
 

@@ -7,28 +7,22 @@ import pytest
 import torch
 from conformance.histories import unequal_users
 from reference.plain_pfedrec import minibatch, train_user
-from world.plans import check_plan
+from world.plans import check_plan, plans
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
-from fedrec.errors import TrainingError
-from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import accelerator_of
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 61
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-        "algorithm": {"name": "pfedrec", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.2},
-        "update": {"structure": "dense", "clip": 64.0, "fraction_bits": 26},
-    }
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    algorithm={"name": "pfedrec", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.2},
+    update={"structure": "dense", "clip": 64.0, "fraction_bits": 26},
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +32,7 @@ def users():
 
 def states_of(plan, users):
     learner = Learner(plan, N_ITEMS, device="cpu")
-    return learner, learner.initial_shared(), learner.initial_private(users)
+    return learner, learner.server.initial_shared(), learner.local.initial_private(users)
 
 
 def test_the_plain_rule_reproduces_the_worked_step():
@@ -54,16 +48,16 @@ def test_the_server_averages_over_all_participants():
     table = np.array([[0.5], [-0.4], [0.2]])
     first = np.array([[0.5573498], [-0.4609487], [0.2]]) - table
     second = np.array([[0.5], [-0.4], [0.3]]) - table
-    metrics = learner.layout.metrics_slice
-    vector = learner.layout.pack(
+    metrics = learner.server.layout.metrics_slice
+    vector = learner.server.layout.pack(
         {
-            "item_embedding": np.rint((first + second) / learner.layout.tensors[0].step),
+            "item_embedding": np.rint((first + second) / learner.server.layout.tensors[0].step),
             "users": np.array([2]),
         },
         np.zeros(3, dtype=np.int64),
         np.zeros(metrics.stop - metrics.start, dtype=np.int64),
     )
-    after = learner.apply("train", 1, SharedState({"item_embedding": table}), vector)
+    after = learner.server.apply("train", 1, SharedState({"item_embedding": table}), vector)
     assert after.tensors["item_embedding"][:, 0] == pytest.approx(
         [0.5286749, -0.4304743, 0.25], abs=1e-6
     )
@@ -81,8 +75,8 @@ def test_everybody_starts_from_one_table_and_one_head(users):
     assert private.tensors["personal_scores"] == pytest.approx(np.tile(expected, (23, 1)), abs=1e-5)
     # Nobody has trained: the first measurement does not depend on where the scores come from.
     bare = Learner(plan_of(algorithm={"dim": 32, "personal_items": False}), N_ITEMS, device="cpu")
-    ((_, kept),) = learner.score_blocks(shared, users, private)
-    ((_, made),) = bare.score_blocks(shared, users, bare.initial_private(users))
+    ((_, kept),) = learner.local.score_blocks(shared, users, private)
+    ((_, made),) = bare.local.score_blocks(shared, users, bare.local.initial_private(users))
     assert torch.allclose(kept, made, atol=1e-5)
 
 
@@ -90,9 +84,9 @@ def test_personal_scores_are_those_of_the_last_training(users):
     """A version that is published later has no part in them; who sits out keeps them."""
     learner, shared, private = states_of(plan_of(), users)
     first = learner.contribute("train", 1, shared, users, private)
-    published = learner.apply("train", 1, shared, first.vector)
-    ((_, before),) = learner.score_blocks(shared, users, first.private)
-    ((_, after),) = learner.score_blocks(published, users, first.private)
+    published = learner.server.apply("train", 1, shared, first.vector)
+    ((_, before),) = learner.local.score_blocks(shared, users, first.private)
+    ((_, after),) = learner.local.score_blocks(published, users, first.private)
     assert torch.equal(before, after)
     taking = np.arange(23) % 2 == 0
     second = learner.contribute("train", 2, published, users, first.private, taking)
@@ -106,8 +100,8 @@ def test_without_personal_items_the_published_table_scores(users):
     assert set(private.tensors) == {"user_embedding", "user_bias"}
     part = learner.contribute("train", 1, shared, users, private)
     assert set(part.private.tensors) == {"user_embedding", "user_bias"}
-    published = learner.apply("train", 1, shared, part.vector)
-    ((_, scores),) = learner.score_blocks(published, users, part.private)
+    published = learner.server.apply("train", 1, shared, part.vector)
+    ((_, scores),) = learner.local.score_blocks(published, users, part.private)
     heads, biases = part.private.tensors["user_embedding"], part.private.tensors["user_bias"]
     expected = heads @ published.tensors["item_embedding"].T + biases[:, None]
     assert scores.numpy() == pytest.approx(expected, abs=1e-5)
@@ -117,17 +111,17 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     plan = plan_of(federation={"minimum_item_users": 5})
     learner, shared, private = states_of(plan, users)
     counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.apply("count", 1, shared, counted.vector)
+    shared = learner.server.apply("count", 1, shared, counted.vector)
     rare = shared.holders < 5
     assert 0 < rare.sum() < N_ITEMS
-    (phase,) = learner.algorithm.phases({})
+    (phase,) = learner.server.algorithm.phases({})
     (rows,) = phase.steps[1]
     assert rows.rates == {"item_embedding": pytest.approx(0.3 * N_ITEMS * 0.2)}
     part = learner.contribute("train", 2, shared, users, private)
-    sums = learner.travelling.unpack("train", shared, part.vector)
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
     assert not sums.changes["item_embedding"][rare].any()
     assert not sums.counts.any()
-    after = learner.apply("train", 2, shared, part.vector)
+    after = learner.server.apply("train", 2, shared, part.vector)
     before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
     assert np.array_equal(before[rare], now[rare])
     assert (before[~rare] != now[~rare]).any(1).all()
@@ -146,73 +140,6 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     assert scores == pytest.approx(own @ w + c, abs=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 8, 3), (32, 1000, 1)]
-)
-def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs):
-    """Bit by bit, in clients and chunks of any size, on one thread and on two."""
-    plan = plan_of(algorithm={"dim": dim, "batch_size": batch_size, "local_epochs": epochs})
-    learner, shared, private = states_of(plan, users)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        whole = learner.contribute("train", 3, shared, users, private)
-        for n_groups in (1, 2, 5, 23):
-            torch.set_num_threads(1 + n_groups % 2)
-            total = np.zeros_like(whole.vector)
-            for part in np.array_split(np.random.default_rng(n_groups).permutation(23), n_groups):
-                some = users.select(part)
-                own = learner.contribute("train", 3, shared, some, learner.initial_private(some))
-                total += own.vector
-                for name, values in own.private.tensors.items():
-                    assert np.array_equal(values, whole.private.tensors[name][part])
-            assert np.array_equal(total, whole.vector)
-        learner.memory_bytes = 1 << 16
-        assert len(list(learner.chunks(learner.cohort(shared, users)))) > 3
-        small = learner.contribute("train", 3, shared, users, private)
-    finally:
-        torch.set_num_threads(threads)
-    assert np.array_equal(small.vector, whole.vector)
-
-
-def test_values_outside_the_public_range_are_clipped_and_own_rows_are_not(users):
-    learner, shared, private = states_of(plan_of(), users)
-    wide = learner.contribute("train", 1, shared, users, private)
-    learner, shared, private = states_of(plan_of(update={"clip": 0.01}), users)
-    tight = learner.contribute("train", 1, shared, users, private)
-    assert wide.n_clipped == 0 and tight.n_clipped > 0
-    for name, values in wide.private.tensors.items():
-        assert np.array_equal(values, tight.private.tensors[name])
-    change = learner.layout.changes_of(tight.vector)["item_embedding"]
-    assert np.abs(change).max() <= 23 << 26
-
-
-def test_a_user_with_nothing_to_train_on_counts_nowhere(users):
-    learner, shared, private = states_of(plan_of(), users)
-    taking = np.zeros(23, dtype=np.bool_)
-    nobody = learner.contribute("train", 1, shared, users, private, taking)
-    assert learner.layout.changes_of(nobody.vector)["users"] == [0]
-    after = learner.apply("train", 1, shared, nobody.vector)
-    assert np.array_equal(after.tensors["item_embedding"], shared.tensors["item_embedding"])
-
-
-def test_values_that_are_not_finite_stop_the_round(users):
-    learner, shared, private = states_of(plan_of(), users)
-    heads = np.full_like(private.tensors["user_embedding"], np.float32(3e38))
-    broken = PrivateState({**private.tensors, "user_embedding": heads})
-    with pytest.raises(TrainingError, match="no longer finite") as caught:
-        learner.contribute("train", 4, shared, users, broken)
-    assert "item_rate_scale" in (caught.value.remedy or "")
-
-
-@pytest.mark.parametrize("protection", ["none", "bfv", "ckks"])
-@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
-def test_it_goes_with_every_protection_and_protocol(protection, protocol):
-    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
-    assert check_plan(plan) == []
-
-
 def test_of_low_rank_forms_it_has_one():
     assert check_plan(plan_of(update={"structure": "colr", "rank": 2})) == []
     for structure in ("scolr", "svd", "topk"):
@@ -225,22 +152,10 @@ def test_compiled_kernels_train_whole_rows_alone():
     assert accelerator_of(plan_of(update={"structure": "colr", "rank": 2})) is None
 
 
-def test_low_rank_updates_learn(users):
-    """Clusters of taste, in a subspace of two of five dimensions that is another one each round."""
-    learner, shared, private = states_of(plan_of(update={"structure": "colr", "rank": 2}), users)
-    losses = []
-    for round_id in range(2, 14):
-        part = learner.contribute("train", round_id, shared, users, private)
-        shared = learner.apply("train", round_id, shared, part.vector)
-        private = part.private
-        losses.append(learner.metrics(part.vector).loss)
-    assert losses[-1] < 0.8 * losses[0]
-
-
 def test_a_history_is_folded_into_a_head(users):
     learner, shared, _ = states_of(plan_of(algorithm={"dim": 32}), users)
     items, held = shared.tensors["item_embedding"], users.train_of(0)
-    vector = learner.algorithm.fold_in(items, held)
+    vector = learner.server.algorithm.fold_in(items, held)
     scores = items @ vector
     assert scores[held].mean() > np.delete(scores, held).mean() + 0.5
 

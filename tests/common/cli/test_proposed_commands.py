@@ -161,11 +161,12 @@ CASES: dict[str, Case] = {
         content="user,item\na,x\n,y\n", flags="--strict", proposed="", n_rows=1, n_bad=1
     ),
     "columns beside a header": Case(content=_PLAIN, flags="--columns user,item", proposed=""),
-    "minimums out of range": Case(
-        content=_PLAIN, flags="--minimum-interactions 0 --minimum-item-interactions -1", proposed=""
-    ),
     "minimums that nobody reaches": Case(
         content=_PLAIN, flags="--minimum-interactions 9", proposed="--minimum-interactions 1"
+    ),
+    "minimums of items that nobody reaches": Case(
+        content=_PLAIN, flags="--minimum-item-interactions 5",
+        proposed="--minimum-item-interactions 1",
     ),
 }  # fmt: skip
 
@@ -324,6 +325,7 @@ REWRITTEN: dict[str, tuple[str, str, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_a_command_that_rewrites_a_file_makes_one_that_can_be_read(fedrec, tmp_path, name):
     file, content, n_rows = REWRITTEN[name]

@@ -4,12 +4,12 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from world.plans import plan_of
 
 from fedrec.data import Catalogue, UserSplit
 from fedrec.errors import DataError, StorageError
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.training.learner import Learner
 
@@ -34,12 +34,10 @@ def catalogue():
 
 @pytest.fixture
 def model(catalogue):
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"name": "ease", "regularisation": 1.0},
-            "update": {"structure": "dense"},
-            "federation": {"minimum_item_users": 1},
-        }
+    plan = plan_of(
+        algorithm={"name": "ease", "regularisation": 1.0},
+        update={"structure": "dense"},
+        federation={"minimum_item_users": 1},
     )
     return ModelFile(
         plan=plan,
@@ -85,7 +83,7 @@ def test_known_users_are_answered_from_all_that_they_have(model, catalogue, user
     # Whose history has no learned item gets every item, in the order of the catalogue.
     assert recommender.recommend("ben", 5)[0].tolist() == ["a", "b", "c"]
     learner = Learner(model.plan, len(catalogue), device="cpu")
-    rows, own = learner.recommend(SHARED, users, NOBODY, 0, 5)
+    rows, own = learner.local.recommend(SHARED, users, NOBODY, 0, 5)
     assert list(catalogue.ids_of(rows)) == ["c"]
     assert own.tolist() == pytest.approx([1 / 8])
 

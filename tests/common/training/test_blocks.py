@@ -7,9 +7,8 @@ import pytest
 import torch
 from conformance.unrounded import UnroundedSums, begin
 from reference.plain_fedmf import batches_of, samples_of
+from world.plans import plan_of, users_of
 
-from fedrec.data import generate, leave_one_out
-from fedrec.plan.schema import Plan
 from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
 from fedrec.training.learner import Learner
@@ -34,12 +33,10 @@ ALGORITHMS = {
 
 def learner_of(name="fedmf", **changes):
     algorithm, update = ALGORITHMS[name]
-    plan = Plan.model_validate(
-        {
-            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-            "algorithm": {"batch_size": BATCH, "local_epochs": EPOCHS} | algorithm | changes,
-            "update": {"clip": 8.0} | update,
-        }
+    plan = plan_of(
+        federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+        algorithm={"batch_size": BATCH, "local_epochs": EPOCHS} | algorithm | changes,
+        update={"clip": 8.0} | update,
     )
     return Learner(plan, N_ITEMS, device="cpu")
 
@@ -47,15 +44,11 @@ def learner_of(name="fedmf", **changes):
 @pytest.fixture(scope="module")
 def users():
     """Of 1 to 16 training items, so that there are many sizes, and users of the same size."""
-    data = generate(
-        n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3
-    )
-    place = np.arange(len(data.interactions))
-    return leave_one_out(data.interactions.take(place % 18 >= place // 18 % 16), data.catalogue)
+    return users_of(N_USERS, N_ITEMS, each=18, short=16)
 
 
 def chunk_of(learner, users, members):
-    cohort = learner.cohort(learner.initial_shared(), users)
+    cohort = learner.local.cohort(learner.server.initial_shared(), users)
     return cohort.chunk_of(np.asarray(members), CPU)
 
 
@@ -200,14 +193,16 @@ class Bits:
         learner = self._learner
         chunk = chunk_of(learner, self._users, members)
         active = np.arange(N_ITEMS)
-        start = learner.algorithm.start(self._shared, active, ROUND, CPU)
+        start = learner.server.algorithm.start(self._shared, active, ROUND, CPU)
         sums = UnroundedSums(N_ITEMS)
         own = {
             name: torch.from_numpy(values[members]).float()
             for name, values in self._private.items()
         }
         self._order.clear()
-        result = Trainer(learner.algorithm, replace(start, party_key=1)).train(chunk, own, sums)
+        result = Trainer(learner.server.algorithm, replace(start, party_key=1)).train(
+            chunk, own, sums
+        )
         found = {}
         for place, index in enumerate(np.asarray(members).tolist()):
             kept = [values[place] for _, values in sorted(result.private.items())]
@@ -257,11 +252,11 @@ def test_places_without_a_user_hand_over_nothing(users, name):
     """A block of one user and seven dummies: one user's rows, no values of anybody else."""
     learner = learner_of(name)
     shared, private = begin(learner, users)
-    start = learner.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
+    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
     sums = UnroundedSums(N_ITEMS)
     own = {key: torch.from_numpy(values[4:5]).float() for key, values in private.items()}
     chunk = chunk_of(learner, users, np.array([4]))
-    Trainer(learner.algorithm, start).train(chunk, own, sums)
+    Trainer(learner.server.algorithm, start).train(chunk, own, sums)
     (change,) = sums.blocks
     _, samples = plain_samples(users, 4)
     touched = sorted({name for name, _ in samples})

@@ -7,17 +7,16 @@ depends on values, fails. What a device would wait for is seen by `DeviceGuard` 
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from conformance.device_guard import DeviceGuard
 from conformance.party import Party, empty_sums, plan_of
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.cohort import Chunk
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks
 from fedrec.training.blocks import Block
 from fedrec.training.trained_block import TrainedBlock
@@ -53,11 +52,7 @@ every_algorithm = pytest.mark.parametrize(("name", "structure", "own"), CHOICES,
 @pytest.fixture(scope="module")
 def users():
     """Of unequal activity, so that there are blocks of one step, two and more."""
-    data = generate(n_users=37, n_items=60, n_clusters=3, interactions_per_user=12, seed=3)
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, 37), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(37, 60, thin=0.3)
 
 
 def party_of(name, structure, own, users, **changes):
@@ -67,8 +62,8 @@ def party_of(name, structure, own, users, **changes):
 
 
 def start_of(party):
-    cohort = party.learner.cohort(party.shared, party.users)
-    return party.algorithm.start(party.shared, cohort.active, 5, party.learner.device)
+    cohort = party.learner.local.cohort(party.shared, party.users)
+    return party.algorithm.start(party.shared, cohort.active, 5, party.learner.local.device)
 
 
 def empty(*shape, dtype=torch.float32):
@@ -163,7 +158,7 @@ def test_a_chunk_is_read_once(name, structure, own, users, monkeypatch):
     learner, start = party.learner, start_of(party)
     trainer, sums = Trainer(party.algorithm, start), empty_sums(learner, party.shared)
     n_steps = set()
-    for chunk in learner.chunks(learner.cohort(party.shared, users)):
+    for chunk in learner.local.chunks(learner.local.cohort(party.shared, users)):
         own_rows = {
             key: torch.from_numpy(values)[chunk.user_index]
             for key, values in party.private.tensors.items()
@@ -188,7 +183,7 @@ def test_a_read_in_the_loop_is_found(users, monkeypatch):
 
     monkeypatch.setattr(type(party.algorithm), "loss", looking)
     learner, start = party.learner, start_of(party)
-    chunk = next(learner.chunks(learner.cohort(party.shared, users)))
+    chunk = next(learner.local.chunks(learner.local.cohort(party.shared, users)))
     own = {
         key: torch.from_numpy(values)[chunk.user_index]
         for key, values in party.private.tensors.items()

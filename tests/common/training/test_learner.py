@@ -7,42 +7,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from world.plans import plans, users_of
 
 from fedrec.algorithms import FedMF, UpdateTensor
-from fedrec.data import generate, leave_one_out
 from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
-
-def plan_of(**changes):
-    settings = {
-        "federation": {"maximum_users": 256, "minimum_item_users": 4, "seed": 5},
-        "algorithm": {"dim": 8, "batch_size": 32},
-        "update": {"rank": 3, "clip": 1.0},
-        "rounds": {"total": 2},
-    }
-    for section, values in changes.items():
-        settings[section] = settings.get(section, {}) | values
-    return Plan.model_validate(settings)
+plan_of = plans(
+    federation={"maximum_users": 256, "minimum_item_users": 4, "seed": 5},
+    algorithm={"dim": 8, "batch_size": 32},
+    update={"rank": 3, "clip": 1.0},
+    rounds={"total": 2},
+)
 
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=90, n_items=200, n_clusters=4, interactions_per_user=20, seed=1)
-    # Unequal activity, so that users fall into several classes of minibatches.
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.25, 1.0, 90), 20
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(90, 200, clusters=4, each=20, seed=1, thin=0.25)
 
 
 def counted(learner, users):
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("count", 1, shared, users, private)
-    return learner.apply("count", 1, shared, part.vector), private, part
+    return learner.server.apply("count", 1, shared, part.vector), private, part
 
 
 def test_the_count_round_sums_holders_and_nothing_else(users):
@@ -61,31 +51,13 @@ def test_rows_of_rare_items_are_never_touched_nor_recommended(users):
     rare = np.nonzero(shared.holders < 8)[0]
     assert 0 < len(rare) < 200
     part = learner.contribute("train", 2, shared, users, private)
-    sums = learner.travelling.unpack("train", shared, part.vector)
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
     assert not sums.changes["item_embedding"][rare].any()
     assert not sums.counts[rare].any()
-    items, scores = learner.recommend(shared, users, part.private, 0, 200)
+    items, scores = learner.local.recommend(shared, users, part.private, 0, 200)
     assert not np.isin(rare, items).any()
     assert not np.isin(users.train_of(0), items).any()
     assert (np.diff(scores) <= 0).all()
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_neither_chunks_nor_threads_change_a_bit(users, threads, monkeypatch):
-    learner = Learner(plan_of(), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
-    whole = learner.contribute("train", 2, shared, users, private)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        small = Learner(plan_of(), 200, device="cpu")
-        small.memory_bytes = 200_000
-        again = small.contribute("train", 2, shared, users, private)
-    finally:
-        torch.set_num_threads(before)
-    assert np.array_equal(whole.vector, again.vector)
-    for name, values in whole.private.tensors.items():
-        assert np.array_equal(values, again.private.tensors[name])
 
 
 CHANGING_THREADS = """
@@ -93,6 +65,7 @@ import torch
 from conformance.party import N_ITEMS, plan_of
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 sums = torch.nn.functional.embedding_bag
 
@@ -105,12 +78,13 @@ data = generate(n_users=37, n_items=N_ITEMS, n_clusters=3, interactions_per_user
 users, before = leave_one_out(data.interactions, data.catalogue), torch.get_num_threads()
 for turn in range(12):
     name, threads = ("ease", "sketch")[turn % 2], (0, 7, 1, 3)[turn // 2 % 4]
-    learner = Learner(plan_of(name, "dense"), N_ITEMS, device="cpu", threads=threads)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    taken = Resources(threads=threads)
+    learner = Learner(plan_of(name, "dense"), N_ITEMS, device="cpu", resources=taken)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     for number, kind in enumerate(("count", "train", "evaluate"), start=1):
         part = learner.contribute(kind, number, shared, users, private)
-        shared, private = learner.apply(kind, number, shared, part.vector), part.private
-    learner.recommend(shared, users, private, 0, 5)
+        shared, private = learner.server.apply(kind, number, shared, part.vector), part.private
+    learner.local.recommend(shared, users, private, 0, 5)
     assert torch.get_num_threads() == before, (turn, torch.get_num_threads())
 print("came through")
 """
@@ -135,36 +109,15 @@ def test_only_participating_users_train_but_all_are_measured(users):
     shared, private, _ = counted(learner, users)
     some = np.arange(len(users)) % 3 == 0
     part = learner.contribute("train", 2, shared, users, private, some)
-    sums = learner.metrics(part.vector)
+    sums = learner.server.metrics(part.vector)
     assert sums.participants == some.sum()
     assert sums.rates("model", "test").users == (users.test_items >= 0).sum()
     vectors = part.private.tensors["user_embedding"]
     assert np.array_equal(vectors[~some], private.tensors["user_embedding"][~some])
     assert (vectors[some] != private.tensors["user_embedding"][some]).any(1).all()
     nobody = learner.contribute("train", 2, shared, users, private, np.zeros(len(users), bool))
-    sums = learner.travelling.unpack("train", shared, nobody.vector)
+    sums = learner.server.travelling.unpack("train", shared, nobody.vector)
     assert not sums.changes["item_embedding"].any()
-
-
-def test_values_outside_the_public_range_are_clipped_and_counted(users):
-    learner = Learner(plan_of(update={"clip": 0.01}), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
-    part = learner.contribute("train", 2, shared, users, private)
-    sums = learner.metrics(part.vector)
-    assert part.n_clipped > 0
-    assert sums.sum_of("clipped_values") == part.n_clipped
-    assert 0 < sums.sum_of("clipped_users") <= len(users)
-    found = learner.travelling.unpack("train", shared, part.vector)
-    change, bits = found.changes["item_embedding"], learner.layout.tensors[0].fraction_bits
-    assert (np.abs(change).max(1) <= found.counts << bits).all()
-
-
-def test_divergence_stops_with_the_setting_to_lower(users):
-    learner = Learner(plan_of(), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
-    broken = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.nan})
-    with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
-        learner.contribute("train", 2, shared, users, broken)
 
 
 def test_a_loss_that_explodes_stops_before_values_do(users):
@@ -178,7 +131,7 @@ def test_a_loss_that_explodes_stops_before_values_do(users):
 
 
 def test_a_private_parameter_cannot_be_sent(users):
-    layout = Learner(plan_of(), 200, device="cpu").layout
+    layout = Learner(plan_of(), 200, device="cpu").server.layout
     counts = np.zeros(200, dtype=np.int64)
     metrics = np.zeros(layout.metrics_slice.stop - layout.metrics_slice.start, dtype=np.int64)
     vectors = np.ones((90, 8), dtype=np.int64)
@@ -204,8 +157,8 @@ def test_a_singular_user_system_is_named(users, table_bytes):
     plan = Plan.model_validate(
         {"algorithm": {"name": "fedals", "dim": 8}, "update": {"structure": "dense"}}
     )
-    learner = Learner(plan, 200, device="cpu", table_bytes=table_bytes)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    learner = Learner(plan, 200, device="cpu", resources=Resources(table_bytes=table_bytes))
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     table = shared.tensors["item_embedding"] * 1e30
     broken = shared.with_tensors(item_embedding=table)
     with pytest.raises(
@@ -217,7 +170,7 @@ def test_a_singular_user_system_is_named(users, table_bytes):
 
 def test_more_users_than_the_bound_was_proven_for_are_refused(users):
     learner = Learner(plan_of(federation={"maximum_users": 50}), 200, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     with pytest.raises(SettingsError, match=r"federation\.maximum_users is 50"):
         learner.contribute("count", 1, shared, users, private)
 

@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from world.plans import plan_of
 
 from fedrec.algorithms import UploadNoise
 from fedrec.algorithms.cohort import BlockChange
 from fedrec.data import generate, leave_one_out
-from fedrec.plan.schema import Plan
 from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
 from fedrec.training.executors.choosing import executor_of
 from fedrec.training.fitting import NoisyUploads
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 KEY = bytes(range(32))
 N_ITEMS = 4
@@ -104,15 +105,16 @@ def test_noise_is_drawn_wherever_users_train(workers, tmp_path):
 
 
 def change_of(users, executor, scale):
-    plan = Plan.model_validate(
-        {
-            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-            "algorithm": {"name": "pfedclr", "local_epochs": 1, "noise_scale": scale},
-            "update": {"structure": "dense", "clip": 16.0},
-        }
+    plan = plan_of(
+        federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+        algorithm={"name": "pfedclr", "local_epochs": 1, "noise_scale": scale},
+        update={"structure": "dense", "clip": 16.0},
     )
-    learner = Learner(plan, 60, device="cpu", workers=executor)
-    private = learner.initial_private(users)
-    part = learner.contribute("train", 2, learner.initial_shared(), users, private)
+    learner = Learner(plan, 60, device="cpu", resources=Resources(workers=executor))
+    private = learner.local.initial_private(users)
+    part = learner.contribute("train", 2, learner.server.initial_shared(), users, private)
     assert part.n_clipped == 0
-    return learner.layout.changes_of(part.vector)["item_embedding"] * learner.layout.tensors[0].step
+    return (
+        learner.server.layout.changes_of(part.vector)["item_embedding"]
+        * learner.server.layout.tensors[0].step
+    )

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from reference.plain_updates import subset_of
+from world.plans import plan_of
 
 from fedrec.model.state import SharedState
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.updates import UPDATES, SCoLR
 from fedrec.updates.settings import UpdateSettings
@@ -66,14 +66,11 @@ def test_a_client_draws_once_for_all_its_users():
 def test_the_worked_step(normaliser, expected, monkeypatch):
     """Client a sends .2 for B's first row, client b (.4, .6) for both (specification, 3.8)."""
     monkeypatch.setattr(SCoLR, "basis", lambda self, seed, round_id: np.eye(2))
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"dim": 2},
-            "update": {"structure": "scolr", "rank": 2, "normaliser": normaliser},
-        }
+    plan = plan_of(
+        algorithm={"dim": 2}, update={"structure": "scolr", "rank": 2, "normaliser": normaliser}
     )
     learner = Learner(plan, 1, device="cpu")
-    layout = learner.layout
+    layout = learner.server.layout
     metrics = np.zeros(layout.metrics_slice.stop - layout.metrics_slice.start, dtype=np.int64)
     step = layout.tensors[0].step
     total = sum(
@@ -86,7 +83,7 @@ def test_the_worked_step(normaliser, expected, monkeypatch):
         for sent, trained in (((0.2, 0.0), (1, 0)), ((0.4, 0.6), (1, 1)))
     )
     shared = SharedState({"item_embedding": np.zeros((1, 2))})
-    table = learner.apply("train", 1, shared, total).tensors["item_embedding"]
+    table = learner.server.apply("train", 1, shared, total).tensors["item_embedding"]
     assert table[0] == pytest.approx(expected, abs=2e-6)
 
 
@@ -95,3 +92,12 @@ def test_only_a_clients_subset_depends_on_grouping():
     (warning,) = SCoLR.warnings(UpdateSettings(structure="scolr", subset="client"))
     assert "grouped" in warning
     assert [UPDATES[name].warnings(UpdateSettings()) for name in ("dense", "colr")] == [[], []]
+
+
+def test_colr_draws_anew_in_every_round_and_from_the_seed_alone():
+    def make():
+        return UPDATES["colr"](UpdateSettings(rank=2), 8)
+
+    assert np.array_equal(make().basis(1, 1), make().basis(1, 1))
+    assert not np.array_equal(make().basis(1, 1), make().basis(1, 2))
+    assert not np.array_equal(make().basis(1, 1), make().basis(2, 1))

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import typer
 from numpy.typing import NDArray
+from world.plans import plan_of
 
+from fedrec.cli.main import main
 from fedrec.errors import SettingsError
 from fedrec.plan.layout import Layout
 from fedrec.plan.schema import Plan
 from fedrec_lab.audit.dp import audit_noise, noisy_sum, share_bounds
-from fedrec_lab.cli.audit import audit_dp
 from fedrec_lab.simulation.federation import make_adder
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ Vectors = Sequence[NDArray[np.int64]]
 
 
 def plan(mechanism: str = "gaussian", **privacy: float) -> Plan:
-    return Plan.model_validate({"privacy": {"mechanism": mechanism, **privacy}})
+    return plan_of(privacy={"mechanism": mechanism, **privacy})
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -39,12 +39,10 @@ def test_sums_under_masks_keep_the_promise():
 
     Of four clients one tells it its own, so that three are left.
     """
-    noisy_plan = Plan.model_validate(
-        {
-            "privacy": {"mechanism": "gaussian", "rounds_per_user": 1},
-            "protection": {"name": "masks"},
-            "rounds": {"minimum_clients": 4},
-        }
+    noisy_plan = plan_of(
+        privacy={"mechanism": "gaussian", "rounds_per_user": 1},
+        protection={"name": "masks"},
+        rounds={"minimum_clients": 4},
     )
 
     def unmasked(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
@@ -107,12 +105,10 @@ def test_bounds_are_those_of_the_beta_distribution(hits, trials, error):
 
 
 def test_the_command_says_what_it_found(tmp_path, capsys):
-    app = typer.Typer()
-    app.command()(audit_dp)
     path = tmp_path / "run.toml"
     path.write_text('[privacy]\nmechanism = "gaussian"\n')
     with pytest.raises(SystemExit) as ended:
-        app([str(path), "--trials", "100"])
-    assert ended.value.code == 0
+        main(["audit", str(path), "--trials", "100"])
+    assert not ended.value.code
     told = capsys.readouterr().out
     assert "epsilon promised" in told and told.count("holds") >= 4

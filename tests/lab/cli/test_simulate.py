@@ -22,14 +22,6 @@ SMALL = (
 )
 
 
-@pytest.fixture
-def settings_file(fedrec, tmp_path, interactions_file):
-    path = tmp_path / "run.toml"
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
-
-
 def small(*more: str) -> list[str]:
     return [text for value in (*SMALL, *more) for text in ("--set", value)]
 
@@ -61,7 +53,7 @@ def test_the_printed_command_goes_on_whatever_flags_were_given(fedrec, settings_
         patched.setattr(StopRequest, "requested", lambda self: True)
         stopped = fedrec("simulate", settings_file, *small(), *flags)
     assert stopped.code == 130
-    command = stopped.err.rpartition("go on with: fedrec ")[2].split()
+    command = stopped.err.rpartition("Go on with: fedrec ")[2].split()
     assert command[-3:] == ["--clients", "3", "--protect"]
     resumed = fedrec(*command)
     assert resumed.code == 0, resumed.err

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from conformance.party import plan_of
 from numpy.typing import NDArray
+from world.plans import users_of
 
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import UserSplit
 from fedrec.model.state import SharedState
 from fedrec.plan.combinations import COMBINATIONS, find_conflicts
 from fedrec.plan.layout import vector_spec
@@ -60,15 +61,14 @@ def plan_under(pair: tuple[str, str], protection: str = "none"):
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=N_USERS, n_items=N_ITEMS, n_clusters=2, interactions_per_user=7, seed=5)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(N_USERS, N_ITEMS, clusters=2, each=7, seed=5)
 
 
 def rounds_of(learner: Learner, users: UserSplit) -> Iterator[Summed]:
     """Yield the counting round and two of training, each from what the last one published."""
     groups = [users.select(np.arange(first, N_USERS, N_CLIENTS)) for first in range(N_CLIENTS)]
-    shared = learner.initial_shared()
-    private = [learner.initial_private(group) for group in groups]
+    shared = learner.server.initial_shared()
+    private = [learner.local.initial_private(group) for group in groups]
     for round_id, kind in enumerate(("count", "train", "train"), start=1):
         parts = [
             learner.contribute(kind, round_id, shared, group, own)
@@ -77,13 +77,13 @@ def rounds_of(learner: Learner, users: UserSplit) -> Iterator[Summed]:
         vectors = [part.vector for part in parts]
         yield Summed(kind=kind, shared=shared, vectors=vectors)
         before, total = shared, np.sum(vectors, axis=0)
-        shared = learner.apply(kind, round_id, shared, total)
+        shared = learner.server.apply(kind, round_id, shared, total)
         private = [part.private for part in parts]
         if round_id == 2:  # Sums of the same histories may give the same model again.
             assert shared.canonical_bytes() != before.canonical_bytes()
         if kind == "train":
-            assert learner.metrics(total).participants == N_USERS
-            assert np.isfinite(learner.metrics(total).loss or 0.0)
+            assert learner.server.metrics(total).participants == N_USERS
+            assert np.isfinite(learner.server.metrics(total).loss or 0.0)
         for values in shared.tensors.values():
             assert np.isfinite(values).all()
 

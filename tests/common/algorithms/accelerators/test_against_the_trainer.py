@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from world.plans import users_of
 
 from fedrec.algorithms.accelerators import ACCELERATORS, accelerator_for
-from fedrec.data import generate, leave_one_out
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.plan.agreement import plan_fingerprint
 from fedrec.plan.algorithm import accelerator_of, algorithm_of, training_path
@@ -86,11 +86,7 @@ def plan_of(case, *, accelerated=True, **changes):
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, 23), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(23, N_ITEMS, thin=0.3)
 
 
 def trained(plan, users):
@@ -98,13 +94,13 @@ def trained(plan, users):
     were clipped, and the summed loss.
     """
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.apply("count", 1, shared, counted.vector)
+    shared = learner.server.apply("count", 1, shared, counted.vector)
     for round_id in range(2, 2 + ROUNDS):
         part = learner.contribute("train", round_id, shared, users, private)
-        shared, private = learner.apply("train", round_id, shared, part.vector), part.private
-    sums = learner.travelling.unpack("train", shared, part.vector)
+        shared, private = learner.server.apply("train", round_id, shared, part.vector), part.private
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
     loss = MetricSums(sums.metrics).sum_of("loss")
     return learner, sums.changes, sums.counts, private, shared, part.n_clipped, loss
 

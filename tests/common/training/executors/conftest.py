@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from world.plans import users_of
 
-from fedrec.data import generate, leave_one_out
 from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
@@ -14,12 +14,7 @@ N_ITEMS = 200
 
 @pytest.fixture(scope="session")
 def users():
-    data = generate(n_users=90, n_items=N_ITEMS, n_clusters=4, interactions_per_user=20, seed=1)
-    # Unequal activity, so that users fall into several levels.
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.25, 1.0, 90), 20
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(90, N_ITEMS, clusters=4, each=20, seed=1, thin=0.25)
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +42,12 @@ def play(users):
     """Return two training rounds of a learner, one upon the other."""
 
     def played(learner: Learner, rounds=(2, 3), participating=None):
-        shared, private = learner.initial_shared(), learner.initial_private(users)
+        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
         counted = learner.contribute("count", 1, shared, users, private)
-        shared, found = learner.apply("count", 1, shared, counted.vector), []
+        shared, found = learner.server.apply("count", 1, shared, counted.vector), []
         for number in rounds:
             part = learner.contribute("train", number, shared, users, private, participating)
-            shared = learner.apply("train", number, shared, part.vector)
+            shared = learner.server.apply("train", number, shared, part.vector)
             private = part.private
             found.append(part)
         return found
