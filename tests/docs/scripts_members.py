@@ -7,7 +7,7 @@ import re
 from docs.pages import ROOT, blocks
 from docs.reader import Reader, Script
 from docs.scripts_operate import AUTHORITY, HOSPITALS, authority, clients, kits
-from e2e.commands import poll
+from world.clock import poll
 
 COORDINATOR = "fedrec coordinator run kits/coordinator/coordinator.toml"
 NEW = "fedrec client run kits/clients/hospital-e/client.toml"

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 from docs.pages import ROOT, blocks
 from docs.reader import Reader, Script
-from e2e.commands import poll
+from world.clock import poll
 
 from fedrec.data import read_interactions
 

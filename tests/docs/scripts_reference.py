@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from docs.reader import Reader, Script
 from docs.scripts_research import RUN, reproduced
-from e2e.commands import poll
+from world.clock import poll
 
 ADDRESS = "127.0.0.1:7447"
 TRIAL = f"fedrec provision --data data/interactions.csv --clients a,b,c --address {ADDRESS}"

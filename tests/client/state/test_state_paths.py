@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from client.support.fake_federation import World
+from world.fake_federation import World
 
 from fedrec.cli.main import main
 from fedrec.follower.patient_link import Stopped
@@ -21,11 +20,11 @@ Call = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path, monkeypatch):
     """A federation of one client, where whoever applies is told to stop."""
     made = World(tmp_path)
 
-    def stop(called: str) -> None:
+    def stop(called):
         if called == "apply" or made.link.calls.count("federation") == 2:
             raise Stopped
 
@@ -39,8 +38,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-def call(world: World, capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*words: str) -> tuple[int, str]:
+def call(world, capsys):
+    def run(*words):
         capsys.readouterr()
         verb, *options = words
         command = ["recommend"] if verb == "recommend" else ["client", verb]
@@ -52,7 +51,7 @@ def call(world: World, capsys: pytest.CaptureFixture[str]) -> Call:
     return run
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     """Return everything in a folder, folders among it."""
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -60,28 +59,28 @@ def files(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def missing(folder: Path) -> Path:
+def missing(folder):
     return folder / "sate"
 
 
-def empty(folder: Path) -> Path:
+def empty(folder):
     (folder / "sate").mkdir()
     return folder / "sate"
 
 
-def of_something_else(folder: Path) -> Path:
+def of_something_else(folder):
     (folder / "sate").mkdir()
     for name in ("coordinator.db", "spool"):
         (folder / "sate" / name).write_bytes(b"")
     return folder / "sate"
 
 
-def a_file(folder: Path) -> Path:
+def a_file(folder):
     (folder / "sate").write_text("not a folder")
     return folder / "sate"
 
 
-def of_who_opens_sums(folder: Path) -> Path:
+def of_who_opens_sums(folder):
     Identity.create("revealer").save(folder / "sate")
     (folder / "sate" / "epoch-00000001.secret").write_bytes(b"")
     return folder / "sate"
@@ -140,7 +139,7 @@ def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(world, call, 
     assert Identity.load(state).client_id == made.client_id
     assert not (state / CERTIFICATE_FILE).exists(), "without data nobody applies"
 
-    def stop(called: str) -> None:
+    def stop(called):
         if called == "federation":
             raise Stopped
 

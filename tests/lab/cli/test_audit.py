@@ -1,9 +1,8 @@
 """`fedrec audit` on data whose answer is known."""
 
 import pytest
-from world.federation import DemoData, prepare
+from world.federation import made_data, prepare
 
-from fedrec.data import generate
 from fedrec.plan.schema import Plan
 
 
@@ -80,13 +79,11 @@ def test_its_help_names_the_audits(fedrec):
 @pytest.fixture
 def coordinator(tmp_path):
     """Return the settings of a coordinator that has not begun, with its empty folder."""
-    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
     plan = Plan.model_validate(
         {"algorithm": {"name": "fedmf", "dim": 4}, "protection": {"name": "bfv"}}
         | {"update": {"structure": "dense"}}
     )
-    workspace = prepare(tmp_path, plan, data, n_clients=3)
+    workspace = prepare(tmp_path, plan, made_data(), n_clients=3)
     workspace.coordinator_state.mkdir()
     return workspace.parties.coordinator
 
