@@ -101,16 +101,9 @@ def private_of(client: ClientSettings, held: HeldModel, users: UserSplit) -> Pri
         return held.private
     from fedrec.training.learner import Learner
 
-    learner = Learner(
-        held.plan,
-        len(held.catalogue),
-        device=client.device,
-        memory_mib=client.memory_mib,
-        device_memory_mib=client.device_memory_mib,
-        threads=client.threads,
-    )
-    private = learner.initial_private(users) if held.private is None else held.private
-    return learner.refreshed(held.shared, users, private)
+    learner = Learner.of(client, held.plan, len(held.catalogue))
+    private = learner.local.initial_private(users) if held.private is None else held.private
+    return learner.local.refreshed(held.shared, users, private)
 
 
 def model_file_of(held: HeldModel) -> ModelFile:
@@ -207,7 +200,7 @@ def recommend(
     found = own.recommend(
         user_id, wanted.n, exclude_seen=wanted.exclude_seen, block=block, candidates=candidates
     )
-    return Recommendations(version=own.round, items=_ranked(own.catalogue, found))
+    return Recommendations(version=own.round, items=ranked(own.catalogue, found))
 
 
 def similar(
@@ -224,10 +217,10 @@ def similar(
     (item,) = items_of_flag("--similar", [item_id], held.catalogue)
     candidates, block = wanted.filters(held.catalogue)
     found = shared.similar_items(item, wanted.n, block=block, candidates=candidates)
-    return Recommendations(version=shared.round, items=_ranked(held.catalogue, found))
+    return Recommendations(version=shared.round, items=ranked(held.catalogue, found))
 
 
-def _ranked(catalogue: Catalogue, found: tuple[Ids, Scores]) -> tuple[Recommendation, ...]:
+def ranked(catalogue: Catalogue, found: tuple[Ids, Scores]) -> tuple[Recommendation, ...]:
     """Return one answer of a `Recommender` with ranks and titles."""
     ids, scores = found
     return tuple(

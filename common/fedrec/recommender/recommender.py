@@ -404,6 +404,6 @@ def _check_folder(folder: Path) -> None:
         )
     raise DataError(
         f"{folder} has no {MODEL_NAME}: a coordinator does not have the model, the clients do.",
-        remedy="On a client's machine `fedrec client recommend SETTINGS --user ID` answers, and "
+        remedy="On a client's machine `fedrec recommend SETTINGS --user ID` answers, and "
         f"`fedrec client export-model SETTINGS --to {folder}` puts the shared model there.",
     )
