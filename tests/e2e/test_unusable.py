@@ -104,11 +104,11 @@ def test_files_that_are_no_text(kits, fedrec):
     data = kits / "clients" / "a" / "interactions.csv"
     data.write_bytes(GARBAGE)
     said = fedrec("client", "run", str(kits / "clients" / "a" / "client.toml"))
-    assert said.startswith(f"error [data]: {data}, line 1, ") and "no table of text" in said
+    assert said.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in said
     # Nothing was applied for with data that cannot be read.
     assert "starting" not in said
     said = fedrec(
         "provision", "other.toml", "--data", str(data), "--clients", "a,b,c",
         "--address", "127.0.0.1:1", "--into", str(kits.parent / "others"),
     )  # fmt: skip
-    assert said.startswith(f"error [data]: {data}, line 1, ") and "no table of text" in said
+    assert said.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in said

@@ -37,7 +37,7 @@ def test_nothing_is_replaced_unasked(
     fedrec: Fedrec, tmp_path: Path, interactions_file: Path
 ) -> None:
     again = ("data", "import", interactions_file, "--into", interactions_file.parent)
-    assert "already; nothing was changed" in fedrec(*again).err
+    assert "Nothing was changed" in fedrec(*again).err
     assert fedrec(*again, "--force").code == 0
 
 
@@ -119,7 +119,7 @@ def test_a_column_of_times_that_nobody_named_is_proposed(
     assert {f"--{name.replace('_', '-')}": value for name, value in asked.items()} == options
     assert cells(fedrec("data", "describe", path, *flags).out)["times"] == times
     told = fedrec("data", "import", path, "--into", tmp_path / "out").err
-    assert f"looks like times; {shlex.join(flags)} reads it" in told
+    assert f"looks like times. Read it with {shlex.join(flags)}" in told
     settings = tmp_path / "run.toml"
     settings.write_text(f'[data]\npath = "{path}"\n')
     assert 'data.timestamp_column = "when"' in fedrec("check", settings).err
@@ -271,7 +271,7 @@ def test_what_was_left_out_is_counted_and_what_is_doubtful_is_named(
     told = fedrec("data", "describe", path)
     assert "3 of 34 rows were left out (1 without a user or an item, 1 the header):" in told.err
     assert f"{path}:32: the header again" in told.err
-    assert "data: the user 'guest' has 20 of 31 rows; " in told.err
+    assert "data: the user 'guest' has 20 of 31 rows. " in told.err
     assert "data: users written both as 1 and as 1.0, each of which counts as two: 1." in told.err
     assert "data: 20 of 31 rows have the time 0, which counts as the oldest" in told.err
     found = fedrec("data", "describe", path, "--json").json

@@ -30,10 +30,10 @@ from .test_proposed_commands import proposed_by, readings_of
         (("--columns", "user,item,rating"), r"line 1, is a header"),
         (("--strict",), r"1 of 3 rows are bad. Line 4"),
         (("--layout", "xml"), r"layout 'xml' is unknown"),
-        (("--separator", "tab"), r"line 1, is one field by --separator"),
+        (("--separator", "tab"), r"line 1, is a single field with --separator"),
         (("--encoding", "klingon"), r"no encoding 'klingon'"),
         (("--timestamp-format", "dmy"), r"timestamp_format is 'dmy'"),
-        (("--layout", "table"), r"nothing says what its columns are"),
+        (("--layout", "table"), r"no setting names its columns"),
     ],
 )
 def test_flags_that_do_not_fit_are_named(
@@ -185,7 +185,7 @@ def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
     )  # fmt: skip
     refused = fedrec(*command, "--minimum-item-interactions", "3")
     assert refused.code == 2
-    assert "cannot know how many users of all clients" in refused.err
+    assert "a client cannot count the users of other clients" in refused.err
     made = fedrec("provision", *command[1:], "--minimum-item-interactions", "1")
     assert made.code == 0, made.err
     kit = tmp_path / "kits" / "clients" / "a" / "client.toml"
@@ -222,7 +222,7 @@ def test_describe_says_that_held_out_items_are_random(
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,x\na,y\n")
     told = fedrec("data", "describe", path)
-    assert "has no times, so that held-out items are random ones" in told.out
+    assert "has no times, so held-out items are random" in told.out
     assert fedrec("data", "describe", path, "--json").json["interactions_without_time"] == 2
     assert "no times" not in fedrec("data", "describe", interactions_file).out
     leave = fedrec("data", "describe", interactions_file, "--timestamp-format", "none")

@@ -80,7 +80,7 @@ def test_a_compressed_file_that_is_cut_off(tmp_path: Path, kept: float) -> None:
     path = tmp_path / "cut.csv.gz"
     path.write_bytes(whole[: int(kept * len(whole))])
     with pytest.raises(
-        DataError, match=r"cut\.csv\.gz is damaged or cut off: .* line \d+"
+        DataError, match=r"cut\.csv\.gz is damaged or truncated: .* line \d+"
     ) as error:
         read_interactions(path)
     assert "gzip -t" in error.value.remedy
@@ -118,7 +118,7 @@ def test_an_encoding_that_nobody_knows(tmp_path: Path) -> None:
 def test_binary_files_are_no_tables(tmp_path: Path) -> None:
     path = tmp_path / "v.csv"
     path.write_bytes(b"\x7fELF\x00\x01\x02" * 50)
-    with pytest.raises(DataError, match="no table of text"):
+    with pytest.raises(DataError, match="not a table of text"):
         read_interactions(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("inside.csv", table(";"))
@@ -169,7 +169,7 @@ def test_a_header_that_two_separators_fit(tmp_path: Path) -> None:
 def test_a_file_without_a_header_needs_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "v.csv"
     path.write_text("ann,5.0,x,1198195200,zz\nben,1.0,y,1198195300,zz\n")
-    with pytest.raises(DataError, match="no header, as it looks") as error:
+    with pytest.raises(DataError, match="does not look like a header") as error:
         read_interactions(path)
     assert "--columns (data.columns)" in error.value.remedy
     assert error.value.options == {"columns": "user,rating,item,timestamp,-"}
@@ -204,7 +204,7 @@ def test_nothing_that_was_said_is_ignored(tmp_path: Path) -> None:
     path.write_text("1\t2\t3\t4\n")
     for option in ({"separator": "comma"}, {"columns": "user,item"}, {"rating_column": "r"}):
         with pytest.raises(
-            DataError, match=f"does not go with --{next(iter(option)).split('_')[0]}"
+            DataError, match=f"cannot be combined with --{next(iter(option)).split('_')[0]}"
         ):
             read_interactions(path, Reading(layout="u.data", **option))
 

@@ -33,7 +33,7 @@ def test_long_tailed_data_is_marked_under_sampled_and_paper_alone() -> None:
     users, n_items = long_tailed()
     found = protocol_cautions(Plan(), users, n_items, ("full", "sampled", "paper"))
     assert set(found) == {"sampled", "paper"}
-    assert "fewer than 10 users hold: never trained" in found["sampled"]
+    assert "fewer than 10 users. They are never trained" in found["sampled"]
     assert re.search(r"knows nothing gets HR@10 0\.9\d here, not 0\.10", found["sampled"])
     assert protocol_cautions(Plan(), users, n_items, ("full",)) == {}
 

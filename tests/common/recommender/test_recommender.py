@@ -194,7 +194,7 @@ def test_files_that_do_not_belong_together(model, catalogue, users):
     with pytest.raises(CatalogueMismatch):
         Recommender(model, Catalogue.of(["x"]), users)
     wrong = replace(users, private=PrivateState({"user_embedding": np.zeros((3, 5), np.float32)}))
-    with pytest.raises(StorageError, match="do not fit it"):
+    with pytest.raises(StorageError, match="do not match it"):
         Recommender(model, catalogue, wrong)
 
 

@@ -42,8 +42,8 @@ def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
         ("client.label", "text of at most 64 characters"),
         ("federation.name", "1 to 64 letters, digits and . _ -"),
         ("client.device", '"auto", "cpu", "cuda" or "cuda:N", N a number'),
-        ("coordinator.page", "host:port, as in 127.0.0.1:7448 or [::1]:7448, or empty"),
-        ("parties.address", "host:port, as in fedrec.example:7447 or [::1]:7447"),
+        ("coordinator.page", "host:port, such as 127.0.0.1:7448 or [::1]:7448, or empty"),
+        ("parties.address", "host:port, such as fedrec.example:7447 or [::1]:7447"),
     ],
 )
 def test_ranges_are_told_in_words(key: str, allowed: str) -> None:

@@ -147,14 +147,14 @@ def test_numbers_are_finite(tmp_path: Path, value: str) -> None:
 def test_a_syntax_error_has_its_line(tmp_path: Path, text: str, line: int, found: str) -> None:
     path = write(tmp_path, text)
     (problem,) = problems_of(path)
-    assert problem.startswith(f"{path}:{line}: this is not TOML: ")
+    assert problem.startswith(f"{path}:{line}: invalid TOML: ")
     assert found in problem
 
 
 def test_a_section_is_a_table(tmp_path: Path) -> None:
     for text in ("rounds = 5\n", "[[rounds]]\ntotal = 5\n"):
         (problem,) = problems_of(write(tmp_path, text))
-        assert "rounds is a section; expected [rounds]" in problem
+        assert "rounds is a section. Expected [rounds]" in problem
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:

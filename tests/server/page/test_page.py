@@ -250,8 +250,8 @@ class TestFeed:
             status = until(messages, stalled=True)
             assert status["current"] is None and not status["finished"]
             assert len(status["awaited"]) == 3
-            assert f"stalled: {STALLED_AFTER} rounds in a row were given up" in status["waits_for"]
-            assert "tried again by itself in" in status["waits_for"]
+            assert f"Stalled: {STALLED_AFTER} rounds in a row were abandoned" in status["waits_for"]
+            assert "Next attempt in" in status["waits_for"]
             clock.advance(pause_seconds(found.coordinator.engine.run.state.rules, STALLED_AFTER))
             found.come(range(3))
             found.do(found.coordinator.engine.tick())

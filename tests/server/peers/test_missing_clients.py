@@ -48,7 +48,7 @@ def test_one_of_three_is_away(tmp_path, seconds, told):
     if seconds < 31.0:
         assert found == "", "all are here"
         return
-    assert found == f"{label}, last heard {told} ago; goes on by itself when it is back"
+    assert found == f"{label}, last heard {told} ago. The run continues by itself when it is back"
 
 
 def test_nobody_came_yet(tmp_path):
@@ -61,10 +61,10 @@ def test_nobody_came_yet(tmp_path):
 
     found = asyncio.run(scenario())
     first, second, third = (identity(number).public.label for number in (1, 2, 3))
-    together = f"{first}, {second}, and {third}, not heard since the coordinator started"
+    together = f"{first}, {second}, and {third}, not heard from since the coordinator started"
     assert found.startswith(together), "those of whom the same is told stand together"
-    assert found.count("not heard since the coordinator started") == 1
-    assert found.endswith(", and 1 more; goes on by itself when they are back")
+    assert found.count("not heard from since the coordinator started") == 1
+    assert found.endswith(", and 1 more. The run continues by itself when they are back")
 
 
 def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
@@ -77,8 +77,8 @@ def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
             return waits_for(nobody, run.federation.keys.roster, run.presence)
 
     found = asyncio.run(scenario())
-    assert found.startswith("the first clients: ") and "start those" in found
-    assert "have applied; none has yet; start" in found
+    assert found.startswith("the first clients: ") and "Start the others" in found
+    assert "have applied. So far, none has. Start" in found
     assert "provision" not in found
 
 
@@ -130,14 +130,19 @@ def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
             assert presence.seen == {who.client_id for who in (first, second, third)}
         return told
 
-    compiles = "a first start compiles for a while; look at its terminal where that lasts"
+    compiles = "A first start compiles for a while. Look at its terminal if that takes long"
     a, b, c = (who.public.label for who in (first, second, third))
     at_once, later, mixed = asyncio.run(scenario())
-    assert at_once == f"{a}, {b}, and {c}, joined just now, asked for no round yet; {compiles}"
-    assert later == f"{a}, {b}, and {c}, joined 2 min ago, asked for no round yet; {compiles}"
+    assert (
+        at_once == f"{a}, {b}, and {c}, joined just now, has not asked for a round yet. {compiles}"
+    )
+    assert (
+        later == f"{a}, {b}, and {c}, joined 2 min ago, has not asked for a round yet. {compiles}"
+    )
     assert mixed == (
-        f"{c}, joined 5 min ago, asked for no round yet, {a}, joined 2 min ago, asked for no round "
-        f"yet, and {b}, last heard 1 min ago; goes on by itself when they are back; {compiles}"
+        f"{c}, joined 5 min ago, has not asked for a round yet, {a}, joined 2 min ago, has not "
+        f"asked for a round yet, and {b}, last heard 1 min ago. The run continues by itself when "
+        f"they are back. {compiles}"
     )
 
 
@@ -150,7 +155,7 @@ def test_describing_the_federation_counts_as_heard(tmp_path):
     assert (found.clients_seen, found.clients_in_roster) == (1, 3)
     label = identity(1).public.label
     assert f"{label}, joined " in found.waits_for
-    assert "asked for no round yet" in found.waits_for
+    assert "has not asked for a round" in found.waits_for
 
 
 def test_nobody_is_away_and_they_are_too_few(tmp_path):
@@ -164,7 +169,7 @@ def test_nobody_is_away_and_they_are_too_few(tmp_path):
             return words(engine)
 
     found = asyncio.run(scenario())
-    assert found.startswith("more clients: 4 are left that sums are over, 5 are needed")
+    assert found.startswith("more clients: 4 are left for sums, 5 are needed")
     assert "rounds.minimum_clients" in found and "`fedrec provision --add`" in found
 
 
@@ -183,7 +188,7 @@ def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
 
     (told,) = asyncio.run(scenario())
     assert told.startswith(identity(2).public.label)
-    assert "goes on by itself when it is back" in told
+    assert "continues by itself when it is back" in told
 
 
 def test_the_papers_protocol_waits_for_anybody(tmp_path):
@@ -198,7 +203,7 @@ def test_the_papers_protocol_waits_for_anybody(tmp_path):
             return before, words(engine)
 
     before, after = asyncio.run(scenario())
-    assert "not heard since the coordinator started" in before
+    assert "not heard from since the coordinator started" in before
     assert after == ""
 
 

@@ -100,7 +100,7 @@ def test_settling_beside_commits(tmp_path):
 
 def test_a_log_that_is_gone(killed):
     (killed / WAL).unlink()
-    with pytest.raises(StateWentBack, match="is older than it was"):
+    with pytest.raises(StateWentBack, match="is an older copy"):
         SqliteStore(killed, IDENTITY)
 
 
@@ -164,7 +164,7 @@ def test_a_damaged_file_stops_the_sweep_before_anything_is_deleted(tmp_path, dam
         (tmp_path / name).write_bytes(b"another")
     orphan = tmp_path / "updates" / "00000000-nobody"
     orphan.touch()
-    with pytest.raises(DamagedFile, match=f"Bring {name} of coordinator.state back"):
+    with pytest.raises(DamagedFile, match=f"Restore {name} of coordinator.state"):
         store.sweep()
     assert orphan.exists()
     store.close()

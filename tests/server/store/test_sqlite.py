@@ -137,7 +137,7 @@ def test_what_is_not_for_want_of_space_is_no_full_disk(tmp_path, kind):
 
     store = SqliteStore(tmp_path, IDENTITY, failpoint=failpoint)
     broken.append(kind("out of order"))
-    with pytest.raises(StorageError, match="did not take the change") as refused:
+    with pytest.raises(StorageError, match="rejected the change") as refused:
         store.commit([], [entry(1)])
     assert type(refused.value) is StorageError
     store.commit([], [entry(1)])
