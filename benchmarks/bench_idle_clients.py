@@ -37,8 +37,7 @@ from fedrec.identity.public import read_issuer
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.wire.admin_link import AdminLink
-from fedrec.wire.chunk_parts import chunk_to_part
-from fedrec.wire.chunks import chunks
+from fedrec.wire.chunks import chunk_to_part, chunks
 from fedrec.wire.convert import TASK, UPLOAD_HEADER
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import FederationInfo, Train

@@ -25,10 +25,9 @@ from fedrec.follower.database import STATE_FORMAT
 from fedrec.follower.enrolment import enrol
 from fedrec.follower.events import OnEvent, log_event
 from fedrec.follower.membership import Membership
-from fedrec.follower.patient_link import Backoff, Meter, patient_link
+from fedrec.follower.patient_link import Backoff, Meter, StopSwitch, patient_link
 from fedrec.follower.pull_loop import EpochChanged, why_behind
 from fedrec.follower.round_journal import AuditLog, RoundJournal
-from fedrec.follower.stopping import StopSwitch
 from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.certificates import certificate_sha256

@@ -99,7 +99,7 @@ def run(
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
     from fedrec.follower.events import log_event
-    from fedrec.follower.stopping import Stopped, StopSwitch
+    from fedrec.follower.patient_link import Stopped, StopSwitch
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.plan.layout import protection_modules, training_modules
     from fedrec.privacy import BUDGET_SPENT

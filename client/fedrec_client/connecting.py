@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedrec.errors import FedrecError, KeysError
-from fedrec.follower.stopping import Stopped
+from fedrec.follower.patient_link import Stopped
 from fedrec.identity.certificates import (
     CERTIFICATE_FILE,
     Credentials,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fedrec.clock import Clock
 from fedrec.errors import RoundError
-from fedrec.follower.patient_link import Backoff
+from fedrec.follower.patient_link import Backoff, StopSwitch
 from fedrec.follower.pull_loop import PullLoop, Work
-from fedrec.follower.stopping import StopSwitch
 from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Train, Wait
 from fedrec_client.round.local_model import ClientContext
 from fedrec_client.round.own_updates import UpdatesCounted, UpdatesRemembered

@@ -34,9 +34,9 @@ from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.rounds.state import State
 from fedrec_server.service.admin_service import AdminService
-from fedrec_server.service.call_guard import Callers, CallGuard
+from fedrec_server.service.call_guard import CallGuard, StreamLimits
+from fedrec_server.service.callers import Callers
 from fedrec_server.service.coordinator_service import CoordinatorService
-from fedrec_server.service.streams import StreamLimits
 from fedrec_server.service.tls_port import (
     allow_connections,
     check_protocol,

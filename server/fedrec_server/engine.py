@@ -46,9 +46,8 @@ from fedrec_server.snapshots import SnapshotExchange, Snapshots
 from fedrec_server.stepped_rounds import RunningSteps, StepCollection
 from fedrec_server.store.durable_files import Failpoint, no_failpoint, sum_name, update_name
 from fedrec_server.store.store import Store
-from fedrec_server.uploads.incoming import StreamTurns
 from fedrec_server.uploads.round_sum import Collection, RoundSum, RunningSum, accumulator_of
-from fedrec_server.uploads.updates import Updates
+from fedrec_server.uploads.updates import StreamTurns, Updates
 
 
 class Engine:
@@ -97,7 +96,7 @@ class Engine:
         run.advance = self.advance
         run.listeners += [
             self.rollbacks.on_commit,
-            lambda before, changes: self.quality.note(changes),
+            self.quality.on_commit,
             self.counted.on_commit,
             self.snapshots.on_commit,
             self.polls.on_commit,

@@ -1,7 +1,5 @@
 """The steps of a trial on a device, on the processor and as small as they come."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

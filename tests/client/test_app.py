@@ -13,7 +13,7 @@ from client.support.fake_federation import World
 
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import FolderInUse, PlanMismatch, SettingsError, VersionMismatch
-from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.follower.patient_link import Stopped, StopSwitch
 from fedrec.training.learner import Learner
 from fedrec_client import connecting
 

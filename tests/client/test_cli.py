@@ -15,7 +15,7 @@ from client.support.fake_parties import USERS
 
 from fedrec.cli.main import main
 from fedrec.data.reading import DataSettings
-from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.follower.patient_link import Stopped, StopSwitch
 from fedrec.settings.schema import Settings
 from fedrec.wire.messages import Finished
 

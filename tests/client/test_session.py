@@ -8,8 +8,8 @@ from client.support.fake_federation import FakeRound, World
 from client.support.fake_link import Killed, down
 
 from fedrec.errors import RoundClosed
+from fedrec.follower.patient_link import Stopped, StopSwitch
 from fedrec.follower.round_journal import JOURNAL_FILE
-from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, names_in, read_manifest
 from fedrec.wire.messages import Finished, Wait

@@ -1,7 +1,5 @@
 """What a machine's bits follow from, and how two machines are told apart."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -25,7 +23,7 @@ ONE = Arithmetic(
 )
 
 
-def test_it_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_that_of_this_process(monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     found = arithmetic_of("cpu")
@@ -37,7 +35,7 @@ def test_it_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "OPENBLAS_CORETYPE" not in dict(found.settings)
 
 
-def test_it_is_told_apart_field_by_field() -> None:
+def test_it_is_told_apart_field_by_field():
     assert ONE.difference(ONE) == ""
     other = replace(
         ONE,
@@ -53,7 +51,7 @@ def test_it_is_told_apart_field_by_field() -> None:
     )
 
 
-def test_its_digest_tells_every_field() -> None:
+def test_its_digest_tells_every_field():
     texts = [name for name in Arithmetic.__slots__ if isinstance(getattr(ONE, name), str)]
     others = [replace(ONE, **{name: "another"}) for name in texts]
     others += [replace(ONE, libraries=()), replace(ONE, settings=(("MKL_CBWR", "AVX2"),))]
@@ -62,7 +60,7 @@ def test_its_digest_tells_every_field() -> None:
     assert all(len(digest) == 16 for digest in digests)
 
 
-def test_what_was_written_down_is_read_back() -> None:
+def test_what_was_written_down_is_read_back():
     kept = replace(ONE, settings=(("MKL_CBWR", "AVX2"),))
     assert Arithmetic.from_json(json.loads(kept.canonical())) == kept
 
@@ -76,6 +74,6 @@ def test_what_was_written_down_is_read_back() -> None:
     ],
     ids=["type", "unknown", "pairs"],
 )
-def test_what_is_no_record_is_refused(change: dict[str, object], words: str) -> None:
+def test_what_is_no_record_is_refused(change, words):
     with pytest.raises(ValueError, match=words):
         Arithmetic.from_json(json.loads(ONE.canonical()) | change)

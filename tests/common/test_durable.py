@@ -1,15 +1,11 @@
 """Atomic writing: all or nothing."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from fedrec.durable import replacing_text
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failure_leaves_what_was_there(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
     with pytest.raises(RuntimeError), replacing_text(path) as file:
@@ -19,7 +15,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_success_replaces_it(tmp_path: Path) -> None:
+def test_success_replaces_it(tmp_path):
     path = tmp_path / "file.txt"
     with replacing_text(path) as file:
         file.write("a\r\né\n")

@@ -1,7 +1,5 @@
 """The tree of errors is one page, and the page is true."""
 
-from __future__ import annotations
-
 import re
 
 import fedrec.errors as page
@@ -10,7 +8,7 @@ from fedrec.errors import ERRORS, FedrecError
 LINE = re.compile(r"^ *(?:\| *)*[|`]- (\w+) +(\w+) +(\d) +(\w+)$", re.MULTILINE)
 
 
-def test_the_tree_names_every_error_with_its_code_exit_code_and_status() -> None:
+def test_the_tree_names_every_error_with_its_code_exit_code_and_status():
     assert page.__doc__ is not None
     told = {name: rest for name, *rest in LINE.findall(page.__doc__)}
     kinds = [kind for kind in ERRORS.values() if kind is not FedrecError]
@@ -19,5 +17,5 @@ def test_the_tree_names_every_error_with_its_code_exit_code_and_status() -> None
     }
 
 
-def test_every_error_is_exported() -> None:
+def test_every_error_is_exported():
     assert {kind.__name__ for kind in ERRORS.values()} <= set(page.__all__)

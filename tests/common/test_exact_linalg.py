@@ -1,7 +1,5 @@
 """Products and eigenvectors in a fixed order, against LAPACK and by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -30,7 +30,7 @@ def imported() -> dict[str, Path]:
     return found
 
 
-def test_every_optional_import_of_the_tree_has_an_extra() -> None:
+def test_every_optional_import_of_the_tree_has_an_extra():
     requirements = map(REQUIREMENT.match, importlib.metadata.requires("fedrec") or [])
     always = {
         found["name"].replace("-", "_") for found in requirements if found and not found["extra"]
@@ -62,17 +62,17 @@ def test_every_optional_import_of_the_tree_has_an_extra() -> None:
         (("scipy",), "references"),
     ],
 )
-def test_the_smallest_extra_brings_all_that_is_needed(modules: tuple[str, ...], extra: str) -> None:
+def test_the_smallest_extra_brings_all_that_is_needed(modules, extra):
     assert smallest_extra(*modules) == extra
     assert how_to_install(*modules) == f"pip install 'fedrec[{extra}]'"
 
 
-def test_what_no_extra_brings() -> None:
+def test_what_no_extra_brings():
     assert smallest_extra("nosuchthing") == ""
     assert how_to_install("nosuchthing") == "pip install nosuchthing"
 
 
-def test_what_is_missing_is_named_with_an_extra_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named_with_an_extra_for_all(monkeypatch):
     monkeypatch.setitem(sys.modules, "tenseal", None)
     assert is_missing("tenseal")
     assert not is_missing("json")

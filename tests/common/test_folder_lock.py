@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -31,13 +30,13 @@ class Time:
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+def time(monkeypatch):
     made = Time()
     monkeypatch.setattr(state_folder, "time", made)
     return made
 
 
-def test_a_second_one_is_refused_at_once_by_the_whole_path(tmp_path: Path, time: Time) -> None:
+def test_a_second_one_is_refused_at_once_by_the_whole_path(tmp_path, time):
     said = re.escape(f"x.state: the folder '{tmp_path}' is in use by process {os.getpid()} on ")
     with FolderLock(tmp_path, "x.state"), pytest.raises(FolderInUse, match=said) as told:
         FolderLock(tmp_path, "x.state")
@@ -46,18 +45,18 @@ def test_a_second_one_is_refused_at_once_by_the_whole_path(tmp_path: Path, time:
     FolderLock(tmp_path, "x.state").release()
 
 
-def test_two_names_are_two_locks(tmp_path: Path) -> None:
+def test_two_names_are_two_locks(tmp_path):
     with FolderLock(tmp_path, "x", name="one"), FolderLock(tmp_path, "x", name="two"):
         assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
 
 
-def test_who_waits_has_it_when_it_is_free(tmp_path: Path, time: Time) -> None:
+def test_who_waits_has_it_when_it_is_free(tmp_path, time):
     time.first = FolderLock(tmp_path, "x")
     FolderLock(tmp_path, "x", wait_seconds=9.0).release()
     assert time.waits == 3
 
 
-def test_who_waited_in_vain_is_told_how_long(tmp_path: Path, time: Time) -> None:
+def test_who_waited_in_vain_is_told_how_long(tmp_path, time):
     with FolderLock(tmp_path, "x"), pytest.raises(FolderInUse, match=r"waited for, 2\.5 s\."):
         FolderLock(tmp_path, "x", wait_seconds=2.5)
     assert 2.5 <= time.now < 2.6

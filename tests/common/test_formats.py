@@ -1,9 +1,6 @@
 """Numbers of stored formats, and run folders that have another one."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -25,11 +22,11 @@ from fedrec.formats import RUN_FORMAT, check_format, check_run_folder, format_nu
         ([2], None),
     ],
 )
-def test_numbers_as_they_were_written(written: object, number: int | None) -> None:
+def test_numbers_as_they_were_written(written, number):
     assert format_number(written) == number
 
 
-def test_the_own_number_is_read() -> None:
+def test_the_own_number_is_read():
     check_format(3, 3, "It", anew="start anew")
 
 
@@ -41,7 +38,7 @@ def test_the_own_number_is_read() -> None:
         (4, "format 4", "a newer"),
     ],
 )
-def test_every_other_number_is_refused_by_name(found: int | None, named: str, who: str) -> None:
+def test_every_other_number_is_refused_by_name(found, named, who):
     with pytest.raises(VersionMismatch) as caught:
         check_format(found, 3, "The thing", anew="start anew")
     assert f"The thing has {named}, made by {who} fedrec" in caught.value.message
@@ -52,7 +49,7 @@ def test_every_other_number_is_refused_by_name(found: int | None, named: str, wh
     assert ("start anew" in caught.value.remedy) is (who == "an older")
 
 
-def test_a_run_folder_says_its_number(tmp_path: Path) -> None:
+def test_a_run_folder_says_its_number(tmp_path):
     record = tmp_path / "environment.json"
     with pytest.raises(VersionMismatch, match="no format number"):
         check_run_folder(tmp_path)

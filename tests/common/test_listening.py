@@ -1,7 +1,5 @@
 """Addresses: what is read is written again, and nobody is told to call what nobody can."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +25,7 @@ HOSTS = st.one_of(
 
 
 @given(HOSTS, st.integers(min_value=0, max_value=65_535))
-def test_what_is_written_is_read_again(host: str, port: int) -> None:
+def test_what_is_written_is_read_again(host, port):
     assert split_address(written_address(host, port)) == (host, port)
     assert plain_host(host) == host
     if ":" in host:
@@ -49,7 +47,7 @@ def test_what_is_written_is_read_again(host: str, port: int) -> None:
         ("例え.テスト:7447", "xn--r8jz45g.xn--zckzah:7447"),
     ],
 )
-def test_one_form_is_passed_on(given: str, plain: str) -> None:
+def test_one_form_is_passed_on(given, plain):
     assert address_to_call(given) == plain
     assert address_to_call(plain) == plain
 
@@ -96,14 +94,14 @@ def test_one_form_is_passed_on(given: str, plain: str) -> None:
         (f"{'a.' * 127}example:7447", "longer"),
     ],
 )
-def test_what_nobody_can_call(address: str, why: str) -> None:
+def test_what_nobody_can_call(address, why):
     with pytest.raises(SettingsError, match=why) as refused:
         address_to_call(address, "--address")
     assert refused.value.message.startswith("--address: '")
     assert refused.value.remedy
 
 
-def test_everywhere_is_for_listening() -> None:
+def test_everywhere_is_for_listening():
     assert split_address("0.0.0.0:0") == ("0.0.0.0", 0)
     assert split_address("[::]:0") == ("::", 0)
     assert [reached_from_here(host) for host in ("0.0.0.0", "::", "10.0.0.5", "a.example")] == [
@@ -112,16 +110,16 @@ def test_everywhere_is_for_listening() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
-def test_own_addresses(host: str) -> None:
+def test_own_addresses(host):
     assert is_own_address(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "localhost.example", "fe80::1%lo"])
-def test_other_addresses(host: str) -> None:
+def test_other_addresses(host):
     assert not is_own_address(host)
 
 
-def test_host_headers() -> None:
+def test_host_headers():
     for named in (
         "127.0.0.1",
         "[::1]:7480",

@@ -1,7 +1,5 @@
 """The probes: the same numbers again, and what they compute is right."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from fedrec import probes
 from fedrec.probes import Probe, fingerprint, look
 
 
-def test_looking_again_finds_the_same_on_any_number_of_threads() -> None:
+def test_looking_again_finds_the_same_on_any_number_of_threads():
     before = torch.get_num_threads()
     first = look()
     try:
@@ -22,14 +20,14 @@ def test_looking_again_finds_the_same_on_any_number_of_threads() -> None:
     assert len({probe.name for probe in first}) == len(first)
 
 
-def test_one_result_changes_the_fingerprint() -> None:
+def test_one_result_changes_the_fingerprint():
     one = (Probe(name="a", digest="1" * 16), Probe(name="b", digest="2" * 16))
     other = (one[0], Probe(name="b", digest="3" * 16))
     assert fingerprint(one) != fingerprint(other)
     assert fingerprint(one) == fingerprint(tuple(one))
 
 
-def test_products_are_those_of_float64() -> None:
+def test_products_are_those_of_float64():
     left, right = probes._table(1, 8, 32), probes._table(2, 32, 32)
     wanted = (left[:, :, None] * right[None]).sum(1)
     assert probes._torch_product(8) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
@@ -39,7 +37,7 @@ def test_products_are_those_of_float64() -> None:
     )
 
 
-def test_the_compiled_loop_computes_its_sums() -> None:
+def test_the_compiled_loop_computes_its_sums():
     values = probes._values().numpy().astype(np.float64)
     total, loss = probes._compiled()
     assert total == pytest.approx((values * values[::-1]).sum(), abs=1e-2)

@@ -37,11 +37,11 @@ def went_on(before: Provenance, present: Provenance, *, accepted: bool) -> Prove
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-def test_the_same_goes_on_and_nothing_is_written_down(accepted: bool) -> None:
+def test_the_same_goes_on_and_nothing_is_written_down(accepted):
     assert went_on(begun(), begun(), accepted=accepted) == begun()
 
 
-def test_another_is_refused_with_what_differs_and_the_flag() -> None:
+def test_another_is_refused_with_what_differs_and_the_flag():
     present = begun("trainer 2", ELSEWHERE)
     with pytest.raises(RefusedError) as caught:
         went_on(begun(), present, accepted=False)
@@ -68,12 +68,12 @@ def test_another_is_refused_with_what_differs_and_the_flag() -> None:
     ],
     ids=["path", "device", "capability", "settings"],
 )
-def test_each_part_counts_alone(present: Provenance, named: str) -> None:
+def test_each_part_counts_alone(present, named):
     with pytest.raises(RefusedError, match=named):
         went_on(begun(), present, accepted=False)
 
 
-def test_what_was_accepted_is_written_down_every_time() -> None:
+def test_what_was_accepted_is_written_down_every_time():
     there = went_on(begun(), begun(arithmetic=ELSEWHERE), accepted=True)
     assert (there.path, there.arithmetic) == ("trainer 1", ELSEWHERE)
     assert there.accepted == (
@@ -94,7 +94,7 @@ def test_what_was_accepted_is_written_down_every_time() -> None:
     assert [change.after for change in back.accepted] == [ELSEWHERE.digest(), HERE.digest()]
 
 
-def test_it_is_read_as_it_was_written() -> None:
+def test_it_is_read_as_it_was_written():
     there = went_on(begun(), begun(arithmetic=ELSEWHERE), accepted=True)
     record = json.loads(json.dumps(asdict(there)))
     assert Provenance.from_json(record) == there
@@ -104,7 +104,7 @@ def test_it_is_read_as_it_was_written() -> None:
             Provenance.from_json({name: record[name] for name in record if name != missing})
 
 
-def test_a_plan_s_own_path_is_recorded() -> None:
+def test_a_plan_s_own_path_is_recorded():
     compiled = Plan.model_validate({"algorithm": {"name": "fedmf"}})
     trained = Plan.model_validate(
         {"algorithm": {"name": "fedmf"}, "training": {"accelerated": False}}

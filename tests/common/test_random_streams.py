@@ -1,7 +1,5 @@
 """Random numbers are a pure function of their coordinates, and look random."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

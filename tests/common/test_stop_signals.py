@@ -15,14 +15,14 @@ ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.mark.parametrize("number", ALL)
-def test_each_interrupts(number: signal.Signals) -> None:
+def test_each_interrupts(number):
     before = [signal.getsignal(each) for each in ALL]
     with pytest.raises(KeyboardInterrupt), interrupted_by_any():
         signal.raise_signal(number)
     assert [signal.getsignal(each) for each in ALL] == before
 
 
-def test_what_was_ignored_stays_ignored() -> None:
+def test_what_was_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert heeded_signals() == (signal.SIGINT, signal.SIGTERM)
@@ -32,7 +32,7 @@ def test_what_was_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_an_interrupt_in_a_callback_of_c_is_not_lost() -> None:
+def test_an_interrupt_in_a_callback_of_c_is_not_lost():
     """A compiler calls back into Python, where an exception is only printed."""
 
     def callback() -> None:
@@ -44,7 +44,7 @@ def test_an_interrupt_in_a_callback_of_c_is_not_lost() -> None:
             time.sleep(0.01)
 
 
-def test_elsewhere_than_in_the_main_thread_nothing_changes() -> None:
+def test_elsewhere_than_in_the_main_thread_nothing_changes():
     seen: list[object] = []
 
     def look() -> None:

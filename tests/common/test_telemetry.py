@@ -7,7 +7,6 @@ import json
 import logging
 import os
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 import structlog
@@ -23,17 +22,17 @@ class Full(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
-def test_what_can_be_written_is_written() -> None:
+def test_what_can_be_written_is_written():
     stream = io.StringIO()
     print("a line", file=SteadyStream(stream), flush=True)
     assert stream.getvalue() == "a line\n"
 
 
-def test_a_full_disk_loses_the_line_only() -> None:
+def test_a_full_disk_loses_the_line_only():
     print("a line", file=SteadyStream(Full()), flush=True)
 
 
-def test_a_reader_that_left_loses_the_line_only(tmp_path: Path) -> None:
+def test_a_reader_that_left_loses_the_line_only(tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w", buffering=1) as stream:
@@ -43,7 +42,7 @@ def test_a_reader_that_left_loses_the_line_only(tmp_path: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def test_logs_of_lower_levels_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_of_lower_levels_are_left_out(capsys):
     try:
         log_to_stderr(30)
         structlog.get_logger().info("unimportant")
@@ -56,7 +55,7 @@ def test_logs_of_lower_levels_are_left_out(capsys: pytest.CaptureFixture[str]) -
     assert shown.out == ""
 
 
-def test_a_logger_leaves_stdout_to_answers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_logger_leaves_stdout_to_answers(capsys):
     before = structlog.get_config()
     structlog.reset_defaults()
     try:
@@ -73,7 +72,7 @@ def test_a_logger_leaves_stdout_to_answers(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("how", ["text", "json", "nobody said how"])
-def test_a_traceback_shows_no_variables(capsys: pytest.CaptureFixture[str], how: str) -> None:
+def test_a_traceback_shows_no_variables(capsys, how):
     before = structlog.get_config()
     structlog.reset_defaults()
     try:
@@ -92,7 +91,7 @@ def test_a_traceback_shows_no_variables(capsys: pytest.CaptureFixture[str], how:
     assert "a history of films" not in err
 
 
-def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines(capsys):
     log_to_stderr(logging.INFO, as_json=True)
     log = structlog.get_logger().bind(run="abc")
     log.debug("not shown")

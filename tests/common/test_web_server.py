@@ -17,7 +17,7 @@ from fedrec.web_server import listening_socket, web_server
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="TCP_USER_TIMEOUT is Linux's")
-def test_who_vanished_is_given_up_after_a_minute() -> None:
+def test_who_vanished_is_given_up_after_a_minute():
     """Sooner than the quarter of an hour in which Linux by itself repeats what nobody answers."""
     with (
         listening_socket("127.0.0.1", 0, backlog=1) as listening,
@@ -28,9 +28,7 @@ def test_who_vanished_is_given_up_after_a_minute() -> None:
     assert found == 60_000
 
 
-def test_a_handshake_that_does_not_come_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_handshake_that_does_not_come_ends(tmp_path, monkeypatch):
     """uvicorn waits a minute for each, and its own limits count none of them."""
     monkeypatch.setattr(servers, "_HANDSHAKE_SECONDS", 0.1)
     own = credentials("coordinator")

@@ -25,9 +25,7 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.combinations import find_conflicts
 from fedrec.plan.layout import shared_values
-from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
-from fedrec.training.learner import Contribution
 
 WITHOUT_A_DRAW = frozenset({"ease", "sketch"})
 """Algorithms whose initial state nothing is drawn for, so that it is the same for every seed."""
@@ -49,27 +47,27 @@ class AlgorithmSuite(ContributionSuite):
         ids="-".join,
     )
     @classmethod
-    def choice(cls, request: pytest.FixtureRequest) -> tuple[str, str]:
+    def choice(cls, request):
         """An algorithm and an update structure that it goes with."""
         name, structure = request.param
         return name, structure
 
     @pytest.fixture(scope="class")
     @classmethod
-    def name(cls, choice: tuple[str, str]) -> str:
+    def name(cls, choice):
         """The algorithm under test."""
         return choice[0]
 
     @pytest.fixture(scope="class")
     @classmethod
-    def plan(cls, choice: tuple[str, str]) -> Plan:
+    def plan(cls, choice):
         plan = plan_of(*choice)
         assert not find_conflicts(plan)
         return plan
 
     @pytest.fixture(scope="class")
     @classmethod
-    def users(cls) -> UserSplit:
+    def users(cls):
         """Users of unequal activity; some items are held by too few of them to be trained."""
         data = generate(
             n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3
@@ -81,17 +79,17 @@ class AlgorithmSuite(ContributionSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def party(cls, plan: Plan, users: UserSplit) -> Party:
+    def party(cls, plan, users):
         return Party.of(plan, users)
 
     @pytest.fixture(scope="class")
     @classmethod
-    def trained(cls, party: Party) -> Contribution:
+    def trained(cls, party):
         return party.train()
 
     @pytest.fixture(scope="class")
     @classmethod
-    def finished(cls, party: Party) -> tuple[SharedState, PrivateState]:
+    def finished(cls, party):
         """What all training rounds lead to."""
         shared, private = party.shared, party.private
         # One more than planned: a round's loss is that of the version it starts from.
@@ -104,10 +102,10 @@ class AlgorithmSuite(ContributionSuite):
 
     # What an algorithm declares is what it makes.
 
-    def test_it_is_registered_under_its_own_name(self, name: str) -> None:
+    def test_it_is_registered_under_its_own_name(self, name):
         assert ALGORITHMS[name].name == name
 
-    def test_the_initial_state_is_what_it_declares(self, party: Party, plan: Plan) -> None:
+    def test_the_initial_state_is_what_it_declares(self, party, plan):
         shared, declared = party.learner.initial_shared(), party.algorithm.parameters
         assert len({parameter.name for parameter in declared}) == len(declared)
         assert shared.holders is None
@@ -130,9 +128,7 @@ class AlgorithmSuite(ContributionSuite):
         n_shared += sum(math.prod(entry.most) for entry in declared if entry.most)
         assert shared_values(plan, N_ITEMS) == n_shared
 
-    def test_the_seed_alone_decides_the_initial_shared_state(
-        self, party: Party, plan: Plan
-    ) -> None:
+    def test_the_seed_alone_decides_the_initial_shared_state(self, party, plan):
         first = party.algorithm.initial_shared().canonical_bytes()
         again = algorithm_of(plan, N_ITEMS)
         assert again.initial_shared().canonical_bytes() == first
@@ -142,13 +138,13 @@ class AlgorithmSuite(ContributionSuite):
         drawn = different.initial_shared().canonical_bytes() != first
         assert drawn is (party.algorithm.name not in WITHOUT_A_DRAW)
 
-    def test_a_users_initial_vectors_depend_on_that_user_alone(self, party: Party) -> None:
+    def test_a_users_initial_vectors_depend_on_that_user_alone(self, party):
         keys = party.users.user_keys()
         chosen = np.random.default_rng(1).permutation(len(keys))[: len(keys) // 2]
         some = party.algorithm.initial_private(keys[chosen])
         assert_same(some, rows_of(party.private, chosen))
 
-    def test_memory_grows_with_the_items(self, party: Party) -> None:
+    def test_memory_grows_with_the_items(self, party):
         for n_steps in (1, 64):
             sizes = [party.algorithm.bytes_per_user(n, n_steps) for n in (1, 1000, 1_000_000)]
             assert sizes == sorted(sizes)
@@ -161,7 +157,7 @@ class AlgorithmSuite(ContributionSuite):
     ) -> SharedState:
         return party.algorithm.apply(party.shared, change, counts, ROUND)
 
-    def test_apply_is_pure_and_leaves_rows_that_nobody_touched(self, party: Party) -> None:
+    def test_apply_is_pure_and_leaves_rows_that_nobody_touched(self, party):
         rng = np.random.default_rng(2)
         counts = rng.integers(0, 3, N_ITEMS)
         change = {
@@ -194,7 +190,7 @@ class AlgorithmSuite(ContributionSuite):
         kept = moved[counts > 0]
         assert kept.any() if party.learner.plan.update.structure == "topk" else kept.all()
 
-    def test_apply_of_nothing_changes_nothing(self, party: Party) -> None:
+    def test_apply_of_nothing_changes_nothing(self, party):
         """Scalars apart, which count rounds."""
         nothing = {t.name: np.zeros(t.shape) for t in party.learner.layout.tensors}
         after = self.applied(party, nothing, np.zeros(N_ITEMS, dtype=np.int64))
@@ -203,7 +199,7 @@ class AlgorithmSuite(ContributionSuite):
             assert name in scalars or np.array_equal(values, after.tensors[name]), name
 
     @pytest.mark.parametrize("users_learn", [True, False])
-    def test_the_loss_falls(self, party: Party, users_learn: bool) -> None:
+    def test_the_loss_falls(self, party, users_learn):
         """Also where users start anew in every round, so that the shared model must learn."""
         if (party.algorithm.name, party.learner.plan.update.structure) in FROM_ONE_HEAD:
             losses = self.losses(party, users_learn=True, tables_learn=users_learn)
@@ -242,9 +238,7 @@ class AlgorithmSuite(ContributionSuite):
         blocks = party.learner.score_blocks(shared, users, private)
         return np.concatenate([scores.numpy() for _, scores in blocks])
 
-    def test_scores_are_finite_where_items_are_active(
-        self, party: Party, finished: tuple[SharedState, PrivateState]
-    ) -> None:
+    def test_scores_are_finite_where_items_are_active(self, party, finished):
         found = self.scores(party, finished[0], party.users, finished[1])
         active = party.learner.active_items(party.shared)
         assert found.shape == (len(party.users), N_ITEMS)
@@ -253,9 +247,7 @@ class AlgorithmSuite(ContributionSuite):
         assert np.isneginf(np.delete(found, active, axis=1)).all()
         assert found[:, active].std() > 0
 
-    def test_a_users_scores_depend_on_that_user_alone(
-        self, party: Party, finished: tuple[SharedState, PrivateState]
-    ) -> None:
+    def test_a_users_scores_depend_on_that_user_alone(self, party, finished):
         shared, private = finished
         everybody = self.scores(party, shared, party.users, private)
         for rows in (np.array([3]), np.array([20, 3, 11])):
@@ -263,9 +255,7 @@ class AlgorithmSuite(ContributionSuite):
             found = self.scores(party, shared, party.users.select(rows), own)
             assert np.array_equal(found, everybody[rows])
 
-    def test_scores_are_read_from_what_is_named_alone(
-        self, party: Party, finished: tuple[SharedState, PrivateState]
-    ) -> None:
+    def test_scores_are_read_from_what_is_named_alone(self, party, finished):
         shared, private = finished
         named, kept = party.algorithm.scoring, party.algorithm.kept_scores
         assert set(named) <= {entry.name for entry in party.algorithm.parameters}
@@ -286,9 +276,7 @@ class AlgorithmSuite(ContributionSuite):
             active = party.learner.active_items(shared)
             assert np.array_equal(private.tensors[kept][:, active], wanted[:, active])
 
-    def test_a_saved_model_recommends_what_the_learner_does(
-        self, party: Party, finished: tuple[SharedState, PrivateState]
-    ) -> None:
+    def test_a_saved_model_recommends_what_the_learner_does(self, party, finished):
         shared, private = finished
         catalogue = Catalogue.of([f"item {row}" for row in range(N_ITEMS)])
         model = ModelFile(
@@ -308,9 +296,7 @@ class AlgorithmSuite(ContributionSuite):
 
     # States on disk.
 
-    def test_training_goes_on_from_stored_states_with_the_same_bits(
-        self, party: Party, trained: Contribution
-    ) -> None:
+    def test_training_goes_on_from_stored_states_with_the_same_bits(self, party, trained):
         shared = party.learner.apply("train", ROUND, party.shared, trained.vector)
         stored = SharedState.from_bytes(shared.to_bytes())
         kept = PrivateState.from_bytes(trained.private.to_bytes())

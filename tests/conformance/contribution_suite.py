@@ -18,7 +18,6 @@ from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import METRICS_SLICE
 from fedrec.plan.travelling_rows import own_rows_of
 from fedrec.training.fitting import fit_of
-from fedrec.training.learner import Contribution
 
 
 class ContributionSuite:
@@ -26,21 +25,19 @@ class ContributionSuite:
 
     # A function of users, seed, round and shared model.
 
-    def test_training_again_gives_the_same_bits(self, party: Party, trained: Contribution) -> None:
+    def test_training_again_gives_the_same_bits(self, party, trained):
         again = Party.of(party.learner.plan, party.users).train()
         assert np.array_equal(again.vector, trained.vector)
         assert_same(again.private, trained.private)
         assert trained.vector.any(), "nothing was trained"
 
-    def test_training_changes_none_of_its_inputs(self, party: Party) -> None:
+    def test_training_changes_none_of_its_inputs(self, party):
         before = party.shared.canonical_bytes(), party.private.to_bytes()
         party.train(private=party.private)
         assert (party.shared.canonical_bytes(), party.private.to_bytes()) == before
 
     @pytest.mark.parametrize("n_groups", [2, 5, N_USERS])
-    def test_the_sum_does_not_depend_on_order_or_grouping(
-        self, party: Party, trained: Contribution, n_groups: int
-    ) -> None:
+    def test_the_sum_does_not_depend_on_order_or_grouping(self, party, trained, n_groups):
         order = np.random.default_rng(n_groups).permutation(len(party.users))
         total = np.zeros_like(trained.vector)
         for rows in np.array_split(order, n_groups):
@@ -50,16 +47,14 @@ class ContributionSuite:
         # Nobody was measured twice, so the metric sums are equal, too.
         assert np.array_equal(total, trained.vector)
 
-    def test_chunks_change_no_bit(self, party: Party, trained: Contribution) -> None:
+    def test_chunks_change_no_bit(self, party, trained):
         small = Party.of(party.learner.plan, party.users)
         small.learner.memory_bytes = 3 * small.algorithm.bytes_per_user(N_ITEMS, 1)
         again = small.train()
         assert np.array_equal(again.vector, trained.vector)
         assert_same(again.private, trained.private)
 
-    def test_who_does_not_take_part_changes_nothing(
-        self, party: Party, trained: Contribution
-    ) -> None:
+    def test_who_does_not_take_part_changes_nothing(self, party, trained):
         some = np.arange(len(party.users)) % 3 == 0
         part = party.train(participating=some)
         absent, present = np.nonzero(~some)[0], np.nonzero(some)[0]
@@ -73,7 +68,7 @@ class ContributionSuite:
         assert not nobody[0].any()
         assert not nobody[1].any()
 
-    def test_warming_up_leaves_nothing_behind(self, party: Party, trained: Contribution) -> None:
+    def test_warming_up_leaves_nothing_behind(self, party, trained):
         fresh = Party.of(party.learner.plan, party.users)
         fresh.learner.warm_up()
         assert np.array_equal(fresh.train().vector, trained.vector)
@@ -89,9 +84,7 @@ class ContributionSuite:
         assert 0 < own_rows[active].sum() < len(active)
         return own_rows
 
-    def test_nothing_comes_out_of_rows_that_few_own_users_hold(
-        self, party: Party, trained: Contribution
-    ) -> None:
+    def test_nothing_comes_out_of_rows_that_few_own_users_hold(self, party, trained):
         """The contribution is that of users who never had these items."""
         own_rows = self.own_rows(party)
         found = party.train(own_rows=own_rows)
@@ -115,14 +108,14 @@ class ContributionSuite:
         assert training[0].participants == training[1].participants
         assert training[0].loss == training[1].loss
 
-    def test_no_row_at_all_is_a_contribution_of_nothing(self, party: Party) -> None:
+    def test_no_row_at_all_is_a_contribution_of_nothing(self, party):
         found = party.train(own_rows=np.zeros(N_ITEMS, dtype=np.bool_))
         change, counts = party.parts(found.vector)
         assert not change.any()
         assert not counts.any()
         assert not party.learner.metrics(found.vector).participants
 
-    def test_items_below_the_own_floor_are_scored_at_home(self, party: Party) -> None:
+    def test_items_below_the_own_floor_are_scored_at_home(self, party):
         """As those that a user did not touch: with the published row and what the user trained."""
         own_rows = self.own_rows(party)
         made = party.train(own_rows=own_rows)
@@ -142,15 +135,13 @@ class ContributionSuite:
 
     # What is handed over: exactly the vector, on the grid, within its proven bounds.
 
-    def test_the_vector_is_what_the_layout_promises(
-        self, party: Party, trained: Contribution
-    ) -> None:
+    def test_the_vector_is_what_the_layout_promises(self, party, trained):
         layout = party.learner.travelling.layout("train", party.shared)
         assert trained.vector.dtype == np.int64
         assert trained.vector.shape == (layout.length,)
         layout.vector_spec.validated(trained.vector)
 
-    def test_no_private_vector_is_in_the_vector(self, party: Party) -> None:
+    def test_no_private_vector_is_in_the_vector(self, party):
         """Nowhere in one user's contribution, in the units of any tensor, with any sign."""
         for index in (0, 20):
             one = party.users.select(np.array([index]))
@@ -167,9 +158,7 @@ class ContributionSuite:
                         assert apart.min() > 2 * tensor.step, (tensor.name, name)
             assert not hasattr(own.private, "canonical_bytes")
 
-    def test_counts_are_the_users_who_touched_a_row(
-        self, party: Party, trained: Contribution
-    ) -> None:
+    def test_counts_are_the_users_who_touched_a_row(self, party, trained):
         active = np.isin(np.arange(N_ITEMS), party.learner.active_items(party.shared))
         assert 0 < active.sum() < N_ITEMS, "the data has no item that is held too rarely"
         total = np.zeros(N_ITEMS, dtype=np.int64)
@@ -189,7 +178,7 @@ class ContributionSuite:
         assert not counts[~active].any()
         assert not change[~active].any()
 
-    def test_sums_stay_within_the_grids_bound(self, party: Party, trained: Contribution) -> None:
+    def test_sums_stay_within_the_grids_bound(self, party, trained):
         for clip in (party.learner.plan.update.clip, 1e-3):
             found = trained if clip > 1e-3 else self.clipped(party, clip).train()
             counts = party.parts(found.vector)[1]
@@ -200,9 +189,7 @@ class ContributionSuite:
                 sums = changes[tensor.name].reshape(N_ITEMS if tensor.per_item else 1, -1)
                 assert (np.abs(sums) <= users * tensor.bound).all()
 
-    def test_values_outside_the_range_are_clipped_and_reported(
-        self, party: Party, trained: Contribution
-    ) -> None:
+    def test_values_outside_the_range_are_clipped_and_reported(self, party, trained):
         assert trained.n_clipped == 0
         tight = self.clipped(party, 1e-3)
         found = tight.train()
@@ -221,7 +208,7 @@ class ContributionSuite:
         update = party.learner.plan.update.model_copy(update={"clip": clip})
         return Party.of(party.learner.plan.model_copy(update={"update": update}), party.users)
 
-    def test_values_that_are_not_finite_stop_the_round(self, party: Party) -> None:
+    def test_values_that_are_not_finite_stop_the_round(self, party):
         name, values = next(iter(party.shared.tensors.items()))
         n_active = len(party.learner.active_items(party.shared))
         # Of what grows over the rounds nothing is known yet; then all of it is broken.
@@ -231,9 +218,7 @@ class ContributionSuite:
         with pytest.raises(TrainingError, match=r"algorithm\."):
             party.train(shared=broken)
 
-    def test_losses_are_reported_for_those_who_trained(
-        self, party: Party, trained: Contribution
-    ) -> None:
+    def test_losses_are_reported_for_those_who_trained(self, party, trained):
         active = party.learner.active_items(party.shared)
         able = [
             np.isin(party.users.train_of(index), active).any() for index in range(len(party.users))
@@ -245,7 +230,7 @@ class ContributionSuite:
 
     # The chunk's own result.
 
-    def test_a_chunks_result_covers_every_user_of_the_chunk(self, party: Party) -> None:
+    def test_a_chunks_result_covers_every_user_of_the_chunk(self, party):
         for chunk, result in self.fitted(party):
             declared = {entry.name for entry in party.algorithm.parameters if entry.private}
             assert set(result.private) == declared

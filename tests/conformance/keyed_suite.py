@@ -1,12 +1,9 @@
 """What every protection with keys must do, besides what every one must."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.protection_suite import (
     HEADER_BYTES,
-    Party,
     ProtectionSuite,
     random_vectors,
 )
@@ -17,21 +14,17 @@ from fedrec.errors import KeysError, MalformedUpdate, RevealRefused
 class KeyedSuite(ProtectionSuite):
     """What only a protection with keys can promise."""
 
-    def test_one_vector_gives_different_messages(self, party: Party) -> None:
+    def test_one_vector_gives_different_messages(self, party):
         vector = np.zeros(self.spec.length, dtype=np.int64)
         assert party.member.protect(vector) != party.member.protect(vector)
 
-    def test_a_foreign_key_is_refused_by_name(
-        self, party: Party, foreign: Party, message: bytes
-    ) -> None:
+    def test_a_foreign_key_is_refused_by_name(self, party, foreign, message):
         with pytest.raises(MalformedUpdate):
             foreign.protection.accumulator(foreign.context).add(message)
         with pytest.raises(KeysError):
             party.protection.member(party.context, foreign.secret)
 
-    def test_a_foreign_key_under_a_forged_name_is_seen(
-        self, party: Party, foreign: Party, message: bytes
-    ) -> None:
+    def test_a_foreign_key_under_a_forged_name_is_seen(self, party, foreign, message):
         zeros = np.zeros(self.spec.length, dtype=np.int64)
         forged = message[:HEADER_BYTES] + foreign.member.protect(zeros)[HEADER_BYTES:]
         # A ciphertext of a larger modulus is no number of ours, and is refused before the sum.
@@ -42,7 +35,7 @@ class KeyedSuite(ProtectionSuite):
 class EncryptedSuite(KeyedSuite):
     """What only a protection can promise whose key for encrypting opens nothing."""
 
-    def test_whoever_only_encrypts_is_summed_like_the_others(self, party: Party) -> None:
+    def test_whoever_only_encrypts_is_summed_like_the_others(self, party):
         protection = party.protection
         vectors = random_vectors(self.spec, 3)
         key = protection.encryption_key(party.secret)
@@ -53,7 +46,7 @@ class EncryptedSuite(KeyedSuite):
         assert np.array_equal(party.member.reveal(total, 3), np.sum(vectors, axis=0))
         assert sender.protect(vectors[0]) != messages[0]
 
-    def test_whoever_only_encrypts_opens_nothing(self, party: Party, message: bytes) -> None:
+    def test_whoever_only_encrypts_opens_nothing(self, party, message):
         protection, secret = party.protection, party.secret.export_for_wrapping()
         key = protection.encryption_key(party.secret)
         sender = protection.encryptor(party.context, key)

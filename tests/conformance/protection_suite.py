@@ -22,7 +22,6 @@ from fedrec.errors import (
 from fedrec.protection import (
     Member,
     Protection,
-    ProtectionPlan,
     SecretKey,
     SegmentSpec,
     VectorSpec,
@@ -134,10 +133,10 @@ class PlanSuite:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def plan(cls) -> ProtectionPlan:
+    def plan(cls):
         return cls.kind.plan(cls.spec, preset=cls.preset)
 
-    def test_the_plan_is_compared(self, plan: ProtectionPlan) -> None:
+    def test_the_plan_is_compared(self, plan):
         again = self.kind.plan(self.spec, preset=self.preset)
         assert self.kind(self.spec, again).chosen == plan
         larger = replace(plan, message_bytes=plan.message_bytes + 1)
@@ -154,18 +153,18 @@ class ProtectionSuite(PlanSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def party(cls) -> Party:
+    def party(cls):
         return make_party(cls.kind, cls.preset, cls.spec)
 
     @pytest.fixture(scope="class")
     @classmethod
-    def foreign(cls) -> Party:
+    def foreign(cls):
         """Others, with keys of their own under the same plan."""
         return make_party(cls.kind, cls.preset, cls.spec)
 
     @pytest.fixture(scope="class")
     @classmethod
-    def message(cls, party: Party) -> bytes:
+    def message(cls, party):
         return party.member.protect(random_vectors(cls.spec, 1)[0])
 
     @staticmethod
@@ -175,14 +174,14 @@ class ProtectionSuite(PlanSuite):
             accumulator.add(message)
         return accumulator.finish()
 
-    def test_a_single_message_comes_back(self, party: Party) -> None:
+    def test_a_single_message_comes_back(self, party):
         (vector,) = random_vectors(self.spec, 1)
         total = self.total(party, [party.member.protect(vector)])
         revealed = party.member.reveal(total, 1)
         assert revealed.dtype == np.int64
         assert np.array_equal(revealed, vector)
 
-    def test_the_sum_is_exact_and_its_bytes_ignore_the_order(self, party: Party) -> None:
+    def test_the_sum_is_exact_and_its_bytes_ignore_the_order(self, party):
         vectors = random_vectors(self.spec, 5)
         messages = [party.member.protect(vector) for vector in vectors]
         total = self.total(party, messages)
@@ -191,15 +190,13 @@ class ProtectionSuite(PlanSuite):
         assert np.array_equal(party.member.reveal(total, 5), np.sum(vectors, axis=0))
 
     @pytest.mark.parametrize("sign", [1, -1])
-    def test_sums_at_the_bounds_are_exact(self, party: Party, sign: int) -> None:
+    def test_sums_at_the_bounds_are_exact(self, party, sign):
         vector = extreme(self.spec, sign, self.spec.max_summands)
         messages = [party.member.protect(vector) for _ in range(self.spec.max_summands)]
         revealed = party.member.reveal(self.total(party, messages), self.spec.max_summands)
         assert np.array_equal(revealed, self.spec.max_summands * vector)
 
-    def test_every_message_and_sum_has_the_promised_length(
-        self, party: Party, plan: ProtectionPlan
-    ) -> None:
+    def test_every_message_and_sum_has_the_promised_length(self, party, plan):
         ones = np.ones(self.spec.length, dtype=np.int64)
         vectors = [0 * ones, ones, extreme(self.spec, 1), extreme(self.spec, -1)]
         messages = [party.member.protect(vector) for vector in vectors]
@@ -207,13 +204,13 @@ class ProtectionSuite(PlanSuite):
         assert len(self.total(party, messages[:2])) == plan.message_bytes
         assert plan.message_bytes == HEADER_BYTES + plan.n_blocks * plan.frame_bytes
 
-    def test_a_refreshed_sum_reveals_the_same(self, party: Party) -> None:
+    def test_a_refreshed_sum_reveals_the_same(self, party):
         vectors = random_vectors(self.spec, 3)
         total = self.total(party, [party.member.protect(vector) for vector in vectors])
         fresh = party.protection.accumulator(party.context).refreshed(total)
         assert np.array_equal(party.member.reveal(fresh, 3), np.sum(vectors, axis=0))
 
-    def test_the_shortest_vector(self) -> None:
+    def test_the_shortest_vector(self):
         segment = replace(self.spec.segments[0], length=1, entries=0)
         spec = VectorSpec(segments=(segment,), max_summands=2)
         party = make_party(self.kind, self.preset, spec)
@@ -221,22 +218,18 @@ class ProtectionSuite(PlanSuite):
         total = self.total(party, [party.member.protect(vector) for vector in vectors])
         assert np.array_equal(party.member.reveal(total, 2), np.sum(vectors, axis=0))
 
-    def test_zeros_sum_to_zeros(self, party: Party) -> None:
+    def test_zeros_sum_to_zeros(self, party):
         zeros = np.zeros(self.spec.length, dtype=np.int64)
         total = self.total(party, [party.member.protect(zeros) for _ in range(3)])
         assert not party.member.reveal(total, 3).any()
 
-    def test_a_member_made_from_exported_bytes_reveals_too(
-        self, party: Party, message: bytes
-    ) -> None:
+    def test_a_member_made_from_exported_bytes_reveals_too(self, party, message):
         other = party.protection.member(party.context, party.secret.export_for_wrapping())
         total = self.total(party, [message])
         assert np.array_equal(other.reveal(total, 1), party.member.reveal(total, 1))
 
     @pytest.mark.parametrize("damage", [*DAMAGES, lambda raw: raw[:44] + b"\xff" * len(raw[44:])])
-    def test_damage_is_refused_and_changes_nothing(
-        self, party: Party, message: bytes, damage: object
-    ) -> None:
+    def test_damage_is_refused_and_changes_nothing(self, party, message, damage):
         assert callable(damage)
         accumulator = party.protection.accumulator(party.context)
         accumulator.add(message)
@@ -246,14 +239,14 @@ class ProtectionSuite(PlanSuite):
         assert accumulator.count == 1
         assert accumulator.finish() == before
 
-    def test_a_sum_is_no_message_and_a_message_no_sum(self, party: Party, message: bytes) -> None:
+    def test_a_sum_is_no_message_and_a_message_no_sum(self, party, message):
         total = self.total(party, [message])
         with pytest.raises(MalformedUpdate):
             party.protection.accumulator(party.context).add(total)
         with pytest.raises(MalformedUpdate):
             party.member.reveal(message, 1)
 
-    def test_messages_of_another_plan_are_refused(self, party: Party) -> None:
+    def test_messages_of_another_plan_are_refused(self, party):
         spec = replace(self.spec, max_summands=5)
         other = make_party(self.kind, self.preset, spec)
         foreign = other.member.protect(np.zeros(spec.length, dtype=np.int64))
@@ -264,7 +257,7 @@ class ProtectionSuite(PlanSuite):
         with pytest.raises(PlanMismatch):
             self.kind(self.spec, other.protection.chosen)
 
-    def test_more_summands_than_planned_are_refused(self, party: Party, message: bytes) -> None:
+    def test_more_summands_than_planned_are_refused(self, party, message):
         accumulator = party.protection.accumulator(party.context)
         with pytest.raises(RoundError):
             accumulator.finish()
@@ -279,13 +272,11 @@ class ProtectionSuite(PlanSuite):
                 party.member.reveal(total, count)
 
     @pytest.mark.parametrize("change", BAD_VECTORS.values(), ids=BAD_VECTORS)
-    def test_other_inputs_are_refused(
-        self, party: Party, change: Callable[[VectorSpec], Integers]
-    ) -> None:
+    def test_other_inputs_are_refused(self, party, change):
         with pytest.raises(MalformedUpdate):
             party.member.protect(change(self.spec))
 
-    def test_the_secret_shows_nowhere(self, party: Party, message: bytes) -> None:
+    def test_the_secret_shows_nowhere(self, party, message):
         content = party.secret.export_for_wrapping()
         for holder in (party.secret, party.member):
             assert content.hex()[:32] not in repr(holder) and "hidden" in repr(holder)
@@ -296,14 +287,14 @@ class ProtectionSuite(PlanSuite):
         assert len(party.context) <= CONTEXT_BYTES + party.protection.chosen.key_bits // 8
         assert content not in party.context and content not in message
 
-    def test_a_destroyed_secret_cannot_be_exported(self, party: Party) -> None:
+    def test_a_destroyed_secret_cannot_be_exported(self, party):
         _, secret = party.protection.generate()
         with secret:
             assert secret.export_for_wrapping()
         with pytest.raises(KeysError):
             secret.export_for_wrapping()
 
-    def test_a_context_with_anything_else_in_it_is_refused(self, party: Party) -> None:
+    def test_a_context_with_anything_else_in_it_is_refused(self, party):
         party.protection.envelope(party.context)
         for context in (
             b"",

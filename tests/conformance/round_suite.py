@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -31,7 +30,6 @@ from fedrec.errors import (
 from fedrec.plan.protections import about_protection
 from fedrec.protection import ProtectionSettings, SegmentSpec, VectorSpec
 from fedrec.protection.round_protocol import COLLECTING, SUMMING
-from fedrec.protection.vector import Integers
 
 N_CLIENTS = 10
 FRAMING_BYTES = 64
@@ -45,11 +43,11 @@ class RoundSuite(PlanSuite):
     spec: ClassVar[VectorSpec] = replace(SPEC, max_summands=N_CLIENTS)
 
     @pytest.fixture
-    def settings(self) -> ProtectionSettings:
+    def settings(self):
         return self.kind.settings_type(name=self.kind.name)
 
     @pytest.fixture
-    def table(self, settings: ProtectionSettings) -> RoundTable:
+    def table(self, settings):
         return self.seated(settings)
 
     def seated(self, settings: ProtectionSettings, **options: object) -> RoundTable:
@@ -58,13 +56,13 @@ class RoundSuite(PlanSuite):
         vectors = random_vectors(self.spec, N_CLIENTS)
         return RoundTable(protection, settings, **{"vectors": vectors, **options})  # type: ignore[arg-type]
 
-    def test_steps_are_told_apart(self) -> None:
+    def test_steps_are_told_apart(self):
         steps = self.kind.steps.all
         assert len({step.name for step in steps}) == len({step.phase for step in steps})
         assert len(steps) == len({step.name for step in steps}) > 1
         assert {step.phase for step in steps} & {COLLECTING, SUMMING, "revealing"} == {COLLECTING}
 
-    def test_the_sum_is_exact_and_everybody_agreed_on_the_same(self, table: RoundTable) -> None:
+    def test_the_sum_is_exact_and_everybody_agreed_on_the_same(self, table):
         """Every client is read back from what it stored between its steps."""
         table.play()
         assert np.array_equal(table.finish(), np.sum(list(table.vectors.values()), axis=0))
@@ -72,24 +70,20 @@ class RoundSuite(PlanSuite):
         assert agreed == {table.coordinator.agreement} and agreed != {b""}
 
     @pytest.mark.parametrize("sign", [1, -1])
-    def test_sums_at_the_bounds_are_exact(self, settings: ProtectionSettings, sign: int) -> None:
+    def test_sums_at_the_bounds_are_exact(self, settings, sign):
         vector = extreme(self.spec, sign, N_CLIENTS)
         table = self.seated(settings, vectors=[vector] * N_CLIENTS)
         table.play()
         assert np.array_equal(table.finish(), N_CLIENTS * vector)
 
-    def test_another_vector_is_summed_under_the_same_parameters(
-        self, settings: ProtectionSettings
-    ) -> None:
+    def test_another_vector_is_summed_under_the_same_parameters(self, settings):
         part = replace(self.spec, segments=self.spec.segments[1:3])
         table = self.seated(settings, spec=part, vectors=random_vectors(part, N_CLIENTS))
         table.play()
         assert np.array_equal(table.finish(), table.summed)
 
     @pytest.mark.parametrize("length", [1, 300_000])
-    def test_the_shortest_and_a_long_vector(
-        self, settings: ProtectionSettings, length: int
-    ) -> None:
+    def test_the_shortest_and_a_long_vector(self, settings, length):
         segment = SegmentSpec(name="all", length=length, max_abs_sum=2**20)
         spec = VectorSpec(segments=(segment,), max_summands=3)
         protection = self.kind(spec, self.kind.plan(spec, preset=self.preset))
@@ -97,7 +91,7 @@ class RoundSuite(PlanSuite):
         table.play()
         assert np.array_equal(table.finish(), table.summed)
 
-    def test_sizes_are_those_promised(self, table: RoundTable) -> None:
+    def test_sizes_are_those_promised(self, table):
         table.play()
         vector = self.kind.steps.vector.name
         assert {len(one) for one in table.sent[vector].values()} == {table.plan.message_bytes}
@@ -111,9 +105,7 @@ class RoundSuite(PlanSuite):
             assert 0.9 * price.down_bytes <= down <= price.down_bytes + framing
         assert about_protection(self.kind.name).warnings(table.asked) and price.name
 
-    def test_what_the_coordinator_gets_says_nothing_of_a_vector(
-        self, settings: ProtectionSettings, table: RoundTable
-    ) -> None:
+    def test_what_the_coordinator_gets_says_nothing_of_a_vector(self, settings, table):
         table.play()
         again = self.seated(settings, people=table.people, number=2)
         again.play()
@@ -129,7 +121,7 @@ class RoundSuite(PlanSuite):
             assert np.mean(one == other) < 0.02
         assert again.coordinator.agreement != table.coordinator.agreement
 
-    def test_a_side_made_again_from_what_was_sent_is_the_same(self, table: RoundTable) -> None:
+    def test_a_side_made_again_from_what_was_sent_is_the_same(self, table):
         for step in table.later:
             replayed = table.replayed(up_to=step.name)
             assert replayed.agreement == table.coordinator.agreement
@@ -140,7 +132,7 @@ class RoundSuite(PlanSuite):
             table.coordinator.close(step.name)
         assert table.replayed().finish() == table.coordinator.finish()
 
-    def test_damaged_first_messages_are_refused(self, table: RoundTable) -> None:
+    def test_damaged_first_messages_are_refused(self, table):
         protocol, terms = table.protocol, table.terms
         one, other = table.ids[:2]
         body = table.sent[self.kind.steps.first.name][one]
@@ -157,7 +149,7 @@ class RoundSuite(PlanSuite):
         with pytest.raises(FedrecError):
             protocol.check_first(another_round(terms), one, body)
 
-    def test_damaged_messages_are_refused_and_change_nothing(self, table: RoundTable) -> None:
+    def test_damaged_messages_are_refused_and_change_nothing(self, table):
         for step in table.later:
             if not step.brings_vector:
                 who = table.ids[0]
@@ -175,9 +167,7 @@ class RoundSuite(PlanSuite):
         assert np.array_equal(table.finish(), table.summed)
 
     @pytest.mark.parametrize("damage", DAMAGES)
-    def test_damaged_vectors_are_refused_and_the_sum_stays(
-        self, table: RoundTable, damage: Callable[[bytes], bytes]
-    ) -> None:
+    def test_damaged_vectors_are_refused_and_the_sum_stays(self, table, damage):
         step = self.kind.steps.vector
         table.play(before=step.name)
         who = table.ids[0]
@@ -196,9 +186,7 @@ class RoundSuite(PlanSuite):
         assert np.array_equal(table.finish(), table.summed)
 
     @pytest.mark.parametrize("change", BAD_VECTORS.values(), ids=BAD_VECTORS)
-    def test_other_inputs_are_refused(
-        self, table: RoundTable, change: Callable[[VectorSpec], Integers]
-    ) -> None:
+    def test_other_inputs_are_refused(self, table, change):
         step = self.kind.steps.vector
         table.play(before=step.name)
         who = table.ids[0]
@@ -206,7 +194,7 @@ class RoundSuite(PlanSuite):
         with pytest.raises(MalformedUpdate):
             table.side(who).protect(material, change(self.spec), table.spec, table.plan)
 
-    def test_what_a_client_fetches_is_checked(self, table: RoundTable) -> None:
+    def test_what_a_client_fetches_is_checked(self, table):
         for step in table.later:
             who = table.ids[0]
             material = table.coordinator.material(step.name, who)
@@ -220,7 +208,7 @@ class RoundSuite(PlanSuite):
             table.take(step)
             table.coordinator.close(step.name)
 
-    def test_steps_are_taken_in_their_order(self, table: RoundTable) -> None:
+    def test_steps_are_taken_in_their_order(self, table):
         who = table.ids[0]
         for step in (self.kind.steps.first, *table.later[1:]):
             if not step.brings_vector:
@@ -230,9 +218,7 @@ class RoundSuite(PlanSuite):
         with pytest.raises(FedrecError):
             table.coordinator.finish()
 
-    def test_a_client_that_drops_out_is_survived_as_declared(
-        self, settings: ProtectionSettings
-    ) -> None:
+    def test_a_client_that_drops_out_is_survived_as_declared(self, settings):
         """Never is there another sum than that of the vectors that are here."""
         declared = "protection.dropout_share" in about_protection(self.kind.name).own_settings
         for step in self.kind.steps.all[1:]:
@@ -245,7 +231,7 @@ class RoundSuite(PlanSuite):
             else:
                 assert np.array_equal(found, table.summed)
 
-    def test_a_vector_is_protected_once(self, table: RoundTable) -> None:
+    def test_a_vector_is_protected_once(self, table):
         """Under the same masks two vectors would show their difference."""
         step, who = self.kind.steps.vector, table.ids[0]
         table.play(before=step.name)
@@ -253,23 +239,21 @@ class RoundSuite(PlanSuite):
         with pytest.raises(FedrecError):
             table.message(step, who)
 
-    def test_clients_help_to_no_sum_without_the_others_of_their_cell(
-        self, settings: ProtectionSettings
-    ) -> None:
+    def test_clients_help_to_no_sum_without_the_others_of_their_cell(self, settings):
         """The coordinator leaves one out of the round, and everybody else takes all steps."""
         table = self.seated(settings, cell=True)
         del table.sent[self.kind.steps.first.name][table.ids[0]]
         with pytest.raises(PartialCell):
             table.play(gone_at=table.later[0].name, gone=table.ids[:1])
 
-    def test_too_few_are_refused(self, table: RoundTable) -> None:
+    def test_too_few_are_refused(self, table):
         firsts = table.sent[self.kind.steps.first.name]
         for count in (0, 1, 2):
             some = {who: firsts[who] for who in table.ids[:count]}
             with pytest.raises(FedrecError):
                 table.protocol.collect(table.terms, some, table.spec, table.plan)
 
-    def test_a_state_is_read_by_its_owner_in_its_round_alone(self, table: RoundTable) -> None:
+    def test_a_state_is_read_by_its_owner_in_its_round_alone(self, table):
         one, other = table.ids[:2]
         stored = table.stored(one)
         with pytest.raises(KeysError):
@@ -279,14 +263,14 @@ class RoundSuite(PlanSuite):
             with pytest.raises(KeysError):
                 table.side(one)
 
-    def test_a_side_shows_and_copies_nothing(self, table: RoundTable) -> None:
+    def test_a_side_shows_and_copies_nothing(self, table):
         side = table.side(table.ids[0])
         assert "hidden" in repr(side)
         for steal in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError):
                 steal(side)
 
-    def test_there_is_nothing_outside_a_round(self, table: RoundTable) -> None:
+    def test_there_is_nothing_outside_a_round(self, table):
         context, secret = table.protection.generate()
         table.protection.envelope(context)
         with secret, pytest.raises(RoundError):

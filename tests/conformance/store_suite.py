@@ -77,7 +77,7 @@ class StoreSuite(ABC):
         """Open the store in a folder."""
 
     @pytest.mark.parametrize("seed", range(12))
-    def test_what_was_committed_is_loaded(self, tmp_path: Path, seed: int) -> None:
+    def test_what_was_committed_is_loaded(self, tmp_path, seed):
         rules, n_clients = random_rules(seed)
         world = World.new(rules, n_clients)
         store = self.open(tmp_path, IDENTITY)
@@ -115,7 +115,7 @@ class StoreSuite(ABC):
         assert store.bytes_after(RoundId(0)) == sum(c.blob.length for c in world.published)
 
     @pytest.mark.parametrize("commits", [1, 7, 23])
-    def test_killed_process_loses_nothing(self, tmp_path: Path, commits: int) -> None:
+    def test_killed_process_loses_nothing(self, tmp_path, commits):
         seed = 8
         script = KILLED.format(
             module=self.module, suite=type(self).__name__, seed=seed, commits=commits
@@ -147,7 +147,7 @@ class StoreSuite(ABC):
         assert [e.round for e in store.entries(0, 1000)] == list(range(commits))
         store.close()
 
-    def test_transaction_is_all_or_nothing(self, tmp_path: Path) -> None:
+    def test_transaction_is_all_or_nothing(self, tmp_path):
         full: list[str] = []
 
         def failpoint(name: str) -> None:
@@ -168,7 +168,7 @@ class StoreSuite(ABC):
         assert store.load(rules, world.state.roster).current is not None
         store.close()
 
-    def test_journal_is_paged_in_order(self, tmp_path: Path) -> None:
+    def test_journal_is_paged_in_order(self, tmp_path):
         store = self.open(tmp_path, IDENTITY)
         store.commit([], [entry(number) for number in range(5)])
         assert [e.round for e in store.entries(0, 3)] == [0, 1, 2]
@@ -176,7 +176,7 @@ class StoreSuite(ABC):
         assert store.last_entry() == 5
         store.close()
 
-    def test_only_the_latest_snapshot_is_kept(self, tmp_path: Path) -> None:
+    def test_only_the_latest_snapshot_is_kept(self, tmp_path):
         store = self.open(tmp_path, IDENTITY)
         first = SnapshotRecord(round=RoundId(1), epoch=1, blob=blob("first"))
         second = SnapshotRecord(round=RoundId(2), epoch=1, blob=blob("second"))
@@ -187,7 +187,7 @@ class StoreSuite(ABC):
         assert store.snapshot() == second
         store.close()
 
-    def test_orphans_are_swept_and_named_files_are_not(self, tmp_path: Path) -> None:
+    def test_orphans_are_swept_and_named_files_are_not(self, tmp_path):
         store = self.open(tmp_path, IDENTITY)
         kept = store.spool.write(snapshot_name(RoundId(1), blob("model")), b"model")
         store.keep_snapshot(SnapshotRecord(round=RoundId(1), epoch=1, blob=kept))
@@ -197,7 +197,7 @@ class StoreSuite(ABC):
         assert store.spool.read(snapshot_name(RoundId(1), kept), kept) == b"model"
         store.close()
 
-    def test_second_process_is_refused_by_name(self, tmp_path: Path) -> None:
+    def test_second_process_is_refused_by_name(self, tmp_path):
         store = self.open(tmp_path, IDENTITY)
         with pytest.raises(FolderInUse, match=r"in use by process \d+"):
             self.open(tmp_path, IDENTITY)
@@ -219,7 +219,7 @@ class StoreSuite(ABC):
             ),
         ],
     )
-    def test_folder_of_another_run_is_refused(self, tmp_path: Path, changed: RunIdentity) -> None:
+    def test_folder_of_another_run_is_refused(self, tmp_path, changed):
         store = self.open(tmp_path, IDENTITY)
         run = store.run
         store.close()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedrec.errors import SettingsError
 from fedrec.plan.layout import Layout
 from fedrec.plan.schema import Plan
-from fedrec.updates import UPDATES, UpdateStructure
+from fedrec.updates import UPDATES
 from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 20
@@ -51,28 +51,28 @@ class UpdateSuite:
 
     @pytest.fixture(scope="class", params=sorted(UPDATES))
     @classmethod
-    def name(cls, request: pytest.FixtureRequest) -> str:
+    def name(cls, request):
         """The structure under test."""
         return str(request.param)
 
     @pytest.fixture(scope="class", params=[3, 8, 12])
     @classmethod
-    def structure(cls, name: str, request: pytest.FixtureRequest) -> UpdateStructure:
+    def structure(cls, name, request):
         return UPDATES[name](settings_of(name), request.param)
 
     @pytest.fixture(scope="class")
     @classmethod
-    def tables(cls, structure: UpdateStructure) -> tuple[Table, Table, Table | None]:
+    def tables(cls, structure):
         """A table, a change and the basis of a round."""
         rng = np.random.default_rng(0)
         table = rng.normal(size=(N_ITEMS, structure.dim))
         change = rng.normal(size=(N_ITEMS, structure.width))
         return table, change, structure.basis(5, 2)
 
-    def test_it_is_registered_under_its_own_name(self, name: str) -> None:
+    def test_it_is_registered_under_its_own_name(self, name):
         assert UPDATES[name].name == name
 
-    def test_the_width_is_what_travels(self, name: str, structure: UpdateStructure) -> None:
+    def test_the_width_is_what_travels(self, name, structure):
         assert 1 <= structure.width <= structure.dim
         settings = settings_of(name)
         plan = Plan.model_validate(
@@ -81,7 +81,7 @@ class UpdateSuite:
         layout = Layout.of(plan, N_ITEMS)
         assert layout.change_slice.stop == N_ITEMS * structure.width
 
-    def test_the_basis_has_orthogonal_rows_of_one_length(self, structure: UpdateStructure) -> None:
+    def test_the_basis_has_orthogonal_rows_of_one_length(self, structure):
         basis = structure.basis(5, 2)
         if basis is None:
             assert structure.width == structure.dim
@@ -91,9 +91,7 @@ class UpdateSuite:
         wanted = np.eye(structure.width) * structure.dim / structure.width
         assert np.abs(basis @ basis.T - wanted).max() < 1e-12
 
-    def test_the_basis_follows_from_seed_and_round_alone(
-        self, name: str, structure: UpdateStructure
-    ) -> None:
+    def test_the_basis_follows_from_seed_and_round_alone(self, name, structure):
         again = UPDATES[name](settings_of(name), structure.dim)
         for seed, round_id in ((5, 2), (5, 3), (6, 2), (2**62, 10**9)):
             one, other = structure.basis(seed, round_id), again.basis(seed, round_id)
@@ -102,9 +100,7 @@ class UpdateSuite:
                 assert np.array_equal(one, other)
                 assert np.isfinite(one).all()
 
-    def test_merging_is_a_fixed_order_of_elementwise_operations(
-        self, structure: UpdateStructure, tables: tuple[Table, Table, Table | None]
-    ) -> None:
+    def test_merging_is_a_fixed_order_of_elementwise_operations(self, structure, tables):
         table, change, basis = tables
         merged = structure.merge(table, change, basis)
         assert merged.dtype == np.float64
@@ -112,9 +108,7 @@ class UpdateSuite:
         matrix = np.eye(structure.dim) if basis is None else basis
         assert np.allclose(merged, table + change @ matrix)
 
-    def test_merging_changes_none_of_its_inputs(
-        self, structure: UpdateStructure, tables: tuple[Table, Table, Table | None]
-    ) -> None:
+    def test_merging_changes_none_of_its_inputs(self, structure, tables):
         table, change, basis = tables
         before = table.copy(), change.copy(), None if basis is None else basis.copy()
         merged = structure.merge(table, change, basis)
@@ -123,21 +117,17 @@ class UpdateSuite:
         assert np.array_equal(change, before[1])
         assert basis is None or np.array_equal(basis, before[2])
 
-    def test_rows_do_not_depend_on_each_other(
-        self, structure: UpdateStructure, tables: tuple[Table, Table, Table | None]
-    ) -> None:
+    def test_rows_do_not_depend_on_each_other(self, structure, tables):
         table, change, basis = tables
         whole = structure.merge(table, change, basis)
         for rows in (np.array([4]), np.array([17, 0, 9])):
             assert np.array_equal(structure.merge(table[rows], change[rows], basis), whole[rows])
 
-    def test_no_change_changes_no_bit(
-        self, structure: UpdateStructure, tables: tuple[Table, Table, Table | None]
-    ) -> None:
+    def test_no_change_changes_no_bit(self, structure, tables):
         table, change, basis = tables
         assert np.array_equal(structure.merge(table, np.zeros_like(change), basis), table)
 
-    def test_what_cannot_work_is_refused_with_its_problem(self, name: str) -> None:
+    def test_what_cannot_work_is_refused_with_its_problem(self, name):
         kind = UPDATES[name]
         for dim in (1, 2, 64):
             for rank in (1, 2, 64):

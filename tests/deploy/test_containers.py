@@ -27,7 +27,7 @@ CLIENTS = ("client-1", "client-2", "client-3")
 PARTIES = ("authority", "coordinator", *CLIENTS)
 
 
-def test_what_images_copy_is_let_through_to_the_build() -> None:
+def test_what_images_copy_is_let_through_to_the_build():
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     let_through = [line[1:] for line in lines if line.startswith("!")]
     copied = [
@@ -42,7 +42,7 @@ def test_what_images_copy_is_let_through_to_the_build() -> None:
         assert any(fnmatch(path, pattern) for pattern in let_through), path
 
 
-def test_extras_and_targets_exist() -> None:
+def test_extras_and_targets_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = set(re.findall(r"install\.sh (\w+)$", DOCKERFILE, re.MULTILINE))
     assert extras == {"server", "authority", "client"}
@@ -53,7 +53,7 @@ def test_extras_and_targets_exist() -> None:
     assert targets <= stages
 
 
-def test_torch_is_in_no_image_but_the_clients() -> None:
+def test_torch_is_in_no_image_but_the_clients():
     stage = ""
     for line in DOCKERFILE.splitlines():
         if line.startswith("FROM "):
@@ -65,7 +65,7 @@ def test_torch_is_in_no_image_but_the_clients() -> None:
         assert not any("torch" in one for one in extras["optional-dependencies"][extra])
 
 
-def test_what_is_compiled_is_compiled_when_the_image_is_built() -> None:
+def test_what_is_compiled_is_compiled_when_the_image_is_built():
     built, chosen = re.findall(
         r"compile\.py (\S+)$|NUMBA_CACHE_DIR=(\S+)", DOCKERFILE, re.MULTILINE
     )
@@ -76,7 +76,7 @@ def test_what_is_compiled_is_compiled_when_the_image_is_built() -> None:
     assert all(SERVICES[party]["tmpfs"] == ["/tmp"] for party in CLIENTS)
 
 
-def test_nothing_is_privileged_and_nothing_writes_outside_its_volumes() -> None:
+def test_nothing_is_privileged_and_nothing_writes_outside_its_volumes():
     for service in SERVICES.values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
@@ -85,7 +85,7 @@ def test_nothing_is_privileged_and_nothing_writes_outside_its_volumes() -> None:
     assert users == ["10001:10001"] * 4
 
 
-def test_monitoring_reads_every_party_and_mounts_no_kit() -> None:
+def test_monitoring_reads_every_party_and_mounts_no_kit():
     chosen = {name for name, found in SERVICES.items() if found.get("profiles") == ["monitoring"]}
     assert chosen == {"prometheus", "grafana"}
     for name in chosen:
@@ -118,7 +118,7 @@ def test_monitoring_reads_every_party_and_mounts_no_kit() -> None:
     assert targets == {f"{party}:{where.rpartition(':')[2]}" for party, where in served.items()}
 
 
-def test_with_a_gpu_clients_alone_differ() -> None:
+def test_with_a_gpu_clients_alone_differ():
     cuda = yaml.safe_load((DEPLOY / "compose.cuda.yaml").read_text(encoding="utf-8"))
     assert set(cuda["services"]) == set(CLIENTS)
     for service in cuda["services"].values():
@@ -130,7 +130,7 @@ def test_with_a_gpu_clients_alone_differ() -> None:
         assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
 
 
-def test_each_party_has_a_volume_that_no_other_service_mounts() -> None:
+def test_each_party_has_a_volume_that_no_other_service_mounts():
     settings = load_settings(DEPLOY / "federation.toml")
     assert tuple(settings.parties.clients) == CLIENTS
     assert settings.parties.address == f"coordinator:{settings.coordinator.port}"
@@ -142,7 +142,7 @@ def test_each_party_has_a_volume_that_no_other_service_mounts() -> None:
 
 
 @pytest.fixture
-def prepare(tmp_path: Path):
+def prepare(tmp_path):
     """Return what runs the setup job as its container does, with data of its own to fetch."""
     volumes = tmp_path / "federation"
     for folder in (*PARTIES, "monitoring"):
@@ -176,7 +176,7 @@ def prepare(tmp_path: Path):
     return volumes, run
 
 
-def test_the_setup_job_puts_each_kit_into_its_volume(prepare) -> None:
+def test_the_setup_job_puts_each_kit_into_its_volume(prepare):
     volumes, run = prepare
     # An earlier job was killed in the middle.
     (volumes / "client-2" / "client.toml").write_text("half", encoding="utf-8")
@@ -205,7 +205,7 @@ def test_the_setup_job_puts_each_kit_into_its_volume(prepare) -> None:
     assert (volumes / "client-1" / "invitation.pem").read_bytes() == made
 
 
-def test_the_setup_job_stops_at_settings_that_mean_nothing(prepare, tmp_path: Path) -> None:
+def test_the_setup_job_stops_at_settings_that_mean_nothing(prepare, tmp_path):
     volumes, run = prepare
     wrong = tmp_path / "wrong.toml"
     shutil.copy(DEPLOY / "federation.toml", wrong)

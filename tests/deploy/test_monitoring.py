@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ DAY = 86_400
 
 
 @pytest.fixture(scope="module")
-def tools() -> None:
+def tools():
     """Install Debian's Prometheus, which carries promtool, where it is not there."""
     install("prometheus", "promtool", "prometheus")
 
@@ -112,7 +111,7 @@ CASES: dict[str, tuple[dict[str, str], int, int]] = {
 }  # fmt: skip
 
 
-def test_every_alert_has_a_case_and_a_page() -> None:
+def test_every_alert_has_a_case_and_a_page():
     assert sorted(CASES) == sorted(NAMES)
     pages = re.findall(r"runbook: docs/how-to/runbook/(\S+)\.md", ALERTS)
     assert len(pages) == len(NAMES)
@@ -152,7 +151,7 @@ def promtool(folder: Path, tests: list[dict[str, Any]]) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
-def test_every_alert_fires_and_clears(tools: None, tmp_path: Path) -> None:
+def test_every_alert_fires_and_clears(tools, tmp_path):
     passed = promtool(tmp_path, [rule_tests(name, fires=True) for name in NAMES])
     assert passed.returncode == 0, passed.stdout + passed.stderr
     # It tells where one does not: each alert is missed where it is expected not to fire.
@@ -162,7 +161,7 @@ def test_every_alert_fires_and_clears(tools: None, tmp_path: Path) -> None:
     assert [name for name in NAMES if f'alertname="{name}"' not in told] == []
 
 
-def test_the_shipped_configuration_is_valid(tools: None) -> None:
+def test_the_shipped_configuration_is_valid(tools):
     command = ["promtool", "check", "config", str(MONITORING / "prometheus.yml")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -178,7 +177,7 @@ def free_ports(n_ports: int) -> list[int]:
 
 
 @pytest.fixture
-def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def federation(tmp_path, monkeypatch):
     """Run a coordinator, the key authority and three clients; yield where three are read."""
     made = generate(
         n_users=90, n_items=60, n_clusters=2, interactions_per_user=20, noise=0.2, seed=5
@@ -243,9 +242,7 @@ def answers(address: str, query: str) -> list[Any]:
 
 
 @pytest.mark.long
-def test_every_query_of_the_dashboard_has_an_answer(
-    tools: None, federation: list[str], tmp_path: Path
-) -> None:
+def test_every_query_of_the_dashboard_has_an_answer(tools, federation, tmp_path):
     folder = tmp_path / "prometheus"
     folder.mkdir()
     shutil.copy(MONITORING / "alerts.yml", folder)

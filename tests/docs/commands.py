@@ -1,7 +1,5 @@
 """Blocks of commands that pages show, run as a reader would."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the pages tell to type is typed by a test, or an account says why not and what holds."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands and options that sentences mention exist, and settings wherever they are."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from functools import cache

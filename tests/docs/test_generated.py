@@ -1,7 +1,5 @@
 """The generated pages are what the code says, and leave nothing out."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest
@@ -36,7 +34,7 @@ def test_nothing_else_is_generated(generated):
     assert set(generated) == set(PAGES)
 
 
-def test_markdown_has_a_row_for_every_setting() -> None:
+def test_markdown_has_a_row_for_every_setting():
     text = settings_markdown()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) == len(explain())

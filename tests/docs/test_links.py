@@ -1,7 +1,5 @@
 """Every relative link leads somewhere, with its anchor."""
 
-from __future__ import annotations
-
 import pytest
 from docs.pages import all_pages, anchors, links, name_of
 

@@ -1,7 +1,5 @@
 """The documentation as a site: two builders take the same file, strictly, and leave nothing out."""
 
-from __future__ import annotations
-
 import html
 import os
 import re

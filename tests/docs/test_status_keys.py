@@ -1,7 +1,5 @@
 """The page on watching names every key of `fedrec status --json`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 
@@ -12,7 +10,7 @@ from .pages import ROOT
 PAGE = ROOT / "docs" / "how-to" / "watch-a-federation.md"
 
 
-def test_the_table_of_keys_is_that_of_a_status() -> None:
+def test_the_table_of_keys_is_that_of_a_status():
     table = PAGE.read_text(encoding="utf-8").partition("| key | what it holds |")[2]
     rows = [line.split("|")[1:3] for line in table.partition("\n\n")[0].splitlines()[2:]]
     within = {"current": CurrentRound, "quality": Quality}

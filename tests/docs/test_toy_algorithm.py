@@ -1,9 +1,6 @@
 """The tutorial's algorithm is one short file, and every command of the page works."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 from docs.commands import run
@@ -29,7 +26,7 @@ def test_the_algorithm_is_one_file_of_at_most_40_lines(text):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_every_command_of_the_page_works(text, tmp_path: Path):
+def test_every_command_of_the_page_works(text, tmp_path):
     """The contract's tests run among them: the page calls the conformance suite."""
     make, install, conformance, train, clean = blocks(text, "sh")
     (program,), (package, settings) = blocks(text, "python"), blocks(text, "toml")

@@ -1,10 +1,7 @@
 """The protections of the how-to are two files and their lines, and pass what the page says."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 from docs.commands import run
@@ -15,7 +12,7 @@ TEXT = (ROOT / "docs" / "how-to" / "add-a-protection.md").read_text(encoding="ut
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_every_command_of_the_page_works(tmp_path: Path) -> None:
+def test_every_command_of_the_page_works(tmp_path):
     """As a reader does, but in a copy of the library: two files, and the lines that name them."""
     common = shutil.copytree(
         ROOT / "common", tmp_path / "common", ignore=shutil.ignore_patterns("__pycache__")

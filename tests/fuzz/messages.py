@@ -20,8 +20,6 @@ from fedrec.wire import admin_link, convert
 from fedrec.wire.chunks import Assembler, Blob
 from fedrec.wire.convert import (
     TASK,
-    remembered_from_proto,
-    remembered_to_proto,
 )
 from fedrec.wire.messages import (
     Application,
@@ -77,8 +75,10 @@ def _tasks() -> tuple[bytes, ...]:
 
 def _requests() -> tuple[bytes, ...]:
     request = coordinator_pb2.NextTaskRequest(client_id=VALUES.client, run="run-1", version=2)
-    remembered = Remembered(round=RoundId(3), digest=b"d" * 32, statement=VALUES.statement())
-    return _written(remembered_to_proto(remembered, request))
+    remembered = Remembered(
+        acknowledged_round=RoundId(3), acknowledged_digest=b"d" * 32, statement=VALUES.statement()
+    )
+    return _written(request, convert.REMEMBERED.to_proto(remembered))
 
 
 def _chunks() -> tuple[bytes, ...]:
@@ -126,7 +126,7 @@ def _keys(client: ClientId, mark: int) -> KeyAdvertisement:
 
 
 FIRST, SECOND = _keys(VALUES.client, 1), _keys(OTHER, 2)
-BUNDLE = ShareBundle(holders=(0, 2, 5), sealed=(b"s" * 82,) * 3, self_commitment=b"c" * 32)
+BUNDLE = ShareBundle(holders=(0, 2, 5), sealed=(b"s" * 82,) * 3, commitment=b"c" * 32)
 GIVEN = GivenShares(
     self_owners=(0, 3), self_shares=(b"s" * 33,) * 2, key_owners=(4,), key_shares=(b"k" * 33,)
 )
@@ -181,7 +181,8 @@ MESSAGES = {
     ),
     "task": Target(read=from_proto(coordinator_pb2.Task, TASK.from_proto), seeds=_tasks()),
     "request for a task": Target(
-        read=from_proto(coordinator_pb2.NextTaskRequest, remembered_from_proto), seeds=_requests()
+        read=from_proto(coordinator_pb2.NextTaskRequest, convert.REMEMBERED.from_proto),
+        seeds=_requests(),
     ),
     "event": Target(
         read=from_proto(admin_pb2.Event, admin_link._event),
@@ -196,19 +197,17 @@ MESSAGES = {
         read=lambda data: messages.keys_from_bytes(VALUES.client, data), seeds=(MASKED.body,)
     ),
     "mask shares": Target(
-        read=messages.shares_from_bytes, seeds=(messages.shares_to_bytes(BUNDLE),)
+        read=messages.BUNDLE.from_bytes, seeds=(messages.BUNDLE.to_bytes(BUNDLE),)
     ),
-    "mask answer": Target(
-        read=messages.answer_from_bytes, seeds=(messages.answer_to_bytes(GIVEN),)
-    ),
+    "mask answer": Target(read=messages.GIVEN.from_bytes, seeds=(messages.GIVEN.to_bytes(GIVEN),)),
     "mask key list": Target(
         read=messages.key_list_from_bytes,
-        seeds=(messages.key_list_to_bytes(KeyList.of([FIRST, SECOND])),),
+        seeds=(messages.KEY_LIST.to_bytes(KeyList.of([FIRST, SECOND])),),
     ),
     "mask inbox": Target(
-        read=messages.inbox_from_bytes,
+        read=messages.INBOX.from_bytes,
         seeds=(
-            messages.inbox_to_bytes(Inbox(shared=b"\x07", owners=(0, 2), sealed=(b"s" * 82,) * 2)),
+            messages.INBOX.to_bytes(Inbox(shared=b"\x07", owners=(0, 2), sealed=(b"s" * 82,) * 2)),
         ),
     ),
     "mask signatures": Target(

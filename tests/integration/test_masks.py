@@ -30,8 +30,8 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.keys import RoundKeys
 from fedrec.protection.masks.messages import (
+    KEY_LIST,
     key_list_from_bytes,
-    key_list_to_bytes,
     signatures_from_bytes,
     signatures_to_bytes,
 )
@@ -127,7 +127,7 @@ def swapped_keys(raw: bytes) -> bytes:
     keys = key_list_from_bytes(raw).keys
     mask_key, share_key = RoundKeys.create().public_halves()
     swapped = replace(keys[0], mask_key=mask_key, share_key=share_key)
-    return key_list_to_bytes(KeyList((swapped, *keys[1:])))
+    return KEY_LIST.to_bytes(KeyList((swapped, *keys[1:])))
 
 
 def one_less(raw: bytes) -> bytes:

@@ -1,7 +1,5 @@
 """EASE written plainly: one ridge regression for each item on all the others, float64."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """fedals written plainly: one user at a time, every item, float64, LAPACK."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

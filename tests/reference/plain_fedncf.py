@@ -1,7 +1,5 @@
 """FedNCF one user at a time in float64, with a copy of everything and autograd's derivatives."""
 
-from __future__ import annotations
-
 import torch
 from reference.plain_fedmf import batches_of, samples_of
 from torch.nn.functional import binary_cross_entropy_with_logits, linear

@@ -1,7 +1,5 @@
 """FedRAP one user at a time in float64: whole tables, torch's own SGD, every sample a row."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,4 +1,4 @@
-"""Parts of streams by protobuf alone: the plain twin of `fedrec.wire.chunk_parts`."""
+"""Parts of streams by protobuf alone: the plain twin of `fedrec.wire.chunks`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """PFedRec one user, one sample and one float64 at a time, with a copy of the whole table."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

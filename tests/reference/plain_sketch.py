@@ -1,7 +1,5 @@
 """The sketch written plainly: dense matrices, one user at a time, by its own description."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

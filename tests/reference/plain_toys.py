@@ -4,8 +4,6 @@ A visit gets `values` (tensors by name; rows over all items) and the user's samp
 returns (loss, penalty) of a list of samples, means over them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 

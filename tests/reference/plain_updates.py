@@ -1,7 +1,5 @@
 """Update structures written down as they stand: one user, one matrix, float64, LAPACK."""
 
-from __future__ import annotations
-
 import numpy as np
 from reference.plain_fedmf import MASK, key_of, splitmix, user_key
 

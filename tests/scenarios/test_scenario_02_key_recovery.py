@@ -20,7 +20,7 @@ from fedrec.plan.combinations import find_conflicts
 from fedrec.plan.schema import Plan
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout, Residues
-from fedrec.protection.lattice import BlockMember, unpack_blocks
+from fedrec.protection.lattice import BlockMember
 
 N_CLIENTS = 20
 Floats = NDArray[np.float64]
@@ -46,7 +46,7 @@ class Round:
         for vector in self.vectors:
             accumulator.add(self.party.member.protect(vector))
         self.total = accumulator.finish()
-        first, second = unpack_blocks(self.layout, memoryview(self.total)[44:])
+        first, second = self.layout.unpack_all(memoryview(self.total)[44:])
         self.sums: tuple[Residues, Residues] = (first, second)
 
     @property
@@ -110,7 +110,7 @@ def test_scenario_02_what_is_revealed_does_not_depend_on_the_noise(exact):
         accumulator.add(exact.party.member.protect(vector))
     again = accumulator.finish()
     assert again != exact.total
-    first, second = unpack_blocks(exact.layout, memoryview(again)[44:])
+    first, second = exact.layout.unpack_all(memoryview(again)[44:])
     decrypted = [np.array(exact.cipher.decrypt(block)) * exact.scale for block in (first, second)]
     assert not np.array_equal(np.concatenate(decrypted), np.concatenate(exact.naive()))
     found = exact.party.member.reveal(again, N_CLIENTS)

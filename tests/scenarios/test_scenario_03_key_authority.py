@@ -18,7 +18,6 @@ from fedrec.errors import BadSignature
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import unpack_blocks
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Reveal
 
@@ -154,7 +153,7 @@ def multiplied(world: AuthorityWorld, victim: bytes, thief: Identity) -> bytes:
     slot: it has the public key. The tags that it adds are those of an honest message of zeros.
     """
     layout = ResidueLayout.of_plan(world.protection.chosen)
-    blocks = unpack_blocks(layout, memoryview(victim)[44:])
+    blocks = layout.unpack_all(memoryview(victim)[44:])
     known = world.membership(thief)
     half: Any = known.member
     cipher = half._open_cipher()

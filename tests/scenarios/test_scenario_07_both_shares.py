@@ -51,7 +51,7 @@ class Attack:
         cohort = self.cohort
         cohort.advertise()
         cohort.share()
-        self.commitment = cohort.collector._bundles[VICTIM].self_commitment
+        self.commitment = cohort.collector._bundles[VICTIM].commitment
         for own in cohort.positions():
             message = cohort.masked(own)
             if own == VICTIM:
@@ -190,7 +190,7 @@ def test_scenario_07_a_late_upload_after_dropping_out_stays_hidden():
     attack = Attack(cohort, (8, 9))
     cohort.advertise()
     cohort.share()
-    attack.commitment = cohort.collector._bundles[VICTIM].self_commitment
+    attack.commitment = cohort.collector._bundles[VICTIM].commitment
     seed = cohort.participants[VICTIM]._state.self_seed
     late = cohort.masked(VICTIM)
     cohort.mask(without={VICTIM})

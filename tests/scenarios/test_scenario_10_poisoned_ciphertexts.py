@@ -31,7 +31,6 @@ from fedrec.plan.layout import Layout
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import pack_blocks
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -127,7 +126,7 @@ def random_residues(party: Party) -> bytes:
     rng = np.random.default_rng(10)
     primes = np.array(layout.primes, dtype=np.uint64)[:, None]
     shape = (party.protection.chosen.n_blocks, *layout.shape)
-    return pack_blocks(layout, rng.integers(0, primes, size=shape, dtype=np.uint64))
+    return b"".join(map(layout.pack, rng.integers(0, primes, size=shape, dtype=np.uint64)))
 
 
 UNTOLD: dict[str, Callable[[Party, bytes], bytes]] = {

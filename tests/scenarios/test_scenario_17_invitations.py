@@ -31,7 +31,7 @@ from fedrec.identity.document import write_secret
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Application
-from fedrec_server.service.call_guard import certificate_of
+from fedrec_server.service.callers import certificate_of
 from fedrec_server.store.tables import DATABASE
 
 DAYS = 86_400

@@ -1,7 +1,5 @@
 """What counts as a line of code, on a text counted by hand."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Drawn faults: each changes what it says it changes, and is found again where the code went."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import sys

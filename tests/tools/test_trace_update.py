@@ -1,7 +1,5 @@
 """The way of an update: what is counted of it, on ways drawn by hand, and one that is followed."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -42,12 +40,12 @@ def tool():
         ("shop/shop/counter.py", "shop/shop/counter.py", False),
     ],
 )
-def test_a_climb_leads_into_a_layer_above(tool, tmp_path, above, file, climbs) -> None:
+def test_a_climb_leads_into_a_layer_above(tool, tmp_path, above, file, climbs):
     (tmp_path / "pyproject.toml").write_text(LAYERS)
     assert tool.Layers.of(tmp_path).is_climb(above, file) is climbs
 
 
-def test_a_return_is_into_a_file_that_was_left(tool, tmp_path, capsys) -> None:
+def test_a_return_is_into_a_file_that_was_left(tool, tmp_path, capsys):
     (tmp_path / "pyproject.toml").write_text(LAYERS)
     ways = [("a.py", "one"), ("a.py", "two"), ("b.py", "three"), ("a.py", "four"), ("c.py", "five")]
     passed = [
@@ -59,7 +57,7 @@ def test_a_return_is_into_a_file_that_was_left(tool, tmp_path, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_an_update_is_followed_from_the_client_to_the_store() -> None:
+def test_an_update_is_followed_from_the_client_to_the_store():
     done = subprocess.run([sys.executable, str(TOOL)], capture_output=True, text=True, check=True)
     update, _, total = done.stdout.partition("The sum,")
     way = [line.split()[-1] for line in update.splitlines() if ".py " in line]

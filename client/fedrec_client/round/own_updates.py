@@ -81,7 +81,11 @@ class UpdatesRemembered(RollbackDetection):
         """Return what to tell the coordinator with the next question."""
         state = self._store.state
         sent = state.acknowledged
-        known = NOTHING if sent is None else Remembered(round=sent.round, digest=sent.digest)
+        known = (
+            NOTHING
+            if sent is None
+            else Remembered(acknowledged_round=sent.round, acknowledged_digest=sent.digest)
+        )
         if self._went_back is None:
             return known
         return replace(known, statement=state.statement, header=state.acknowledged_header)

@@ -6,8 +6,7 @@ from typing import Self
 
 from fedrec.environment import Provenance
 from fedrec.evaluation.metrics import Rates
-from fedrec.follower.files import FileRef
-from fedrec.follower.stored_state import Record, StoredState
+from fedrec.follower.stored_state import FileRef, Record, StoredState
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RoundKind, UploadHeader
 
@@ -68,10 +67,6 @@ class SteppedRound(Record):
     spent: FileRef | None = None
     refused: bool = False
 
-    def files(self) -> tuple[FileRef | None, ...]:
-        """Return all files that this record needs."""
-        return self.participant, self.message, self.vector, self.private, self.spent
-
 
 class BestModel(Record):
     """The model that measured best on validation so far.
@@ -117,17 +112,6 @@ class ClientState(StoredState):
     masking: SteppedRound | None = None
     spent: FileRef | None = None
     counted: FileRef | None = None
-
-    def refs(self) -> list[FileRef | None]:
-        """Return all files that this state needs."""
-        refs = [*super().refs(), self.private, self.spent, self.counted]
-        if self.staged is not None:
-            refs += [self.staged.update, self.staged.private]
-        if self.masking is not None:
-            refs += self.masking.files()
-        if self.best is not None:
-            refs += [self.best.shared, self.best.private]
-        return refs
 
     def private_files(self) -> list[FileRef]:
         """Return the files of private states, which may name others."""

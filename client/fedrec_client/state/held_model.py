@@ -8,8 +8,7 @@ from typing import Literal
 
 from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, StorageError
-from fedrec.follower.files import FileRef
-from fedrec.follower.stored_state import RunPin
+from fedrec.follower.stored_state import FileRef, RunPin
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.agreement import plan_from_json

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedrec.environment import Provenance
 from fedrec.errors import RefusedError, StorageError
-from fedrec.follower.files import Content, FileRef, checked_path, write_blob
 from fedrec.follower.follower_store import FollowerStore
+from fedrec.follower.stored_state import Content, FileRef, checked_path, write_blob
 from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState

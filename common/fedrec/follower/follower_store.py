@@ -13,8 +13,16 @@ from typing import Any, Generic, Self, cast
 
 from fedrec.errors import StorageError
 from fedrec.follower.database import STATE_FILE, StateDatabase, damaged
-from fedrec.follower.files import Content, FileRef, make_private_folder, read_checked, write_blob
-from fedrec.follower.stored_state import RunPin, StateT, StoredState
+from fedrec.follower.stored_state import (
+    Content,
+    FileRef,
+    RunPin,
+    StateT,
+    StoredState,
+    make_private_folder,
+    read_checked,
+    write_blob,
+)
 from fedrec.ids import RoundId
 from fedrec.state_folder import FolderLock
 from fedrec.wire.messages import RevealStatement

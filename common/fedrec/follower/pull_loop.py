@@ -9,9 +9,8 @@ from fedrec.clock import Clock
 from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError
 from fedrec.follower.catching_up import CatchingUp
 from fedrec.follower.follower_store import FollowerStore
-from fedrec.follower.patient_link import Backoff
+from fedrec.follower.patient_link import Backoff, StopSwitch
 from fedrec.follower.shared_model import RoundContext
-from fedrec.follower.stopping import StopSwitch
 from fedrec.follower.stored_state import StoredState, epoch_went_back
 from fedrec.ids import RoundId
 from fedrec.wire.messages import (

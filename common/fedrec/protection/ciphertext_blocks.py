@@ -136,6 +136,11 @@ class ResidueLayout:
             start = stop
         return block
 
+    def unpack_all(self, body: memoryview) -> list[Residues]:
+        """Return every block of a body whose length was checked."""
+        step = self.frame_bytes
+        return [self.unpack(body[start : start + step]) for start in range(0, len(body), step)]
+
     def add_to(self, total: Residues, block: Residues) -> None:
         """Add reduced residues of shape (..., 2, n_primes, N) to ``total``, modulo the primes."""
         moduli = np.array(self.primes, dtype=np.uint64)[:, None]

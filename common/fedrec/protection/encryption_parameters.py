@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from fedrec.errors import SettingsError
 from fedrec.protection.ciphertext_blocks import ResidueLayout, batching_prime, coefficient_primes
-from fedrec.protection.protection_plan import HEADER_BYTES, LimbLayout, ProtectionPlan
+from fedrec.protection.protection_plan import HEADER_BYTES, ProtectionPlan
 from fedrec.protection.tags import TAGS
-from fedrec.protection.vector import VectorSpec
+from fedrec.protection.vector import LimbLayout, VectorSpec
 
 FAILURE_BITS = 40
 ERROR_MAX = 21

@@ -65,28 +65,20 @@ class ModularAccumulator(EnvelopedSum):
         self._layout = ResidueLayout.of_plan(plan)
         self._total: Residues = np.zeros((plan.n_blocks, *self._layout.shape), dtype=np.uint64)
 
-    def _take(self, file: BinaryIO) -> None:
-        blocks = unpack_blocks(self._layout, memoryview(file.read()))
+    def add_from(self, file: BinaryIO) -> None:
+        """Add a file's message after checking all of it; see `Accumulator.add`."""
+        self._check(file)
+        blocks = self._layout.unpack_all(memoryview(file.read()))
         if not all(block[1].any() for block in blocks):
             raise MalformedUpdate(
                 "A ciphertext is transparent: its second polynomial is zero, so it hides nothing."
             )
         for total, block in zip(self._total, blocks, strict=True):
             self._layout.add_to(total, block)
+        self._count += 1
 
     def _parts(self) -> Iterable[bytes]:
-        return (pack_blocks(self._layout, self._total),)
-
-
-def pack_blocks(layout: ResidueLayout, blocks: Residues) -> bytes:
-    """Return blocks of shape (n_blocks, 2, n_primes, N) as their frames, end to end."""
-    return b"".join(layout.pack(block) for block in blocks)
-
-
-def unpack_blocks(layout: ResidueLayout, body: memoryview) -> list[Residues]:
-    """Return every block of a body whose length was checked."""
-    step = layout.frame_bytes
-    return [layout.unpack(body[start : start + step]) for start in range(0, len(body), step)]
+        return map(self._layout.pack, self._total)
 
 
 MAX_RESIDUE = 0.25
@@ -138,7 +130,7 @@ class BlockMember(Member):
             raise encrypts_only()
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._plan.max_summands)
-        blocks = unpack_blocks(self._layout, body)
+        blocks = self._layout.unpack_all(body)
         rows = self._whole([cipher.decrypt(block) for block in blocks])
         counter = cipher.n_slots - self._plan.n_tags - 1
         if names is not None:

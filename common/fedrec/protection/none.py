@@ -100,14 +100,16 @@ class PlainAccumulator(EnvelopedSum):
             for segment in spec.segments
         )
 
-    def _take(self, file: BinaryIO) -> None:
+    def add_from(self, file: BinaryIO) -> None:
         """Check a message and the sum that it leads to, then add it: a piece is in memory."""
+        self._check(file)
         bounds = [total.bounds_with(total.beside(file)) for total in self._totals]
         file.seek(HEADER_BYTES)
         for total, (low, high) in zip(self._totals, bounds, strict=True):
             for own, values in total.beside(file):
                 own += values
             total.low, total.high = low, high
+        self._count += 1
 
     def _parts(self) -> Iterable[memoryview]:
         return (total.values.data for total in self._totals)

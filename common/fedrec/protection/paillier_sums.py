@@ -49,7 +49,9 @@ class PaillierAccumulator(EnvelopedSum):
         self._entries: dict[int, mpz] = {}
         self._tail: list[mpz] = []
 
-    def _take(self, file: BinaryIO) -> None:
+    def add_from(self, file: BinaryIO) -> None:
+        """Add a file's message after checking all of it; see `Accumulator.add`."""
+        self._check(file)
         index, found = _read(self._layout, self._key, memoryview(file.read()), 1)
         # Everything was checked: from here on nothing fails.
         for place, ciphertext in zip(index, found, strict=False):
@@ -61,6 +63,7 @@ class PaillierAccumulator(EnvelopedSum):
             pairs = zip(self._tail, tail, strict=True)
             tail = [product * ciphertext % self._limit for product, ciphertext in pairs]
         self._tail = tail
+        self._count += 1
 
     def _parts(self) -> Iterable[bytes]:
         index = sorted(self._entries)

@@ -77,8 +77,12 @@ class EnvelopedSum(Accumulator):
         """Add one message after checking all of it; see `Accumulator.add`."""
         self.add_from(BytesIO(message))
 
-    def add_from(self, file: BinaryIO) -> None:
-        """Add a file's message after checking all of it; see `Accumulator.add`."""
+    def _check(self, file: BinaryIO) -> None:
+        """Check a message's header and length, and that there is room; its body comes next.
+
+        Raises:
+            MalformedUpdate, RoundError: see `Accumulator.add`.
+        """
         length = file.seek(0, SEEK_END)
         file.seek(0)
         self._envelope.check_message(file.read(HEADER_BYTES), length)
@@ -86,18 +90,12 @@ class EnvelopedSum(Accumulator):
             raise RoundError(
                 f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
             )
-        self._take(file)
-        self._count += 1
 
     def finish(self) -> bytes:
         """Return the sum; see `Accumulator.finish`."""
         if not self._count:
             raise RoundError("A sum of no messages does not exist.")
         return b"".join((self._envelope.close_sum(b"", self._count), *self._parts()))
-
-    @abstractmethod
-    def _take(self, file: BinaryIO) -> None:
-        """Check the body of a message, where the file stands and whose length it has; add it up."""
 
     @abstractmethod
     def _parts(self) -> Iterable[bytes | memoryview]:

@@ -12,8 +12,7 @@ from fedrec.errors import FedrecError, ProtocolError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
 from fedrec.listening import is_own_address, written_address
-from fedrec.wire.chunk_parts import chunk_to_part
-from fedrec.wire.chunks import Blob, chunks
+from fedrec.wire.chunks import Blob, chunk_to_part, chunks
 from fedrec.wire.convert import BLOB
 from fedrec.wire.grpc_calls import calling, close_channel, open_channel
 from fedrec.wire.v1 import admin_pb2

@@ -1,9 +1,15 @@
-"""Long byte strings in pieces of at most 1 MiB, put together again under suspicion."""
+"""Long byte strings in pieces of at most 1 MiB, put together again under suspicion.
+
+Nearly all bytes of an upload lie in chunks. The message types copy each one twice on either side;
+here a chunk is a view of what arrived, and is copied once into what leaves. Only the form in which
+every encoder writes a part is read by hand; any other is left to protobuf, as are all other parts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from blake3 import blake3
 
@@ -139,8 +145,95 @@ class Assembler:
         Raises:
             CorruptUpload: when bytes are missing or the digest differs.
         """
-        if not self.complete:
+        if self._offset != self._length:
             raise CorruptUpload(f"{self._offset} of {self._length} bytes arrived.")
         if self._hash.digest() != self._digest:
             raise CorruptUpload("The bytes do not have the announced digest.")
         return b"".join(self._pieces)
+
+
+Message = Any
+"""Generated messages are untyped."""
+
+_BYTES = 2
+"""The wire type of fields that begin with their length; that of numbers is 0."""
+_OFFSET, _DATA = 1 << 3, 2 << 3 | _BYTES
+_VARINT_BYTES = 8
+"""More than any length or offset takes that is allowed; longer ones are left to protobuf."""
+
+
+def part_reader(kind: type[Message]) -> Callable[[bytes], Message | ByteChunk]:
+    """Return what reads the parts of a stream: a chunk, or another message of a kind."""
+    tag = kind.DESCRIPTOR.fields_by_name["chunk"].number << 3 | _BYTES
+
+    def read(raw: bytes) -> Message | ByteChunk:
+        found = _chunk_of(raw, tag)
+        if found is not None:
+            return found
+        part = kind.FromString(raw)
+        if part.WhichOneof("part") == "chunk":
+            return ByteChunk(offset=part.chunk.offset, data=part.chunk.data)
+        return part
+
+    return read
+
+
+def part_stream(channel: Message, name: str, answer: type[Message]) -> Message:
+    """Return the coordinator's method that takes a stream of parts, given as their bytes."""
+    return channel.stream_unary(
+        f"/fedrec.wire.v1.Coordinator/{name}", response_deserializer=answer.FromString
+    )
+
+
+def chunk_to_part(kind: type[Message], chunk: ByteChunk) -> bytes:
+    """Return the bytes of a part that holds a chunk.
+
+    Args:
+        kind: a message with a field `chunk`.
+    """
+    inner = bytearray()
+    if chunk.offset:
+        inner.append(_OFFSET)
+        inner += _varint(chunk.offset)
+    inner.append(_DATA)
+    inner += _varint(len(chunk.data))
+    outer = bytearray((kind.DESCRIPTOR.fields_by_name["chunk"].number << 3 | _BYTES,))
+    outer += _varint(len(inner) + len(chunk.data))
+    return b"".join((outer, inner, chunk.data))
+
+
+def _chunk_of(raw: bytes, tag: int) -> ByteChunk | None:
+    """Return the chunk of a part that is nothing but one; None where that is not plain to see."""
+    if not raw or raw[0] != tag:
+        return None
+    length, at = _number(raw, 1)
+    if at + length != len(raw):
+        return None
+    offset = 0
+    if raw[at : at + 1] == bytes((_OFFSET,)):
+        offset, at = _number(raw, at + 1)
+    if raw[at : at + 1] != bytes((_DATA,)):
+        return None
+    length, at = _number(raw, at + 1)
+    if at + length != len(raw):
+        return None
+    return ByteChunk(offset=offset, data=memoryview(raw)[at:])
+
+
+def _number(raw: bytes, at: int) -> tuple[int, int]:
+    """Return a number and where it ends; one behind the end where there is none or a long one."""
+    found = 0
+    for place, byte in enumerate(raw[at : at + _VARINT_BYTES]):
+        found |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return found, at + place + 1
+    return 0, len(raw) + 1
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)

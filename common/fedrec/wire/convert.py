@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from fedrec.errors import ProtocolError
 from fedrec.wire.chunks import Blob
-from fedrec.wire.fields import behind_it, check_exact, check_round
+from fedrec.wire.fields import behind_it
 from fedrec.wire.messages import (
     Application,
     FederationInfo,
@@ -75,6 +75,7 @@ class Codec(Generic[Plain, Proto]):
         self._fields = {
             field.name: _field(field.name, hints[field.name], proto)
             for field in fields(plain)  # type: ignore[arg-type]  # a dataclass
+            if field.init
         }
 
     def to_proto(self, value: Plain) -> Proto:
@@ -100,6 +101,18 @@ class Codec(Generic[Plain, Proto]):
             for key, field in self._fields.items()
         }
         return self._plain(**found)
+
+    def to_bytes(self, value: Plain) -> bytes:
+        """Write a message as bytes, the same for equal messages."""
+        return bytes(self.to_proto(value).SerializeToString(deterministic=True))
+
+    def from_bytes(self, raw: bytes) -> Plain:
+        """Read what `to_bytes` wrote; see `from_proto`."""
+        try:
+            message = self.proto.FromString(raw)
+        except DecodeError:
+            raise ProtocolError(f"The bytes hold no message {self._name!r}.") from None
+        return self.from_proto(message)
 
 
 _CODECS: dict[type[Any], Codec[Any, Any]] = {}
@@ -189,31 +202,4 @@ Codec(MakeSnapshot, coordinator_pb2.MakeSnapshot, "make_snapshot")
 Codec(Finished, coordinator_pb2.Finished, "finished")
 Codec(Latest, coordinator_pb2.Latest, "latest")
 TASK = Codec(Task, coordinator_pb2.Task, "task")
-
-
-def remembered_to_proto(
-    remembered: Remembered, request: coordinator_pb2.NextTaskRequest
-) -> coordinator_pb2.NextTaskRequest:
-    """Write into a long poll what the client remembers; return it."""
-    request.acknowledged_round = remembered.round
-    request.acknowledged_digest = remembered.digest
-    if remembered.statement is not None:
-        request.statement.CopyFrom(STATEMENT.to_proto(remembered.statement))
-    if remembered.header is not None:
-        request.header.CopyFrom(UPLOAD_HEADER.to_proto(remembered.header))
-    return request
-
-
-def remembered_from_proto(request: coordinator_pb2.NextTaskRequest) -> Remembered:
-    """Read what a client remembers; the statement's signature is not verified."""
-    statement, header = None, None
-    if request.HasField("statement"):
-        statement = STATEMENT.from_proto(request.statement)
-    if request.HasField("header"):
-        header = UPLOAD_HEADER.from_proto(request.header)
-    return Remembered(
-        round=check_round(request.acknowledged_round, "request.acknowledged_round"),
-        digest=check_exact(request.acknowledged_digest, "request.acknowledged_digest", 0, 32),
-        statement=statement,
-        header=header,
-    )
+REMEMBERED = Codec(Remembered, coordinator_pb2.NextTaskRequest, "request")

@@ -224,6 +224,7 @@ MaybeDigest = Annotated[bytes, _exactly(0, 32)]
 Nonce = Annotated[bytes, _exactly(0, NONCE_BYTES)]
 Signature = Annotated[bytes, _exactly(0, 64)]
 """Ed25519, 64 bytes; empty while unsigned. Nothing here verifies it."""
+WholeSignature = Annotated[bytes, _exactly(64)]
 Metrics = Annotated[bytes, partial(check_bytes, max_bytes=MAX_METRICS_BYTES)]
 Document = Annotated[bytes, partial(check_bytes, max_bytes=MAX_DOCUMENT_BYTES)]
 DocumentPart = Annotated[bytes, partial(check_bytes, max_bytes=MAX_PART_BYTES)]

@@ -10,13 +10,13 @@ from typing import Self
 from fedrec.errors import CorruptUpload, ProtocolError
 from fedrec.identity.certificates import Credentials
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunk_parts import chunk_to_part, part_stream
-from fedrec.wire.chunks import CHUNK_BYTES, Blob, chunks
+from fedrec.wire.chunks import CHUNK_BYTES, Blob, chunk_to_part, chunks, part_stream
 from fedrec.wire.convert import (
     APPLICATION,
     BLOB,
     FEDERATION,
     PUBLISHED,
+    REMEMBERED,
     REPORT,
     SNAPSHOT,
     STATEMENT,
@@ -24,7 +24,6 @@ from fedrec.wire.convert import (
     TASK,
     UPLOAD_HEADER,
     UPLOAD_STATUS,
-    remembered_to_proto,
 )
 from fedrec.wire.grpc_calls import Calls, Deadlines, Message, open_channel
 from fedrec.wire.link import Link
@@ -124,7 +123,7 @@ class GrpcLink(Link):
         request = coordinator_pb2.NextTaskRequest(
             client_id=client_id, run=run, version=version, wait_seconds=wait_seconds
         )
-        remembered_to_proto(remembered, request)
+        request.MergeFrom(REMEMBERED.to_proto(remembered))
         seconds = wait_seconds + self._calls.deadlines.poll_grace_seconds
         return TASK.from_proto(self._calls.ask(self._stub.NextTask, request, seconds))
 

@@ -365,15 +365,15 @@ class Remembered:
     A client answers no round twice, so that the round counts its updates.
 
     Attributes:
-        round: of the last update that was acknowledged; 0 for none.
-        digest: that update's BLAKE3; empty for none.
+        acknowledged_round: of the last update that was acknowledged; 0 for none.
+        acknowledged_digest: that update's BLAKE3; empty for none.
         statement: the key authority's word on the client's version, where the coordinator seems
             not to know that round.
         header: of that update, where the coordinator seems not to know it.
     """
 
-    round: RoundId = NO_ROUND
-    digest: bytes = b""
+    acknowledged_round: Round = NO_ROUND
+    acknowledged_digest: MaybeDigest = b""
     statement: RevealStatement | None = None
     header: UploadHeader | None = None
 

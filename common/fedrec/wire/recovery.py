@@ -7,18 +7,13 @@ sum and the model are sealed under the group key of their epoch, as on the wire.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from google.protobuf.message import DecodeError
-
-from fedrec.errors import KeysError
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.roster import Roster
-from fedrec.wire.convert import (
-    STATEMENT,
-    UPLOAD_HEADER,
-)
+from fedrec.wire.convert import STATEMENT, Codec
 from fedrec.wire.fields import check_contributions
 from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec.wire.v1 import model_pb2
@@ -27,24 +22,28 @@ KIND = "fedrec recovery"
 MAX_BYTES = 1 << 31
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Headers:
+    """The headers of a round's updates by themselves."""
+
+    contributions: Annotated[tuple[UploadHeader, ...], check_contributions]
+
+
+_HEADERS = Codec(_Headers, model_pb2.Published, "recovery")
+
+
 def pack_headers(headers: tuple[UploadHeader, ...]) -> bytes:
     """Return upload headers as bytes."""
-    message = model_pb2.Published(contributions=[UPLOAD_HEADER.to_proto(one) for one in headers])
-    return bytes(message.SerializeToString())
+    return _HEADERS.to_bytes(_Headers(contributions=headers))
 
 
 def unpack_headers(raw: bytes) -> tuple[UploadHeader, ...]:
     """Read what `pack_headers` wrote; no signature is verified.
 
     Raises:
-        KeysError: it is something else.
+        ProtocolError: it is something else.
     """
-    try:
-        message = model_pb2.Published.FromString(raw)
-    except DecodeError:
-        raise KeysError("The list of contributions is damaged.") from None
-    found = check_contributions(message.contributions, "recovery.contributions")
-    return tuple(UPLOAD_HEADER.from_proto(one) for one in found)
+    return _HEADERS.from_bytes(raw).contributions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +120,8 @@ class RecoveryPoint:
 
 
 def _written(statement: RevealStatement | None) -> str:
-    if statement is None:
-        return ""
-    return encode_bytes(STATEMENT.to_proto(statement).SerializeToString())
+    return "" if statement is None else encode_bytes(STATEMENT.to_bytes(statement))
 
 
 def _read(raw: bytes) -> RevealStatement | None:
-    if not raw:
-        return None
-    try:
-        return STATEMENT.from_proto(model_pb2.RevealStatement.FromString(raw))
-    except DecodeError:
-        raise KeysError("A statement of the key authority is damaged.") from None
+    return STATEMENT.from_bytes(raw) if raw else None

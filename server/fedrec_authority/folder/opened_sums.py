@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Self
 
-from fedrec.follower.files import Content, FileRef
 from fedrec.follower.follower_store import FollowerStore
-from fedrec.follower.stored_state import Record, StoredState
+from fedrec.follower.stored_state import Content, FileRef, Record, StoredState
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RevealStatement
 
@@ -78,10 +77,6 @@ class OpenedRound(Record):
     sealed: FileRef
     model: FileRef
 
-    def files(self) -> tuple[FileRef, ...]:
-        """Return all files that this record needs."""
-        return self.contributions, self.sealed, self.model
-
 
 class OpeningState(StoredState):
     """Everything about one run whose sums a key authority opens.
@@ -106,11 +101,6 @@ class OpeningState(StoredState):
     def revealed_as(self, round_id: RoundId) -> RevealedRound | None:
         """Return as what a round above the present version was opened, or None."""
         return next((entry for entry in self.revealed if entry.round == round_id), None)
-
-    def refs(self) -> list[FileRef | None]:
-        """Return all files that this state needs."""
-        opened = () if self.opened is None else self.opened.files()
-        return [*super().refs(), self.cell_counts, *opened]
 
     def in_epoch(self, epoch: int) -> Self:
         """Return the state of the same run as a later key epoch begins."""

@@ -27,11 +27,10 @@ from fedrec.follower.catching_up import CatchingUp
 from fedrec.follower.enrolment import enrol
 from fedrec.follower.events import ClientEvent
 from fedrec.follower.membership import Membership
-from fedrec.follower.patient_link import Backoff, Meter, patient_link
+from fedrec.follower.patient_link import Backoff, Meter, Stopped, StopSwitch, patient_link
 from fedrec.follower.pull_loop import EpochChanged, PullLoop, RollbackDetection, Work, why_behind
 from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.follower.shared_model import SharedModel
-from fedrec.follower.stopping import Stopped, StopSwitch
 from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.identity.public import read_authority_key, verify
 from fedrec.ids import RoundId

@@ -13,7 +13,7 @@ import structlog
 
 from fedrec.errors import RoundError, StateWentBack
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import NOTHING, Latest, Remembered, RevealStatement, UploadHeader
+from fedrec.wire.messages import NO_ROUND, Latest, Remembered, RevealStatement, UploadHeader
 from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.changes import Change, UpdateCounted
 from fedrec_server.rounds.events import StatementShown
@@ -43,8 +43,8 @@ class RememberedUpdates:
 
     def of(self, client_id: ClientId) -> Remembered:
         """Return the update that a client must remember."""
-        found = self._latest.get(client_id)
-        return NOTHING if found is None else Remembered(round=found[0], digest=found[1])
+        round_id, digest = self._latest.get(client_id, (NO_ROUND, b""))
+        return Remembered(acknowledged_round=round_id, acknowledged_digest=digest)
 
     def differs(self, client_id: ClientId, remembered: Remembered) -> bool:
         """Tell whether the client remembers another last update than this coordinator does."""
@@ -60,8 +60,8 @@ class RememberedUpdates:
             "client remembers another update",
             run=self._run.name,
             client=self._run.federation.keys.roster.holder(client_id).label or client_id[:16],
-            remembered_round=remembered.round,
-            held_round=held.round,
+            remembered_round=remembered.acknowledged_round,
+            held_round=held.acknowledged_round,
         )
         latest_header = self._run.store.latest_header
         return Latest(header=await self._run.work.in_thread(latest_header, client_id))

@@ -102,7 +102,7 @@ class LatestQuality:
             before = first
         self.quality = found
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Take what was just committed."""
         for change in changes:
             if isinstance(change, RoundPublished):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from typing import Any
 
 import numpy as np
 import structlog
@@ -33,17 +35,7 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.store.store import Entry
 
-Fields = dict[str, str | int | float | bool | list[int]]
-
-
-def entry_of(change: Change, at: float) -> Entry | None:
-    """Return the journal's line on a change; None where it is not worth one."""
-    line = _line(change)
-    if line is None:
-        return None
-    kind, round_id, fields = line
-    text = json.dumps(fields, sort_keys=True)
-    return Entry(unix_seconds=at, kind=kind, round=round_id, fields_json=text)
+Fields = dict[str, Any]
 
 
 def log_entry(run: str, entry: Entry, *, published: RoundId | None = None) -> None:
@@ -73,73 +65,76 @@ def _measured(values: list[int]) -> dict[str, float]:
     return found
 
 
-def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
+def entry_of(change: Change, at: float) -> Entry | None:
+    """Return the journal's line on a change; None where it is not worth one."""
+    line = partial(_entry, at)
     match change:
         case ClientJoined() | AlreadyCounted() | ReportKept() | StepKept():
             return None
         case RoundOpened():
-            fields: Fields = {"kind": change.kind, "asked": len(change.asked)}
-            return "round opened", change.round, fields
+            return line("round opened", change.round, kind=change.kind, asked=len(change.asked))
         case UpdateCounted(header=header):
-            return "update counted", header.round, _charged(change, {"bytes": header.length})
+            fields = {"bytes": header.length, **_charged(change.charged)}
+            return line("update counted", header.round, **fields)
         case CollectingEnded():
-            fields = {"counted": change.counted}
-            if change.left_out:
-                fields["left_out"] = len(change.left_out)
-            return "collecting ended", change.round, fields
+            fields = {"left_out": len(change.left_out)} if change.left_out else {}
+            return line("collecting ended", change.round, counted=change.counted, **fields)
         case SumKept():
-            return "sum made", change.round, _charged(change, {"bytes": change.total.length})
+            fields = {"bytes": change.total.length, **_charged(change.charged)}
+            return line("sum made", change.round, **fields)
         case UpdatesRefused():
-            return "updates refused", change.round, {"updates": len(change.left_out)}
+            return line("updates refused", change.round, updates=len(change.left_out))
         case CellsPaused():
-            fields = {"cells": list(change.cells), "left_out": len(change.left_out)}
-            return "cells paused", change.round, fields
+            left_out = len(change.left_out)
+            return line("cells paused", change.round, cells=list(change.cells), left_out=left_out)
         case StepEnded():
-            fields = {"step": change.step, "clients": change.counted}
-            return "step ended", change.round, _charged(change, fields)
+            fields = {"clients": change.counted, **_charged(change.charged)}
+            return line("step ended", change.round, step=change.step, **fields)
         case RoundPublished():
-            return "round published", change.round, _published(change)
+            fields = {}
+            if change.reports_until is None and change.rows is not None:
+                fields = {"rows": change.rows.n_rows, "metrics": _values(change.metrics)}
+            return line(
+                "round published",
+                change.round,
+                kind=change.kind,
+                counted=change.counted,
+                bytes_received=change.bytes_received,
+                bytes_published=change.blob.length,
+                seconds=round(change.seconds, 3),
+                **fields,
+            )
         case RoundLearnt(statement=word):
-            fields = {"kind": word.kind, "rows": word.n_rows, "metrics": _values(word.metrics)}
-            return "round learnt", word.round, fields
+            fields = {"rows": word.n_rows, "metrics": _values(word.metrics)}
+            return line("round learnt", word.round, kind=word.kind, **fields)
         case RoundMeasured():
             said = b"" if change.agreed is None else change.agreed.metrics
-            fields = {"rows": change.rows.n_rows, "metrics": _values(said)}
-            if change.reason:
-                fields["reason"] = change.reason
-            return "round measured", change.round, fields
+            fields = {"reason": change.reason} if change.reason else {}
+            fields |= {"rows": change.rows.n_rows, "metrics": _values(said)}
+            return line("round measured", change.round, **fields)
         case RoundAbandoned():
-            fields = {"kind": change.kind, "reason": change.reason, "counted": change.counted}
-            if change.pause_seconds:
-                fields["stalled_seconds"] = round(change.pause_seconds, 1)
-            return "round abandoned", change.round, fields
+            paused = round(change.pause_seconds, 1)
+            fields = {"stalled_seconds": paused} if change.pause_seconds else {}
+            fields |= {"kind": change.kind, "reason": change.reason, "counted": change.counted}
+            return line("round abandoned", change.round, **fields)
         case StopNoted():
-            return "stop asked for", RoundId(0), {}
+            return line("stop asked for", RoundId(0))
         case EpochBegan():
-            fields = {"epoch": change.epoch, "members": change.members}
-            return "key epoch began", RoundId(0), fields
+            return line("key epoch began", RoundId(0), epoch=change.epoch, members=change.members)
         case RunFinished():
-            return "run finished", RoundId(0), {"reason": change.reason, "failed": change.failed}
+            return line("run finished", RoundId(0), reason=change.reason, failed=change.failed)
         case RunResumed():
-            return "run resumed", RoundId(0), {"after_round": change.after_round}
+            return line("run resumed", RoundId(0), after_round=change.after_round)
 
 
-def _charged(change: SumKept | UpdateCounted | StepEnded, fields: Fields) -> Fields:
-    """Return the fields, and that the privacy ledger counts the round where it begins to."""
-    return {**fields, "charged": True} if change.charged else fields
+def _entry(at: float, event: str, round_id: RoundId, **fields: Any) -> Entry:
+    text = json.dumps(fields, sort_keys=True)
+    return Entry(unix_seconds=at, kind=event, round=round_id, fields_json=text)
 
 
-def _published(change: RoundPublished) -> Fields:
-    fields: Fields = {
-        "kind": change.kind,
-        "counted": change.counted,
-        "bytes_received": change.bytes_received,
-        "bytes_published": change.blob.length,
-        "seconds": round(change.seconds, 3),
-    }
-    if change.reports_until is None and change.rows is not None:
-        fields |= {"rows": change.rows.n_rows, "metrics": _values(change.metrics)}
-    return fields
+def _charged(charged: bool) -> Fields:
+    """Return that the privacy ledger counts the round where it begins to."""
+    return {"charged": True} if charged else {}
 
 
 def _values(metrics: bytes) -> list[int]:

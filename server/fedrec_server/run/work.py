@@ -101,16 +101,21 @@ class Work:
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work in the store's thread, one after another."""
-        return await self._run(self._store, partial(work, *args, **kwargs))
+        with self._noting():
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._store, partial(work, *args, **kwargs))
 
     async def beside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work that touches neither database nor sum, such as hashing a chunk."""
-        return await self._run(self._incoming, partial(work, *args, **kwargs))
+        with self._noting():
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._incoming, partial(work, *args, **kwargs))
 
-    async def _run(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note that the store is lost, or that the disk refused something."""
         try:
-            return await loop.run_in_executor(executor, work)
+            yield
         except DurabilityLost as error:
             if not self.lost.is_set():
                 structlog.get_logger().critical("durability lost", why=str(error))

@@ -15,7 +15,7 @@ from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
 from fedrec_server.engine import Engine
 from fedrec_server.peers.key_rotation import MAX_EPOCH_BYTES
 from fedrec_server.run_status import status_of
-from fedrec_server.service.streams import chunks_of, next_part
+from fedrec_server.service.call_guard import chunks_of, next_part
 
 if TYPE_CHECKING:
     from fedrec_server.page.serving import Page

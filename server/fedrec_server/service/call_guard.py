@@ -1,242 +1,154 @@
-"""What every call passes: who calls, what that one may ask for, limits; how errors leave.
+"""What every call passes: limits of calls and streams, who sends what; how errors leave.
 
-The handshake let in every holder of a certificate of the key authority's. Who that is now follows
-from the roster in force, looked up at every call, so that a removed member is refused at its next
-one, and never from what a message says.
+A stream that says nothing costs next to nothing: only what is behind a verified header takes one of
+the places that bound memory, and each client has one at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NoReturn
+from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import grpc
-import structlog
 
 from fedrec.errors import (
     CoordinatorStopping,
-    FedrecError,
-    InternalError,
-    KeysError,
+    CorruptUpload,
     NotInRoster,
     ProtocolError,
-    RefusedError,
+    TooLarge,
     Unreachable,
-    WrongIdentity,
 )
-from fedrec.identity.certificates import is_invitation, key_of, name_of, split_certificates
-from fedrec.identity.document import read_public
-from fedrec.identity.roster import Roster
-from fedrec.ids import ClientId
-from fedrec.wire.chunk_parts import part_reader
-from fedrec.wire.chunks import ByteChunk
-from fedrec.wire.grpc_calls import new_incident, to_details
-from fedrec_server.service.streams import StreamLimits, heard_in_time
+from fedrec.wire.chunks import ByteChunk, part_reader
+from fedrec.wire.grpc_calls import to_details
+from fedrec.wire.v1 import admin_pb2, model_pb2, update_pb2
+from fedrec_server.service.callers import REFLECTION, Caller, Callers, Context, Message, RefusalLog
 from fedrec_server.store.durable_files import DurabilityLost
 
-ADMIN = "/fedrec.wire.v1.Admin/"
-APPLY = "/fedrec.wire.v1.Coordinator/Apply"
-REFLECTION = "/grpc.reflection."
-SUMS = frozenset(
-    f"/fedrec.wire.v1.Coordinator/{name}" for name in ("FetchContribution", "FetchSum")
-)
-"""The revealer fetches these, who opens sums, and nobody else."""
-MAX_OPERATORS_BYTES = 1 << 20
-
-Role = Literal["member", "revealer", "operator", "applicant"]
-Message = Any
-Context = Any
-"""Generated messages and gRPC's objects are untyped."""
+STREAMS_OF_CALLER = 20
+HEADER_SECONDS = 5.0
+"""For the first message of a stream, which is small and says what the stream is."""
+SILENT_SECONDS = 30.0
+SLOWEST_BYTES = 16 << 10
+"""A second, on average over `WINDOW_SECONDS` of waiting for the sender."""
+WINDOW_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Somebody with a certificate of the federation.
+class StreamLimits:
+    """Bounds the streams of each caller, whatever connections they come by."""
 
-    Attributes:
-        client_id: of a member or the revealer; empty for others.
-    """
+    def __init__(self, *, streams_of_caller: int = STREAMS_OF_CALLER) -> None:
+        self._most = streams_of_caller
+        self._open: Counter[str] = Counter()
 
-    role: Role
-    client_id: ClientId
-
-    def check_named(self, message: Message) -> None:
-        """Refuse a message that is said to be somebody else's.
+    @asynccontextmanager
+    async def stream(self, caller: str) -> AsyncIterator[None]:
+        """Count one stream of a caller while it is open.
 
         Raises:
-            WrongIdentity: its client id, or its header's or statement's, is not the caller's.
+            TooLarge: when the caller has too many open already.
         """
-        fields = message.DESCRIPTOR.fields_by_name
-        if "part" in message.DESCRIPTOR.oneofs_by_name:
-            part = message.WhichOneof("part")
-            if part in ("header", "statement", "report"):
-                self.check_named(getattr(message, part))
-        elif "client_id" in fields and message.client_id != self.client_id:
-            raise WrongIdentity(
-                f"A message of {message.client_id[:16]!r} came from {self.client_id[:16]}."
+        if self._open[caller] >= self._most:
+            raise TooLarge(
+                f"A client may have {self._most} uploads open at once.",
+                remedy="Wait for one of them to end.",
             )
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
 
 
-class Callers:
-    """Looks up who calls.
+async def heard_in_time(
+    parts: AsyncIterator[bytes],
+    *,
+    first_seconds: float = HEADER_SECONDS,
+    silent_seconds: float = SILENT_SECONDS,
+    slowest_bytes: float = SLOWEST_BYTES,
+    window_seconds: float = WINDOW_SECONDS,
+) -> AsyncIterator[bytes]:
+    """Yield a stream's messages and cut it when it is silent for too long, or too slow.
+
+    Only the time that the sender takes counts.
 
     Args:
-        roster: returns the roster in force.
-        operators: the operators' certificates, one after the other; read at every call of theirs.
+        first_seconds: for the first message.
+        silent_seconds: for each further one.
+        slowest_bytes: a second, on average over a window.
+        window_seconds: after how much waiting the average is looked at.
 
     Raises:
-        KeysError: the operators' file cannot be used.
+        CorruptUpload: the upload can go on in another call.
     """
-
-    def __init__(self, roster: Callable[[], Roster], operators: Path) -> None:
-        self._roster = roster
-        self._operators = operators
-        self._known: tuple[Roster, dict[bytes, ClientId]] | None = None
-        self._operators_keys()
-
-    @property
-    def epoch(self) -> int:
-        """Return the key epoch of the roster in force."""
-        return self._roster().epoch
-
-    def of(self, context: Context) -> Caller:
-        """Return who makes a call.
-
-        Raises:
-            NotInRoster: neither the roster nor the operators' list has the certificate's key.
-        """
-        certificate = certificate_of(context)
-        key, roster = key_of(certificate), self._roster()
-        client_id = self._members(roster).get(key)
-        if client_id is not None:
-            revealer = roster.revealer
-            alone = revealer is not None and client_id == revealer.client_id
-            return Caller(role="revealer" if alone else "member", client_id=client_id)
-        if is_invitation(certificate):
-            return Caller(role="applicant", client_id=ClientId(""))
-        if key in self._operators_keys():
-            return Caller(role="operator", client_id=ClientId(""))
-        raise NotInRoster(
-            f"The certificate's key is nobody's in epoch {roster.epoch}, nor an operator's."
-        )
-
-    def name_of(self, context: Context) -> str:
-        """Return what people call a caller, for the log; empty where its certificate says nothing.
-
-        A member is called by its label, an applicant by the name on its invitation.
-        """
-        certificate = certificate_of(context)
+    now = asyncio.get_running_loop().time
+    allowed, waited, heard = first_seconds, 0.0, 0
+    while True:
+        begun = now()
         try:
-            client_id = self._members(self._roster()).get(key_of(certificate))
-            if client_id is None:
-                return name_of(certificate)
-        except KeysError:
-            return ""
-        return self._roster().holder(client_id).label or client_id[:16]
-
-    def check(self, caller: Caller, method: str) -> None:
-        """Refuse calls that are not for this caller.
-
-        Raises:
-            NotInRoster: an applicant calls what members call.
-            RefusedError: the call is for others.
-        """
-        if caller.role in self._allowed(method):
+            async with asyncio.timeout(allowed):
+                part = await anext(parts)
+        except StopAsyncIteration:
             return
-        if caller.role == "applicant":
-            raise NotInRoster("An invitation is good for an application and for nothing else.")
-        name = method.rpartition("/")[2]
-        raise RefusedError(f"{name} was called by somebody who is {caller.role}.")
-
-    def _allowed(self, method: str) -> frozenset[Role]:
-        if method.startswith((ADMIN, REFLECTION)):
-            return frozenset({"operator"})
-        if method == APPLY:
-            # A member applies once more to leave its cell's core.
-            return frozenset({"applicant", "member"})
-        return frozenset({"revealer"}) if method in SUMS else frozenset({"member", "revealer"})
-
-    def _members(self, roster: Roster) -> dict[bytes, ClientId]:
-        """Return the roster's keys, read once for each roster."""
-        if self._known is None or self._known[0] is not roster:
-            keys = {holder.tls_key: holder.client_id for holder in roster.holders}
-            self._known = (roster, keys)
-        return self._known[1]
-
-    def _operators_keys(self) -> set[bytes]:
-        name = "coordinator.operators"
-        raw = read_public(
-            self._operators,
-            max_bytes=MAX_OPERATORS_BYTES,
-            remedy=f"Name the operators' certificates as {name}; `fedrec provision` makes one.",
-        )
-        found = split_certificates(raw)
-        if not found:
-            raise KeysError(
-                f"{name}: {self._operators} holds no certificate.",
-                remedy="Take operator.crt of the key authority's folder.",
-            )
-        return {key_of(certificate, name) for certificate in found}
+        except TimeoutError:
+            raise CorruptUpload(f"The stream was silent for {allowed:.0f} seconds.") from None
+        waited += now() - begun
+        heard += len(part)
+        if waited >= window_seconds:
+            if heard < slowest_bytes * waited:
+                raise CorruptUpload(
+                    f"The stream brought {heard} bytes in {waited:.0f} seconds, expected at least "
+                    f"{slowest_bytes:.0f} a second."
+                )
+            waited, heard = 0.0, 0
+        allowed = silent_seconds
+        yield part
+        # A megabyte that is not to be held while the next one arrives.
+        del part
 
 
-def certificate_of(context: Context) -> bytes:
-    """Return the certificate (PEM) with which a caller came."""
-    found = context.auth_context().get("x509_pem_cert") or [b""]
-    return bytes(found[0])
+async def next_part(parts: AsyncIterator[Message], kind: str) -> Message:
+    """Return the next part, which must be of a kind.
 
-
-EVERY_SECONDS = 60.0
-MOST_KNOWN = 10_000
-
-
-@dataclass(slots=True)
-class _Told:
-    """A line, and how many refusals of the same kind came since."""
-
-    at: float
-    incident: str
-    more: int = 0
-
-
-class RefusalLog:
-    """Writes what was refused.
-
-    Args:
-        now: seconds that only grow.
+    Raises:
+        ProtocolError: when it is of another, or the stream has ended.
     """
+    try:
+        return _expect(await anext(parts), kind)
+    except StopAsyncIteration:
+        raise ProtocolError(f"The stream ended before its {kind}.") from None
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._told: dict[tuple[str, str], _Told] = {}
 
-    def tell(self, error: Exception, method: str, client: str) -> str:
-        """Log a refusal, or count it; return the incident under which the log has it.
+async def chunks_of(parts: AsyncIterator[Message | ByteChunk]) -> AsyncIterator[ByteChunk]:
+    """Yield the rest of a stream, which must hold chunks alone.
 
-        Args:
-            client: what people call the caller; empty where nobody knows.
-        """
-        code = error.code if isinstance(error, FedrecError) else InternalError.code
-        known, now = self._told.get((client, code)), self._now()
-        if known is not None and now < known.at + EVERY_SECONDS:
-            known.more += 1
-            return known.incident
-        if len(self._told) >= MOST_KNOWN:
-            recent = now - EVERY_SECONDS
-            self._told = {key: told for key, told in self._told.items() if told.at > recent}
-        incident = new_incident()
-        self._told[client, code] = _Told(at=now, incident=incident)
-        about: dict[str, object] = {"client": client} if client else {}
-        if known is not None and known.more:
-            about["more_since_the_last_line"] = known.more
-        log = structlog.get_logger().bind(method=method.rpartition("/")[2], incident=incident)
-        if isinstance(error, FedrecError):
-            log.info("call refused", code=code, why=error.message, **about)
-        else:
-            log.error("call failed", exc_info=error, **about)
-        return incident
+    Raises:
+        ProtocolError: when it holds something else.
+    """
+    async for part in parts:
+        if not isinstance(part, ByteChunk):
+            _expect(part, "chunk")
+        yield part
+        # Not to be held while the next one arrives.
+        del part
+
+
+def _expect(part: Message, kind: str) -> Message:
+    """Return the content of a part, which must be of a kind.
+
+    Raises:
+        ProtocolError: when it is of another.
+    """
+    found = "chunk" if isinstance(part, ByteChunk) else part.WhichOneof("part")
+    if found != kind:
+        raise ProtocolError(f"The stream holds {found or 'nothing'} where {kind} belongs.")
+    return getattr(part, kind)
 
 
 HEALTH = "/grpc.health.v1.Health/"
@@ -246,6 +158,12 @@ STREAM_SECONDS = 3 * 3600.0
 """Streams get the time that a slow line needs; they are cut sooner when they are silent."""
 
 Read = Callable[[bytes], Message]
+_STREAMS: dict[str, type[Message]] = {
+    "/fedrec.wire.v1.Coordinator/SubmitUpdate": update_pb2.UploadPart,
+    "/fedrec.wire.v1.Coordinator/SubmitReveal": model_pb2.RevealPart,
+    "/fedrec.wire.v1.Coordinator/SubmitSnapshot": model_pb2.ReportPart,
+    "/fedrec.wire.v1.Admin/InstallEpoch": admin_pb2.EpochPart,
+}
 
 
 class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
@@ -294,7 +212,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
         read = handler.request_deserializer
         if handler.request_streaming:
-            read = part_reader(method)
+            read = part_reader(_STREAMS[method])
 
         async def guarded(request: Message, context: Context) -> Message:
             try:

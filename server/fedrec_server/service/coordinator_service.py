@@ -11,13 +11,13 @@ from typing import Any
 from fedrec.errors import VersionMismatch
 from fedrec.identity.certificates import check_dates, is_invitation, key_of
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunk_parts import chunk_to_part
-from fedrec.wire.chunks import Blob, chunks
+from fedrec.wire.chunks import Blob, chunk_to_part, chunks
 from fedrec.wire.convert import (
     APPLICATION,
     BLOB,
     FEDERATION,
     PUBLISHED,
+    REMEMBERED,
     REPORT,
     SNAPSHOT,
     STATEMENT,
@@ -25,7 +25,6 @@ from fedrec.wire.convert import (
     TASK,
     UPLOAD_HEADER,
     UPLOAD_STATUS,
-    remembered_from_proto,
 )
 from fedrec.wire.fields import (
     check_client_id,
@@ -43,8 +42,8 @@ from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
 from fedrec_server.engine import Engine
 from fedrec_server.reveals import take_report
-from fedrec_server.service.call_guard import certificate_of
-from fedrec_server.service.streams import chunks_of, next_part
+from fedrec_server.service.call_guard import chunks_of, next_part
+from fedrec_server.service.callers import certificate_of
 from fedrec_server.store.durable_files import OpenFile
 
 CACHED_ROUNDS = 2
@@ -93,7 +92,7 @@ class CoordinatorService(CoordinatorServicer):
             request.run,
             check_round(request.version, "request.version"),
             check_seconds(request.wait_seconds, "request.wait_seconds"),
-            remembered_from_proto(request),
+            REMEMBERED.from_proto(request),
         )
         return TASK.to_proto(task)
 

@@ -10,7 +10,7 @@ from client.support.fake_federation import FakeRound
 
 from fedrec.ids import RoundId
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import BlockMember, unpack_blocks
+from fedrec.protection.lattice import BlockMember
 from fedrec.wire.chunks import Blob
 from fedrec_authority.folder.authority_folder import STATE_FOLDER
 from fedrec_authority.folder.opened_sums import OpenedSums
@@ -75,7 +75,7 @@ def doubled(world: AuthorityWorld, round_: FakeRound) -> bytes:
     chosen = world.protection.chosen
     layout = ResidueLayout.of_plan(chosen)
     total = world.total(round_)
-    blocks = unpack_blocks(layout, memoryview(total)[44:])
+    blocks = layout.unpack_all(memoryview(total)[44:])
     for block in blocks:
         layout.add_to(block, block.copy())
     return total[:44] + b"".join(layout.pack(block) for block in blocks)
@@ -92,7 +92,7 @@ def masked(world: AuthorityWorld, round_: FakeRound) -> bytes:
     assert isinstance(member, BlockMember)
     cipher = member._open_cipher()
     total = world.total(round_)
-    blocks = unpack_blocks(layout, memoryview(total)[44:])
+    blocks = layout.unpack_all(memoryview(total)[44:])
     row = np.array(cipher.decrypt(blocks[0]), dtype=np.int64)
     slot = int(np.flatnonzero(row)[0])
     assert slot < len(row) - world.protection.chosen.n_tags - 1, "a value, no counter and no tag"

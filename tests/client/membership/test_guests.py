@@ -11,7 +11,7 @@ from world.cells import guest, partition_of
 
 from fedrec.errors import SettingsError
 from fedrec.follower.events import ClientEvent
-from fedrec.follower.stopping import Stopped
+from fedrec.follower.patient_link import Stopped
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import Partition, consents
 from fedrec.identity.certificates import CERTIFICATE_FILE

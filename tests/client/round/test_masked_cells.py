@@ -9,7 +9,12 @@ from client.support.masked_federation import MaskedWorld
 
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.protection.masks import KeyList
-from fedrec.protection.masks.messages import key_list_from_bytes, key_list_to_bytes, pack, unpack
+from fedrec.protection.masks.messages import (
+    KEY_LIST,
+    key_list_from_bytes,
+    pack,
+    unpack,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +38,7 @@ class Lied(MaskedWorld):
             everybody = sorted(member.client_id for member in self.epoch.roster.members)
             if step == "shares":
                 keys = key_list_from_bytes(raw).keys
-                return key_list_to_bytes(KeyList(tuple(k for k in keys if k.client_id != out)))
+                return KEY_LIST.to_bytes(KeyList(tuple(k for k in keys if k.client_id != out)))
             left = unpack(raw, len(everybody)) - {everybody.index(out)}
             return pack(left, len(everybody))
 

@@ -13,8 +13,7 @@ from fedrec.errors import BadSignature, ProtocolError, SplitView
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
 from fedrec.protection.masks.messages import (
-    inbox_from_bytes,
-    inbox_to_bytes,
+    INBOX,
     signatures_from_bytes,
     signatures_to_bytes,
 )
@@ -53,8 +52,8 @@ def of_another_set(raw: bytes) -> bytes:
 
 def of_another_list(raw: bytes) -> bytes:
     """Return shares that were sealed for another list of keys."""
-    inbox = inbox_from_bytes(raw)
-    return inbox_to_bytes(
+    inbox = INBOX.from_bytes(raw)
+    return INBOX.to_bytes(
         replace(inbox, sealed=tuple(bytes([one[0] ^ 1, *one[1:]]) for one in inbox.sealed))
     )
 

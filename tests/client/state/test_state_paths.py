@@ -10,7 +10,7 @@ import pytest
 from client.support.fake_federation import World
 
 from fedrec.cli.main import main
-from fedrec.follower.stopping import Stopped
+from fedrec.follower.patient_link import Stopped
 from fedrec.identity.certificates import CERTIFICATE_FILE, Issuer, check_certificate
 from fedrec.identity.document import write_secret
 from fedrec.identity.identity import KEY_FILE, Identity

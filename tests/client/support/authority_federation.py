@@ -11,8 +11,8 @@ from client.support.key_watch import KeyWatch
 from world.federation import change, keep
 from world.keys import encryption_key_of
 
+from fedrec.follower.patient_link import Stopped
 from fedrec.follower.round_journal import AUDIT_FILE
-from fedrec.follower.stopping import Stopped
 from fedrec.identity.authority import AUTHORITY_FILE
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import write_authority_key

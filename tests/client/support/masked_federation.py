@@ -17,11 +17,11 @@ from fedrec.plan.agreement import plan_fingerprint
 from fedrec.protection import NoProtection, RoundTerms
 from fedrec.protection.masks import Collector, MaskTerms, MaskWords, Participant
 from fedrec.protection.masks.messages import (
-    answer_from_bytes,
-    inbox_to_bytes,
-    key_list_to_bytes,
+    BUNDLE,
+    GIVEN,
+    INBOX,
+    KEY_LIST,
     keys_from_bytes,
-    shares_from_bytes,
     signatures_to_bytes,
 )
 from fedrec.protection.masks.terms import ring_seed
@@ -165,12 +165,12 @@ class MaskedWorld(World):
             for puppet, participant in current.participants:
                 bundle = participant.share(key_list, roster, seed)
                 collector.add_shares(puppet.client_id, bundle)
-            return key_list_to_bytes(key_list)
+            return KEY_LIST.to_bytes(key_list)
         if step == "vector":
             collector.close_shares()
             for number, (puppet, participant) in enumerate(current.participants):
                 self._mask(current, number, puppet, participant)
-            return inbox_to_bytes(collector.inbox(client_id))
+            return INBOX.to_bytes(collector.inbox(client_id))
         if step == "signature":
             survivors = collector.close_vectors()
             for puppet, participant in current.participants:
@@ -264,11 +264,11 @@ class MaskedLink(FakeLink):
             case "keys":
                 collector.add_keys(keys_from_bytes(client_id, body)[0])
             case "shares":
-                collector.add_shares(client_id, shares_from_bytes(body))
+                collector.add_shares(client_id, BUNDLE.from_bytes(body))
             case "signature":
                 collector.add_signature(client_id, body)
             case _:
-                collector.add_answer(client_id, answer_from_bytes(body))
+                collector.add_answer(client_id, GIVEN.from_bytes(body))
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         current = self._of(header.round)

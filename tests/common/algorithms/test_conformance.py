@@ -1,7 +1,5 @@
 """Every algorithm of the registry keeps the seam's contract."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest
@@ -18,6 +16,6 @@ class TestAlgorithms(AlgorithmSuite):
     """Parametrised over `ALGORITHMS` and `UPDATES`."""
 
 
-def test_settings_and_registry_know_the_same_algorithms() -> None:
+def test_settings_and_registry_know_the_same_algorithms():
     named = set(get_args(all_settings()["algorithm.name"].annotation))
     assert named == set(ALGORITHMS) == {row.algorithm for row in COMBINATIONS}

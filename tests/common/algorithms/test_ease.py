@@ -1,7 +1,5 @@
 """ease against numbers derived by hand and against centralised EASE."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """fedals against its definition, written plainly in tests/reference."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedMF and CoLR: worked steps of the specification, and parity with the plain loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from reference.plain_fedmf import Rule, minibatch

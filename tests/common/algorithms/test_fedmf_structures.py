@@ -1,7 +1,5 @@
 """FedMF under scolr, svd and topk: parity with the plain loop, and whose sums depend on whom."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """FedNCF: the worked means of the specification, and parity with autograd, user by user."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """FedRAP: schedules, what its settings refuse, what stays and what shrinks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

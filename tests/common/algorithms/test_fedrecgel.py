@@ -1,7 +1,5 @@
 """FedRecGEL: the worked steps of the specification, chunks, both Adams, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

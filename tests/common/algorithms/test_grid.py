@@ -21,7 +21,7 @@ def grid_sum(maximum_users: int, n_items: int = 3, bound: int = 16) -> GridSum:
 
 
 @pytest.mark.parametrize("maximum_users", [FEW, MANY])
-def test_rows_are_rounded_clipped_counted_and_added(maximum_users: int) -> None:
+def test_rows_are_rounded_clipped_counted_and_added(maximum_users):
     total = grid_sum(maximum_users)
     # In steps of a quarter: (1, 2.4), (-2, 0.4), (100, -17), (16, -16); half rounds to even.
     rows = torch.tensor([[0.25, 0.6], [-0.5, 0.1], [25.0, -4.25], [4.0, -4.0], [0.125, 0.375]])
@@ -33,7 +33,7 @@ def test_rows_are_rounded_clipped_counted_and_added(maximum_users: int) -> None:
 
 
 @pytest.mark.parametrize("maximum_users", [FEW, MANY])
-def test_whole_contributions_go_to_one_row(maximum_users: int) -> None:
+def test_whole_contributions_go_to_one_row(maximum_users):
     total = grid_sum(maximum_users, n_items=1)
     clipped = total.add_whole(torch.tensor([[0.25, -9.0], [0.5, 0.25], [99.0, 99.0]]))
     assert clipped.tolist() == [1, 0, 2]
@@ -42,7 +42,7 @@ def test_whole_contributions_go_to_one_row(maximum_users: int) -> None:
 
 @pytest.mark.parametrize("maximum_users", [FEW, MANY])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_finite_is_told(maximum_users: int, bad: float) -> None:
+def test_what_is_not_finite_is_told(maximum_users, bad):
     total = grid_sum(maximum_users)
     total.add(torch.tensor([1, 2]), torch.tensor([[bad, 0.25], [0.25, 0.5]]))
     assert not bool(total.finite)
@@ -50,7 +50,7 @@ def test_what_is_not_finite_is_told(maximum_users: int, bad: float) -> None:
 
 
 @pytest.mark.parametrize("maximum_users", [FEW, MANY])
-def test_sums_beyond_float32_are_exact(maximum_users: int) -> None:
+def test_sums_beyond_float32_are_exact(maximum_users):
     bound = 1 << 24
     total = grid_sum(maximum_users, n_items=1, bound=bound)
     ones = torch.full((5, 2), 0.25)
@@ -92,7 +92,7 @@ BLOCK = BlockChange(
 """In steps of a quarter: rows 3 and 4, and 40; whole 2 (2.4 rounded) and -2."""
 
 
-def test_a_users_rounded_values_count_as_often_as_its_weight() -> None:
+def test_a_users_rounded_values_count_as_often_as_its_weight():
     sums = round_sums(None)
     assert sums.add_block(BLOCK).tolist() == [0, 0]
     assert sums["rows"].change.tolist() == [[3], [0], [44]]
@@ -102,7 +102,7 @@ def test_a_users_rounded_values_count_as_often_as_its_weight() -> None:
     assert sums.n_shrunk == 0 and sums.finite
 
 
-def test_under_a_limit_of_length_every_user_counts_once() -> None:
+def test_under_a_limit_of_length_every_user_counts_once():
     """User 0's (3, 4, 2) is within 6; user 1's (40, -2) becomes (5, -0) and counts no more."""
     sums = round_sums(6)
     sums.add_block(BLOCK)
@@ -114,7 +114,7 @@ def test_under_a_limit_of_length_every_user_counts_once() -> None:
 
 
 @pytest.mark.parametrize("maximum_users", [FEW, MANY])
-def test_rows_count_as_often_as_their_users_weight(maximum_users: int) -> None:
+def test_rows_count_as_often_as_their_users_weight(maximum_users):
     """In quarters: user 0's rows are 1 and -1 (-1.2 rounded), user 1's is 4 (9 clipped)."""
     sums = round_sums(None, maximum_users)
     values = torch.tensor([[[0.25], [-0.3]], [[2.25], [0.0]]])

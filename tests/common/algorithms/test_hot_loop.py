@@ -1,7 +1,5 @@
 """Nothing in the loop over minibatches leaves the device, for every algorithm of the registry."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -64,7 +64,7 @@ def files() -> list[Path]:
     return [path for path in found if not path.relative_to(ROOT).as_posix().startswith(ALLOWED)]
 
 
-def test_no_code_outside_names_an_algorithm() -> None:
+def test_no_code_outside_names_an_algorithm():
     assert len(files()) > 200
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text}"
@@ -74,7 +74,7 @@ def test_no_code_outside_names_an_algorithm() -> None:
     assert found == []
 
 
-def test_what_is_allowed_exists_and_needs_it() -> None:
+def test_what_is_allowed_exists_and_needs_it():
     for allowed in ALLOWED:
         path = ROOT / allowed
         each = path.rglob("*.py") if path.is_dir() else [path]
@@ -91,7 +91,7 @@ def test_what_is_allowed_exists_and_needs_it() -> None:
         "TUNED = FedNCFSettings()",
     ],
 )
-def test_a_name_in_code_is_found(source: str) -> None:
+def test_a_name_in_code_is_found(source):
     assert list(named_in(source))
 
 
@@ -106,10 +106,10 @@ def test_a_name_in_code_is_found(source: str) -> None:
         "increase = release",
     ],
 )
-def test_prose_and_other_words_are_not(source: str) -> None:
+def test_prose_and_other_words_are_not(source):
     assert not list(named_in(source))
 
 
-def test_the_names_are_those_of_fedrecs_own() -> None:
+def test_the_names_are_those_of_fedrecs_own():
     assert {"fedmf", "FedMF", "FedMFSettings", "ease", "EASE"} <= NAMES
     assert set(fedrec.algorithms.__all__) >= {kind.__name__ for kind in KINDS}

@@ -1,7 +1,5 @@
 """PFedCLR: the worked numbers of the specification, what users keep, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.hand_made import HandMade

@@ -1,7 +1,5 @@
 """PFedRec: the worked step of the specification, and parity with the plain loop."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

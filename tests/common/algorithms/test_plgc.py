@@ -1,7 +1,5 @@
 """PLGC: the specification's worked numbers, what it declares, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

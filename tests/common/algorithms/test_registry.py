@@ -1,7 +1,5 @@
 """Algorithms of installed packages: what is found, and what is refused."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

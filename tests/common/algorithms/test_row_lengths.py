@@ -17,11 +17,7 @@ PLAIN: list[tuple[Callable[[torch.Tensor], torch.Tensor], Callable[..., torch.Te
 
 @pytest.mark.parametrize(("of", "plain"), PLAIN, ids=["squares", "absolute"])
 @pytest.mark.parametrize("shape", [(3, 5, 4), (2, 1, 1), (1, 0, 3)])
-def test_values_and_gradients_are_those_of_the_plain_expression(
-    of: Callable[[torch.Tensor], torch.Tensor],
-    plain: Callable[[torch.Tensor], torch.Tensor],
-    shape: tuple[int, ...],
-) -> None:
+def test_values_and_gradients_are_those_of_the_plain_expression(of, plain, shape):
     drawn = torch.Generator().manual_seed(3)
     rows = torch.randn(shape, generator=drawn, dtype=torch.float64)
     if rows.numel():
@@ -36,7 +32,7 @@ def test_values_and_gradients_are_those_of_the_plain_expression(
     torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-15, atol=0)
 
 
-def test_gradients_worked_by_hand() -> None:
+def test_gradients_worked_by_hand():
     """d sum(x^2) = 2 x, d sum |x| = sign(x), 0 at 0."""
     rows = torch.tensor([[3.0, -2.0, 0.0]], requires_grad=True)
     assert square_sums(rows).tolist() == [13.0]

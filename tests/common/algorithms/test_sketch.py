@@ -1,7 +1,5 @@
 """sketch against numbers derived by hand, against a plain form, and against EASE."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

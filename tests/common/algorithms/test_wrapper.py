@@ -1,7 +1,5 @@
 """Settings of an algorithm around another one: a table in a table."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

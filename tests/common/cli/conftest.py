@@ -1,7 +1,5 @@
 """Commands are called in the test's own process."""
 
-from pathlib import Path
-
 import pytest
 from command import Fedrec, Outcome, fedrec, interactions_file, settings_file
 
@@ -9,7 +7,7 @@ __all__ = ["Fedrec", "Outcome", "ease_file", "fedrec", "interactions_file", "set
 
 
 @pytest.fixture
-def ease_file(fedrec: Fedrec, tmp_path: Path) -> Path:
+def ease_file(fedrec, tmp_path):
     """Settings of five clients that count pairs, without data."""
     path = tmp_path / "ease.toml"
     assert fedrec("init", path, "--algorithm", "ease", "--clients", 5).code == 0

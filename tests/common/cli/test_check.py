@@ -1,9 +1,5 @@
 """`fedrec check` resolves, explains and prices."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from fedrec.plan.price import price
@@ -11,15 +7,11 @@ from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS
 from fedrec.settings.explain import all_settings, explain
 
-from .conftest import Fedrec
-
 KEPT = ("--set", "federation.minimum_item_users=2")
 """24 users hold no item ten times, so that a simulation would be refused."""
 
 
-def test_the_keys_of_its_json_are_stable(
-    fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_keys_of_its_json_are_stable(fedrec, settings_file, monkeypatch):
     monkeypatch.setenv("FEDREC_EVALUATION__AT", "5")
     outcome = fedrec("check", settings_file, "--json", "--set", "rounds.total=7", *KEPT)
     found = outcome.json
@@ -67,9 +59,7 @@ def test_the_keys_of_its_json_are_stable(
     assert found["price"]["n_items"] == 30
 
 
-def test_people_see_where_values_come_from_and_what_they_cost(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_people_see_where_values_come_from_and_what_they_cost(fedrec, settings_file):
     out = fedrec("check", settings_file).out
     assert "protection.name" in out
     assert "run.toml:" in out
@@ -77,9 +67,7 @@ def test_people_see_where_values_come_from_and_what_they_cost(
         assert words in out
 
 
-def test_every_parameter_set_is_listed_and_the_chosen_one_marked(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_every_parameter_set_is_listed_and_the_chosen_one_marked(fedrec, settings_file):
     sets = fedrec("check", settings_file, "--json").json["sets"]
     known = {(name, preset) for name, kind in PROTECTIONS.items() for preset in kind.presets}
     assert {(entry["protection"], entry["preset"]) for entry in sets} == known
@@ -105,7 +93,7 @@ def test_every_parameter_set_is_listed_and_the_chosen_one_marked(
     assert "of at most 218 bits" in marked
 
 
-def test_users_are_counted_where_the_data_is(fedrec: Fedrec, settings_file: Path) -> None:
+def test_users_are_counted_where_the_data_is(fedrec, settings_file):
     found = fedrec("check", settings_file, "--json").json
     assert found["users"] == 24
     assert not [text for text in found["warnings"] if "maximum_users" in text]
@@ -120,9 +108,7 @@ def test_users_are_counted_where_the_data_is(fedrec: Fedrec, settings_file: Path
     assert "none reach 1000 interactions" in nobody.json["message"]
 
 
-def test_data_on_another_machine_is_a_warning(
-    fedrec: Fedrec, settings_file: Path, interactions_file: Path
-) -> None:
+def test_data_on_another_machine_is_a_warning(fedrec, settings_file, interactions_file):
     interactions_file.unlink()
     found = fedrec("check", settings_file, "--json")
     assert found.code == 0
@@ -131,7 +117,7 @@ def test_data_on_another_machine_is_a_warning(
     assert "data.path" in warning
 
 
-def test_without_data_there_are_settings_but_no_price(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_without_data_there_are_settings_but_no_price(fedrec, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("")
     assert fedrec("check", path, "--json").json["price"] is None
@@ -140,8 +126,8 @@ def test_without_data_there_are_settings_but_no_price(fedrec: Fedrec, tmp_path: 
 
 
 def test_where_nothing_that_is_trained_is_shared_there_is_no_dense_upload(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+    fedrec, tmp_path, interactions_file
+):
     path = tmp_path / "run.toml"
     path.write_text(
         '[algorithm]\nname = "fedrap"\n[update]\nstructure = "dense"\n'
@@ -153,15 +139,13 @@ def test_where_nothing_that_is_trained_is_shared_there_is_no_dense_upload(
     assert "upload, dense plain" in shared.out and "upload, dense plain" not in private.out
 
 
-def test_items_that_contradict_the_catalogue_are_refused(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_items_that_contradict_the_catalogue_are_refused(fedrec, settings_file):
     outcome = fedrec("check", settings_file, "--items", 31)
     assert outcome.code == 2
     assert "--items says 31, but data.catalogue has 30" in outcome.err
 
 
-def test_explain(fedrec: Fedrec, settings_file: Path) -> None:
+def test_explain(fedrec, settings_file):
     assert "Training rounds to publish." in fedrec("check", "--explain", "rounds.total").out
     assert len(fedrec("check", "--explain", "--json").json["settings"]) == len(explain())
     unknown = fedrec("check", "--explain", "rounds.totl")
@@ -169,11 +153,11 @@ def test_explain(fedrec: Fedrec, settings_file: Path) -> None:
     assert "The nearest setting is rounds.total." in unknown.err
 
 
-def test_a_file_must_be_named(fedrec: Fedrec) -> None:
+def test_a_file_must_be_named(fedrec):
     assert "fedrec init" in fedrec("check").err
 
 
-def test_the_papers_sizes_and_its_link(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_the_papers_sizes_and_its_link(fedrec, tmp_path):
     choices = {
         "algorithm": {"dim": 64},
         "update": {"structure": "dense"},
@@ -193,7 +177,7 @@ def test_the_papers_sizes_and_its_link(fedrec: Fedrec, tmp_path: Path) -> None:
     assert "118592 numbers up" in out
 
 
-def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> None:
+def test_the_key_authority_is_explained(fedrec, settings_file):
     asked = ("check", settings_file, "--set", "protection.key_holder=authority")
     bfv = fedrec(*asked, "--set", "protection.name=bfv", "--clients", "5", "--json").json
     warned = " ".join(bfv["warnings"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,6 @@ from fedrec.cli.own_floor import HeldRows
 from fedrec.data import NO_ITEM, UserSplit
 from fedrec.data.interactions import user_groups
 from fedrec.ids import UserId
-
-from .conftest import Fedrec
 
 
 def split(*holders: int, n_users: int = 20) -> UserSplit:
@@ -38,9 +34,7 @@ def split(*holders: int, n_users: int = 20) -> UserSplit:
         ((10, 2, 2, 1), [4, 1, 1, 1], [0, 5, 5, 5], 1),
     ],
 )
-def test_rows_and_interactions_by_hand(
-    holders: tuple[int, ...], rows: list[int], below: list[int], recommended: int
-) -> None:
+def test_rows_and_interactions_by_hand(holders, rows, below, recommended):
     found = HeldRows.of(split(*holders), len(holders), 1)
     costs = [found.cost(floor) for floor in (1, 3, 5, 10)]
     assert [cost.rows for cost in costs] == rows
@@ -48,7 +42,7 @@ def test_rows_and_interactions_by_hand(
     assert found.recommended == recommended
 
 
-def test_a_simulations_clients_each_compare_with_their_own_users() -> None:
+def test_a_simulations_clients_each_compare_with_their_own_users():
     users = split(20, 8, 3)
     own = [
         np.bincount(users.select(group).train_items, minlength=3)
@@ -62,15 +56,13 @@ def test_a_simulations_clients_each_compare_with_their_own_users() -> None:
     assert found.trained(5, 8) == 1
 
 
-def test_a_single_user_is_told_why_there_is_no_floor() -> None:
+def test_a_single_user_is_told_why_there_is_no_floor():
     (_, (name, told)) = HeldRows.of(split(1, 1, n_users=1), 2, 1).table(1)
     assert name == "client.minimum_own_item_users"
     assert told == "1 is recommended: a client of one user can't have a floor; it is 1"
 
 
-def test_check_recommends_a_floor_and_counts_on_what_is_set(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_check_recommends_a_floor_and_counts_on_what_is_set(fedrec, settings_file):
     found = fedrec("check", settings_file, "--json").json
     own = found["own_floor"]
     assert (own["clients"], [each["floor"] for each in own["floors"]]) == (1, [1, 3, 5, 10])
@@ -86,8 +78,6 @@ def test_check_recommends_a_floor_and_counts_on_what_is_set(
     assert fedrec(*floored).json["price"]["expected"] is None
 
 
-def test_nothing_is_recommended_where_noise_covers_a_row(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_nothing_is_recommended_where_noise_covers_a_row(fedrec, settings_file):
     noisy = ("--set", "privacy.mechanism=gaussian", "--set", "rounds.minimum_clients=4")
     assert fedrec("check", settings_file, *noisy, "--json").json["own_floor"] is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from world.plans import check_plan
@@ -18,10 +17,8 @@ from fedrec.protection import PROTECTIONS
 from fedrec.protection.encryption_parameters import CKKS_PRESETS
 from fedrec.settings.schema import Settings
 
-from .conftest import Fedrec
 
-
-def test_the_margin_by_hand() -> None:
+def test_the_margin_by_hand():
     found = {(s.protection, s.preset): s for s in parameter_sets(Plan(), 100)}
     lean = found["ckks", "lean"]
     assert (lean.modulus_bits, lean.most_modulus_bits, lean.security_bits) == (109, 109, 128)
@@ -30,9 +27,7 @@ def test_the_margin_by_hand() -> None:
     assert lean.bytes_per_value == lean.message_bytes / (256 * 5 + len(METRIC_NAMES))
 
 
-def test_a_set_that_cannot_carry_the_sums_says_so(
-    fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_that_cannot_carry_the_sums_says_so(fedrec, settings_file, monkeypatch):
     helpless = replace(CKKS_PRESETS["paper"], choices=())
     monkeypatch.setitem(CKKS_PRESETS, "paper", helpless)
     sets = fedrec("check", settings_file, "--json").json["sets"]
@@ -44,7 +39,7 @@ def test_a_set_that_cannot_carry_the_sums_says_so(
     assert "No parameters of ckks/paper keep the sum of 64 messages exact" in line
 
 
-def test_the_price_where_members_decrypt_by_hand() -> None:
+def test_the_price_where_members_decrypt_by_hand():
     shared = {"key_holder": "members"}
     plan = Plan.model_validate({"rounds": {"total": 8}, "protection": shared})
     found = price(plan, n_items=100, n_clients=4)
@@ -65,7 +60,7 @@ def test_the_price_where_members_decrypt_by_hand() -> None:
     assert found.total_bytes == 4 * 2 * counting + 9 * 4 * 2 * upload
 
 
-def test_the_price_with_a_key_authority_by_hand() -> None:
+def test_the_price_with_a_key_authority_by_hand():
     plan = Plan.model_validate({"rounds": {"total": 8}})
     found = price(plan, n_items=100, n_clients=4)
     upload = PROTECTIONS["bfv"].plan(vector_spec(plan, 100)).message_bytes
@@ -77,7 +72,7 @@ def test_the_price_with_a_key_authority_by_hand() -> None:
     assert found.total_bytes == counted + 9 * per_round
 
 
-def test_what_is_expected_follows_from_the_items_that_enough_users_hold() -> None:
+def test_what_is_expected_follows_from_the_items_that_enough_users_hold():
     plan = Plan.model_validate(
         {
             "algorithm": {"name": "fedals"},
@@ -95,7 +90,7 @@ def test_what_is_expected_follows_from_the_items_that_enough_users_hold() -> Non
     assert expected.total_bytes <= 1.3 * alone.total_bytes
 
 
-def test_ease_is_priced_for_what_it_can_take_of_a_large_catalogue() -> None:
+def test_ease_is_priced_for_what_it_can_take_of_a_large_catalogue():
     plan = Plan.model_validate(
         {
             "algorithm": {"name": "ease"},
@@ -110,7 +105,7 @@ def test_ease_is_priced_for_what_it_can_take_of_a_large_catalogue() -> None:
     assert found.parts["expected"].up_bytes < found.up_bytes / 50
 
 
-def test_under_noise_all_rows_travel_whatever_is_held() -> None:
+def test_under_noise_all_rows_travel_whatever_is_held():
     plan = Plan.model_validate(
         {
             "algorithm": {"name": "fedmf"},
@@ -122,7 +117,7 @@ def test_under_noise_all_rows_travel_whatever_is_held() -> None:
     assert found.facts["n_rows"] == 1_000 and "expected" not in found.parts
 
 
-def test_without_encryption_nobody_reveals() -> None:
+def test_without_encryption_nobody_reveals():
     plan = Plan.model_validate({"protection": {"name": "none"}})
     found = price(plan, n_items=100)
     assert found.authority_bytes == 0
@@ -131,7 +126,7 @@ def test_without_encryption_nobody_reveals() -> None:
 
 
 @pytest.mark.parametrize("preset", ["default", "wide"])
-def test_noisy_values_travel_whole(preset: str) -> None:
+def test_noisy_values_travel_whole(preset):
     """Sums of limbs tell more than the sum that shares of noise cover."""
 
     def limbs(privacy: dict[str, str]) -> tuple[int, ...]:
@@ -145,7 +140,7 @@ def test_noisy_values_travel_whole(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", ["lean", "paper"])
-def test_noise_that_would_have_to_be_split_is_refused(preset: str) -> None:
+def test_noise_that_would_have_to_be_split_is_refused(preset):
     """Slots of these sets take no FedMF sum of 20 fractional bits whole."""
     sections = {"protection": {"name": "ckks", "preset": preset}}
     assert check_plan(Plan.model_validate(sections)) == []
@@ -172,7 +167,7 @@ def paper_topk(**rounds: int) -> Plan:
     )
 
 
-def test_the_papers_encrypted_topk_is_priced() -> None:
+def test_the_papers_encrypted_topk_is_priced():
     found = price(paper_topk(), n_items=1682, n_clients=8)
     # ceil(1682 x 32 / 64) entries of 768 + 4 bytes, and 1792 counts of 10 bits with 44 metrics in
     # blocks of 3072 - 1 - 64 bits.
@@ -189,7 +184,7 @@ def test_the_papers_encrypted_topk_is_priced() -> None:
     assert "opening" not in price(Plan.model_validate(hidden), n_items=1682, n_clients=8).parts
 
 
-def test_943_clients_of_one_user_are_priced() -> None:
+def test_943_clients_of_one_user_are_priced():
     found = price(paper_topk(clients_per_round=943), n_items=1682, n_clients=943)
     opening = found.parts["opening"].facts
     assert opening["expected_entries"] == opening["most_entries"] == 1792 * 32
@@ -202,7 +197,7 @@ def test_943_clients_of_one_user_are_priced() -> None:
     assert not any("rounds.report_seconds" in warning for warning in told)
 
 
-def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec: Fedrec, ease_file: Path) -> None:
+def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec, ease_file):
     found = fedrec("check", ease_file, "--items", 1682, "--json").json
     # 1,792 rows have 1792 * 1791 / 2 = 1,604,736 pairs, in four parts of 401,184; then 1,792
     # counts and the metrics.
@@ -222,7 +217,7 @@ def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec: Fedrec, ease_fi
     assert "Small pair counts are disclosed as such" in out
 
 
-def test_private_tables_are_priced_by_hand(tmp_path: Path) -> None:
+def test_private_tables_are_priced_by_hand(tmp_path):
     settings = Settings.model_validate(
         {
             "algorithm": {"name": "fedrap", "dim": 32},

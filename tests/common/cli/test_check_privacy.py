@@ -1,21 +1,15 @@
 """What `fedrec check` says that noise costs and hides."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from world.plans import check_plan
 
 from fedrec.plan.privacy import privacy_price, privacy_warnings
 from fedrec.plan.schema import Plan
 
-from .conftest import Fedrec
-
 NOISY = {"mechanism": "gaussian", "noise_multiplier": 4.0, "rounds_per_user": 5, "clip": 0.5}
 
 
-def test_privacy_is_priced(fedrec: Fedrec, settings_file: Path) -> None:
+def test_privacy_is_priced(fedrec, settings_file):
     """z = 4 and five rounds: epsilon is 2.2581 by dp-accounting; the noise is four clips."""
     asked = (
         "privacy.mechanism=gaussian",
@@ -56,9 +50,7 @@ def test_privacy_is_priced(fedrec: Fedrec, settings_file: Path) -> None:
         ("ckks", "authority", True),
     ],
 )
-def test_a_client_that_opens_single_updates_meets_one_share(
-    name: str, key_holder: str, opened: bool
-) -> None:
+def test_a_client_that_opens_single_updates_meets_one_share(name, key_holder, opened):
     """Two of three shares make z = 4, hence each is 4 / sqrt(2); all three make 4 sqrt(3 / 2).
 
     The epsilons of five sums are dp-accounting's (PLD, Gaussian events, delta 1e-5).
@@ -85,7 +77,7 @@ def test_a_client_that_opens_single_updates_meets_one_share(
     assert ("which they can open" in rows["and one client with it"]) is opened
 
 
-def test_whole_noise_of_each_client_needs_no_other() -> None:
+def test_whole_noise_of_each_client_needs_no_other():
     privacy = {"mechanism": "laplace", "rounds_per_user": 5}
     protection = {"name": "bfv", "key_holder": "members"}
     plan = Plan.model_validate({"protection": protection, "privacy": privacy})
@@ -97,7 +89,7 @@ def test_whole_noise_of_each_client_needs_no_other() -> None:
     assert not any("opens single updates" in text for text in privacy_warnings(plan, 0))
 
 
-def test_no_privacy_is_said(fedrec: Fedrec, settings_file: Path) -> None:
+def test_no_privacy_is_said(fedrec, settings_file):
     outcome = fedrec("check", settings_file)
     assert "No differential privacy" in outcome.out
     assert fedrec("check", settings_file, "--json").json["privacy"] is None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from fedrec.data import Catalogue
-
-from .conftest import Fedrec
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "nothing": (),
@@ -32,7 +28,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.fixture
-def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+def settings_file(fedrec, tmp_path, interactions_file):
     path = tmp_path / "run.toml"
     Catalogue.of(["i00", "i01"]).save(tmp_path / "small.csv")
     start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
@@ -41,7 +37,7 @@ def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Pa
 
 
 @pytest.fixture
-def exposed_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+def exposed_file(fedrec, tmp_path, interactions_file):
     path = tmp_path / "exposed.toml"
     plain = ("--algorithm", "ease", "--protection", "none", "--accept-exposure")
     start = ("init", path, *plain, "--data", interactions_file, "--clients", 3)
@@ -49,7 +45,7 @@ def exposed_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Pat
     return path
 
 
-def test_a_file_that_is_not_there(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(fedrec, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('[data]\npath = "absent.csv"\n')
     checked, simulated = fedrec("check", path), fedrec("simulate", path)
@@ -60,13 +56,8 @@ def test_a_file_that_is_not_there(fedrec: Fedrec, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_both_commands_refuse_alike(
-    fedrec: Fedrec,
-    tmp_path: Path,
-    settings_file: Path,
-    exposed_file: Path,
-    case: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    fedrec, tmp_path, settings_file, exposed_file, case, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     if case == "what clients would show":
         settings_file = exposed_file
@@ -85,7 +76,7 @@ def test_both_commands_refuse_alike(
         assert refusal(checked.err) == refusal(simulated.err)
 
 
-def test_a_device_that_is_not_there(fedrec: Fedrec, settings_file: Path) -> None:
+def test_a_device_that_is_not_there(fedrec, settings_file):
     beyond = f"cuda:{torch.cuda.device_count() + 1}"
     given = ("--set", f"client.device={beyond}", "--set", "federation.minimum_item_users=2")
     checked = fedrec("check", settings_file, *given)
@@ -93,7 +84,7 @@ def test_a_device_that_is_not_there(fedrec: Fedrec, settings_file: Path) -> None
     assert "client.device" in checked.err
 
 
-def test_the_price_is_shown_before_the_refusal(fedrec: Fedrec, settings_file: Path) -> None:
+def test_the_price_is_shown_before_the_refusal(fedrec, settings_file):
     given = ("--set", "federation.maximum_users=16")
     told = fedrec("check", settings_file, *given)
     assert "upload, at most" in told.out
@@ -104,7 +95,7 @@ def test_the_price_is_shown_before_the_refusal(fedrec: Fedrec, settings_file: Pa
     assert refusal["error"] == found.json["error"] == "settings"
 
 
-def test_several_refusals_are_all_told(fedrec: Fedrec, exposed_file: Path) -> None:
+def test_several_refusals_are_all_told(fedrec, exposed_file):
     told = fedrec("check", exposed_file, "--set", "federation.minimum_item_users=25")
     assert told.code == 5
     assert "refused, too: The data set is too small" in told.out
@@ -112,9 +103,7 @@ def test_several_refusals_are_all_told(fedrec: Fedrec, exposed_file: Path) -> No
     assert fedrec("check", exposed_file, *accepted).code == 0
 
 
-def test_a_clients_own_data_is_not_the_whole_federation(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_a_clients_own_data_is_not_the_whole_federation(fedrec, settings_file):
     party = ("--set", "client.invitation=invitation.pem")
     told = fedrec("check", settings_file, *party)
     assert told.code == 0
@@ -125,9 +114,7 @@ def test_a_clients_own_data_is_not_the_whole_federation(
 
 
 @pytest.mark.parametrize("party", [(), ("--set", "client.invitation=invitation.pem")])
-def test_a_floor_above_a_clients_users(
-    fedrec: Fedrec, settings_file: Path, party: tuple[str, ...]
-) -> None:
+def test_a_floor_above_a_clients_users(fedrec, settings_file, party):
     n_users = fedrec("check", settings_file, "--json").json["users"]
     dealt = n_users if party else n_users // 3
     for floor, code in ((dealt, 0), (dealt + 1, 5)):
@@ -139,9 +126,7 @@ def test_a_floor_above_a_clients_users(
 
 
 @pytest.mark.parametrize("clients", [2, 3, 1000])
-def test_clients_that_the_protection_does_not_add_up(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path, clients: int
-) -> None:
+def test_clients_that_the_protection_does_not_add_up(fedrec, settings_file, tmp_path, clients):
     """`bfv` reveals no sum of two, and its parameters are for as many as the plan allows."""
     given = ("--clients", clients, "--set", "federation.minimum_item_users=2")
     given = (*given, "--set", "rounds.total=1", "--set", f"output.runs={tmp_path / 'runs'}")
@@ -153,7 +138,7 @@ def test_clients_that_the_protection_does_not_add_up(
         assert checked.err.splitlines()[-2:] == simulated.err.splitlines()[-2:]
 
 
-def test_where_runs_go_is_looked_at_and_left_as_it_is(fedrec: Fedrec, settings_file: Path) -> None:
+def test_where_runs_go_is_looked_at_and_left_as_it_is(fedrec, settings_file):
     folder = settings_file.parent / "new" / "runs"
     given = ("--set", f"output.runs={folder}", "--set", "federation.minimum_item_users=2")
     assert fedrec("check", settings_file, *given).code == 0

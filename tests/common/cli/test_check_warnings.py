@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fedrec.data import generate
@@ -12,12 +10,10 @@ from fedrec.plan.price import warnings_for
 from fedrec.plan.schema import Plan
 from fedrec.protection import ProtectionSettings
 
-from .conftest import Fedrec
-
 BY_CLIENT = {"compress": "client"}
 
 
-def test_warnings() -> None:
+def test_warnings():
     settings = {
         "protection": {"name": "none"},
         "evaluation": {"protocol": "paper"},
@@ -37,7 +33,7 @@ def test_warnings() -> None:
     assert warnings_for(unused) == warnings_for(Plan())
 
 
-def test_what_indices_in_the_clear_would_leak_is_said() -> None:
+def test_what_indices_in_the_clear_would_leak_is_said():
     topk = Plan.model_validate({"update": {"structure": "topk"}})
     told = [warning for warning in warnings_for(topk) if "fedrec audit indices" in warning]
     assert len(told) == 1
@@ -46,9 +42,7 @@ def test_what_indices_in_the_clear_would_leak_is_said() -> None:
     assert not any("index" in warning for warning in warnings_for(Plan()))
 
 
-def test_a_catalogue_with_too_many_pairs_is_warned_of_before_the_count(
-    fedrec: Fedrec, ease_file: Path
-) -> None:
+def test_a_catalogue_with_too_many_pairs_is_warned_of_before_the_count(fedrec, ease_file):
     warned = fedrec("check", ease_file, "--items", 10_000, "--json").json["warnings"]
     told = "10000 items: if enough users hold all of them, every client needs about 2.2 GiB"
     assert any(told in text for text in warned)
@@ -65,7 +59,7 @@ def test_a_catalogue_with_too_many_pairs_is_warned_of_before_the_count(
     assert "ease takes at most 16384 rows" in " ".join(large.json["warnings"])
 
 
-def test_exposed_clients_are_a_warning(fedrec: Fedrec, ease_file: Path) -> None:
+def test_exposed_clients_are_a_warning(fedrec, ease_file):
     plain = ("--set", "protection.name=none", "--set", "protection.preset=default")
     plain += ("--set", "protection.key_holder=members")
     warned = " ".join(fedrec("check", ease_file, *plain, "--json").json["warnings"])
@@ -73,7 +67,7 @@ def test_exposed_clients_are_a_warning(fedrec: Fedrec, ease_file: Path) -> None:
     assert "--accept-exposure" in warned
 
 
-def test_short_keys_and_slow_reveals_are_warned_of() -> None:
+def test_short_keys_and_slow_reveals_are_warned_of():
     def warned(preset: str, n_items: int) -> list[str]:
         protection = ProtectionSettings(name="paillier", preset=preset, key_holder="members")
         plan = Plan(protection=protection)
@@ -90,9 +84,7 @@ def test_short_keys_and_slow_reveals_are_warned_of() -> None:
     assert "decrypts 5165 ciphertexts" in slow and "report_seconds is 30" in slow
 
 
-def test_masks_say_who_must_stay_and_what_the_steps_cost(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_masks_say_who_must_stay_and_what_the_steps_cost(fedrec, settings_file):
     members = ("--set", "protection.key_holder=members")
     masked = ("check", settings_file, "--set", "protection.name=masks", *members, "--json")
     three = fedrec(*masked, "--clients", "3").json
@@ -118,7 +110,7 @@ def test_masks_say_who_must_stay_and_what_the_steps_cost(
     assert "neighbours" in text and "X25519, AES-256" in text
 
 
-def test_masks_say_what_keeps_four_bytes_a_value() -> None:
+def test_masks_say_what_keeps_four_bytes_a_value():
     """By hand: a word holds sums of size 2^31 - 1, and a user sends 2^20 at most by default."""
 
     def told(**sections: dict[str, object]) -> str:
@@ -139,14 +131,12 @@ def test_masks_say_what_keeps_four_bytes_a_value() -> None:
 
 
 @pytest.mark.parametrize(("name", "said"), [("ckks", 1), ("bfv", 0), ("paillier", 0)])
-def test_what_a_sum_without_tags_rests_on_is_said(name: str, said: int) -> None:
+def test_what_a_sum_without_tags_rests_on_is_said(name, said):
     plan = Plan.model_validate({"protection": {"name": name, "key_holder": "authority"}})
     assert sum("all clients are taken to be honest" in text for text in warnings_for(plan)) == said
 
 
-def test_a_disk_without_room_for_private_tables_is_warned_of(
-    fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_for_private_tables_is_warned_of(fedrec, tmp_path, monkeypatch):
     # 240 x 100 rows of 1,024 values are 98 MB.
     data = generate(n_users=240, n_items=100, n_clusters=3, interactions_per_user=8, seed=3)
     interactions_file = tmp_path / "interactions.csv"

@@ -14,10 +14,8 @@ import pytest
 
 from fedrec.data import Catalogue, Reading, read_interactions
 
-from .conftest import Fedrec
 
-
-def test_import_normalises_and_reports_bad_rows(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_import_normalises_and_reports_bad_rows(fedrec, tmp_path):
     raw = tmp_path / "raw.csv"
     raw.write_text("who,what,when\nb,2,5\na,1,3\na,1,9\n,1,4\na,7,\n")
     columns = ("--user-column", "who", "--item-column", "what", "--timestamp-column", "when")
@@ -33,15 +31,13 @@ def test_import_normalises_and_reports_bad_rows(fedrec: Fedrec, tmp_path: Path) 
     assert fedrec("data", "import", raw, "--into", tmp_path / "s", *columns, "--strict").code == 2
 
 
-def test_nothing_is_replaced_unasked(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_nothing_is_replaced_unasked(fedrec, tmp_path, interactions_file):
     again = ("data", "import", interactions_file, "--into", interactions_file.parent)
     assert "Nothing was changed" in fedrec(*again).err
     assert fedrec(*again, "--force").code == 0
 
 
-def test_minimum_interactions(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> None:
+def test_minimum_interactions(fedrec, tmp_path, interactions_file):
     outcome = fedrec(
         "data", "import", interactions_file, "--into", tmp_path / "x",
         "--minimum-interactions", 1000,
@@ -50,7 +46,7 @@ def test_minimum_interactions(fedrec: Fedrec, tmp_path: Path, interactions_file:
     assert "Lower --minimum-interactions" in outcome.err
 
 
-def test_describe(fedrec: Fedrec, interactions_file: Path) -> None:
+def test_describe(fedrec, interactions_file):
     found = fedrec("data", "describe", interactions_file, "--json").json
     assert (found["n_users"], found["layout"]) == (24, "csv")
     assert (found["held_out"], found["proposed"]) == ("last", {})
@@ -66,9 +62,7 @@ def cells(out: str) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
-def test_describe_says_how_it_read_a_file_and_what_it_ignored(
-    fedrec: Fedrec, tmp_path: Path
-) -> None:
+def test_describe_says_how_it_read_a_file_and_what_it_ignored(fedrec, tmp_path):
     path = tmp_path / "when.csv"
     path.write_text(DAYS.format(*["2024-01-01"] * 3))
     told = fedrec("data", "describe", path)
@@ -109,8 +103,8 @@ def test_describe_says_how_it_read_a_file_and_what_it_ignored(
     ],
 )  # fmt: skip
 def test_a_column_of_times_that_nobody_named_is_proposed(
-    fedrec: Fedrec, tmp_path: Path, written: str, proposed: str, times: str
-) -> None:
+    fedrec, tmp_path, written, proposed, times
+):
     path = tmp_path / "when.csv"
     path.write_text(DAYS.format(*(written.format(day) for day in (1, 2, 3))))
     flags = shlex.split(proposed)
@@ -135,9 +129,7 @@ def test_a_column_of_times_that_nobody_named_is_proposed(
         ("user,item,when\na,x,2024-01-01\n", ("--timestamp-format", "none")),
     ],
 )
-def test_no_other_column_is_proposed_as_times(
-    fedrec: Fedrec, tmp_path: Path, content: str, flags: tuple[str, ...]
-) -> None:
+def test_no_other_column_is_proposed_as_times(fedrec, tmp_path, content, flags):
     path = tmp_path / "v.csv"
     path.write_text(content)
     found = fedrec("data", "describe", path, *flags, "--json").json
@@ -146,9 +138,7 @@ def test_no_other_column_is_proposed_as_times(
     assert "looks like times" not in out and "tied" not in out
 
 
-def test_of_many_columns_those_are_looked_at_first_whose_names_tell(
-    fedrec: Fedrec, tmp_path: Path
-) -> None:
+def test_of_many_columns_those_are_looked_at_first_whose_names_tell(fedrec, tmp_path):
     path = tmp_path / "wide.csv"
     others = [f"c{number}" for number in range(40)]
     path.write_text(
@@ -161,7 +151,7 @@ def test_of_many_columns_those_are_looked_at_first_whose_names_tell(
     assert cells(read)["times"] == "1971-05-01T00:00:00Z to 1971-05-01T00:00:00Z"
 
 
-def test_first_rows_that_cannot_be_read_propose_nothing(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_first_rows_that_cannot_be_read_propose_nothing(fedrec, tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user,item,when\n" + ",,\n" * 5000 + "a,x,2024-01-01\n")
     found = fedrec("data", "describe", path, "--json").json
@@ -194,9 +184,8 @@ SKIPPING = ("--columns", "user,-,item,timestamp")
     ],
 )  # fmt: skip
 def test_columns_without_a_name_and_times_that_are_left_out(
-    fedrec: Fedrec, tmp_path: Path, name: str, content: str, flags: tuple[str, ...],
-    taken: str, ignored: str,
-) -> None:  # fmt: skip
+    fedrec, tmp_path, name, content, flags, taken, ignored
+):
     """A column of times that is not read is ignored like any other."""
     path = tmp_path / f"{name}.gz"
     path.write_bytes(gzip.compress(content.encode()))
@@ -204,9 +193,7 @@ def test_columns_without_a_name_and_times_that_are_left_out(
     assert (rows["columns"], rows["columns ignored"]) == (taken, ignored)
 
 
-def test_a_public_data_set_is_read_by_its_name(
-    fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_public_data_set_is_read_by_its_name(fedrec, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDREC_CACHE", str(tmp_path))
     absent = fedrec("data", "describe", "filmtrust")
     assert (absent.code, "fedrec data import filmtrust" in absent.err) == (2, True)
@@ -215,7 +202,7 @@ def test_a_public_data_set_is_read_by_its_name(
     assert fedrec("data", "describe", "filmtrust", "--json").json["n_rows"] == 1
 
 
-def test_what_is_between_fields_is_named(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_what_is_between_fields_is_named(fedrec, tmp_path):
     for text, word, shown in (
         ("\t", "tab", "tabs"),
         ("::", "::", "'::'"),
@@ -228,16 +215,14 @@ def test_what_is_between_fields_is_named(fedrec: Fedrec, tmp_path: Path) -> None
         assert (found["separator"], found["first_time"]) == (word, "5")
 
 
-def test_catalogue(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> None:
+def test_catalogue(fedrec, tmp_path, interactions_file):
     out = tmp_path / "made.csv"
     found = fedrec("data", "catalogue", interactions_file, "--out", out, "--json").json
     assert Catalogue.load(out).fingerprint() == found["fingerprint"]
     assert fedrec("data", "catalogue", interactions_file, "--out", out).code == 2
 
 
-def test_split_deals_every_user_to_one_private_folder(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_split_deals_every_user_to_one_private_folder(fedrec, tmp_path, interactions_file):
     into = tmp_path / "clients"
     command = ("data", "split", interactions_file, "--clients", 3, "--into", into)
     found = fedrec(*command, "--json").json
@@ -255,15 +240,13 @@ def test_split_deals_every_user_to_one_private_folder(
     assert fedrec("data", "split", interactions_file, "--clients", 99, "--into", into).code == 2
 
 
-def test_an_unknown_dataset_names_the_known(fedrec: Fedrec) -> None:
+def test_an_unknown_dataset_names_the_known(fedrec):
     outcome = fedrec("data", "fetch", "netflix")
     assert outcome.code == 2
     assert "Known are: ml-100k." in outcome.err
 
 
-def test_what_was_left_out_is_counted_and_what_is_doubtful_is_named(
-    fedrec: Fedrec, tmp_path: Path
-) -> None:
+def test_what_was_left_out_is_counted_and_what_is_doubtful_is_named(fedrec, tmp_path):
     path = tmp_path / "v.csv"
     rows = [f"guest,i{n},0" for n in range(20)] + [f"{n},{n},{1300000000 + n}" for n in range(9)]
     rows += ["1.0,x,1300000000", "user,item,time", "NULL,x,5", "a,x,\\N", "b"]
@@ -289,7 +272,7 @@ def test_what_was_left_out_is_counted_and_what_is_doubtful_is_named(
 
 
 @pytest.mark.slow
-def test_standard_input_is_a_file_too(tmp_path: Path) -> None:
+def test_standard_input_is_a_file_too(tmp_path):
     rows = "user,item\n" + "".join(f"u{n % 9},i{n}\n" for n in range(90))
     settings = tmp_path / "run.toml"
     settings.write_text('[data]\npath = "-"\n')

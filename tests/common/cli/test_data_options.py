@@ -36,9 +36,7 @@ from .test_proposed_commands import proposed_by, readings_of
         (("--layout", "table"), r"no setting names its columns"),
     ],
 )
-def test_flags_that_do_not_fit_are_named(
-    fedrec: Fedrec, tmp_path: Path, flags: tuple[str, ...], message: str
-) -> None:
+def test_flags_that_do_not_fit_are_named(fedrec, tmp_path, flags, message):
     path = tmp_path / "v.csv"
     path.write_text("user,item,rating\na,x,5\nb,y,1\n" + (",y,1\n" if "--strict" in flags else ""))
     refused = fedrec("data", "describe", path, *flags)
@@ -47,7 +45,7 @@ def test_flags_that_do_not_fit_are_named(
     assert "--" in refused.err
 
 
-def test_flags_are_the_settings(fedrec: Fedrec) -> None:
+def test_flags_are_the_settings(fedrec):
     assert set(DATA_FLAGS) | {"path", "catalogue"} == set(DataSettings.model_fields)
     for command in (
         ("data", "import"), ("data", "describe"), ("data", "catalogue"), ("data", "split"),
@@ -56,7 +54,7 @@ def test_flags_are_the_settings(fedrec: Fedrec) -> None:
         assert missing_flags(fedrec, *command) == set(), command
 
 
-def test_a_client_has_no_flag_for_what_one_party_cannot_count(fedrec: Fedrec) -> None:
+def test_a_client_has_no_flag_for_what_one_party_cannot_count(fedrec):
     for verb in ("run", "recommend", "export", "serve"):
         assert missing_flags(fedrec, "client", verb) == {"minimum_item_interactions"}
 
@@ -67,7 +65,7 @@ def missing_flags(fedrec: Fedrec, *command: str) -> set[str]:
     return {name for name in DATA_FLAGS if f"--{name.replace('_', '-')}" not in said}
 
 
-def test_every_command_with_these_flags_is_in_the_guide() -> None:
+def test_every_command_with_these_flags_is_in_the_guide():
     guide = Path(__file__).parents[3] / "docs" / "how-to" / "bring-your-own-data.md"
     told = guide.read_text("utf-8").partition("takes the same flags (")[2].partition(")")[0]
     named = {" ".join(each.strip(" `\n").split()) for each in told.split(",")}
@@ -77,14 +75,14 @@ def test_every_command_with_these_flags_is_in_the_guide() -> None:
     }  # fmt: skip
 
 
-def test_every_layout_is_in_the_help(fedrec: Fedrec) -> None:
+def test_every_layout_is_in_the_help(fedrec):
     said = fedrec("data", "describe", "--help").out.split("--separator")[0]
     shown = re.sub(r"\W+(?=\s)|│", " ", said).split()
     assert set(READERS) <= set(shown)
 
 
 @pytest.fixture
-def odd_file(tmp_path: Path, interactions_file: Path) -> Path:
+def odd_file(tmp_path, interactions_file):
     """The users of `interactions_file`, without a header, between semicolons, compressed."""
     lines = interactions_file.read_text().splitlines()[1:]
     rows = [line.split(",") for line in lines]
@@ -97,7 +95,7 @@ def odd_file(tmp_path: Path, interactions_file: Path) -> Path:
 ODD = ("--columns", "-,item,user,rating", "--minimum-rating", "3")
 
 
-def test_init_writes_the_flags_as_settings(fedrec: Fedrec, tmp_path: Path, odd_file: Path) -> None:
+def test_init_writes_the_flags_as_settings(fedrec, tmp_path, odd_file):
     path = tmp_path / "run.toml"
     made = fedrec("init", path, "--data", odd_file, *ODD, "--clients", "3", "--json").json
     assert made["n_users"] == 24
@@ -107,9 +105,7 @@ def test_init_writes_the_flags_as_settings(fedrec: Fedrec, tmp_path: Path, odd_f
     assert "24 in data.path" in fedrec("check", path).out
 
 
-def test_a_settings_file_is_corrected_by_set(
-    fedrec: Fedrec, tmp_path: Path, odd_file: Path
-) -> None:
+def test_a_settings_file_is_corrected_by_set(fedrec, tmp_path, odd_file):
     path = tmp_path / "run.toml"
     path.write_text(f'[data]\npath = "{odd_file}"\n')
     refused = fedrec("check", path)
@@ -135,9 +131,8 @@ def test_a_settings_file_is_corrected_by_set(
 )
 @pytest.mark.slow
 def test_commands_of_a_settings_file_name_settings_and_unset_them(
-    fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    verb: str, setting: str, option: str,
-) -> None:  # fmt: skip
+    fedrec, tmp_path, monkeypatch, verb, setting, option
+):
     monkeypatch.chdir(tmp_path)
     header = "user\titem\trating\n" if setting else ""
     rows = [(f"u{user}", f"i{(user + item) % 5}", item) for user in range(5) for item in range(4)]
@@ -161,9 +156,7 @@ def test_commands_of_a_settings_file_name_settings_and_unset_them(
     assert worked.code == 0, worked.err
 
 
-def test_provision_reads_a_trial_and_deals_it_out(
-    fedrec: Fedrec, tmp_path: Path, odd_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_provision_reads_a_trial_and_deals_it_out(fedrec, tmp_path, odd_file, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = fedrec(
         "provision", "--data", odd_file, *ODD, "--clients", "a,b,c",
@@ -176,8 +169,8 @@ def test_provision_reads_a_trial_and_deals_it_out(
 
 
 def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fedrec, tmp_path, interactions_file, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     command = (
         "provision", "--catalogue", interactions_file.parent / "catalogue.csv",
@@ -201,24 +194,20 @@ def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
         assert "federation.minimum_item_users" in refused.err
 
 
-def test_a_flag_without_a_file_is_refused(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_a_flag_without_a_file_is_refused(fedrec, tmp_path):
     refused = fedrec("recommend", tmp_path, "--user", "a", "--separator", "tab")
     assert refused.code == 2
     assert "--data FILE" in refused.err
 
 
-def test_values_that_settings_refuse_are_refused_as_flags(
-    fedrec: Fedrec, interactions_file: Path
-) -> None:
+def test_values_that_settings_refuse_are_refused_as_flags(fedrec, interactions_file):
     refused = fedrec("data", "describe", interactions_file, "--minimum-interactions", "0")
     assert refused.code == 2
     assert "--minimum-interactions (data.minimum_interactions) is 0, expected an" in refused.err
     assert f"As in: fedrec data describe {interactions_file}\n" in refused.err
 
 
-def test_describe_says_that_held_out_items_are_random(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_describe_says_that_held_out_items_are_random(fedrec, tmp_path, interactions_file):
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,x\na,y\n")
     told = fedrec("data", "describe", path)
@@ -229,7 +218,7 @@ def test_describe_says_that_held_out_items_are_random(
     assert "has no times" in leave.out
 
 
-def test_minimums_are_a_core_and_counted(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_minimums_are_a_core_and_counted(fedrec, tmp_path):
     # z has one user; without z, c has one item; without c, y has one user; a and b share x.
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,x\nb,x\na,w\nb,w\nc,y\nc,z\nb,y\n")

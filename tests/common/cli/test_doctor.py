@@ -11,13 +11,11 @@ from fedrec.cli import doctor as doctor_module
 from fedrec.cli.doctor import examine
 from fedrec.probes import fingerprint, look
 
-from .conftest import Fedrec
-
 # They measure the machine and train on it.
 pytestmark = pytest.mark.slow
 
 
-def test_this_machine_is_well(fedrec: Fedrec) -> None:
+def test_this_machine_is_well(fedrec):
     outcome = fedrec("doctor", "--json")
     assert outcome.code == 0
     assert outcome.json["ok"] is True
@@ -28,7 +26,7 @@ def test_this_machine_is_well(fedrec: Fedrec) -> None:
     assert all(set(f) == {"name", "verdict", "found", "remedy"} for f in outcome.json["findings"])
 
 
-def test_it_tells_the_bits_of_this_machine(fedrec: Fedrec) -> None:
+def test_it_tells_the_bits_of_this_machine(fedrec):
     bits = fedrec("doctor", "--json").json["bits"]
     probes = {probe.name: probe.digest for probe in look()}
     assert bits["probes"] == probes
@@ -42,7 +40,7 @@ def test_it_tells_the_bits_of_this_machine(fedrec: Fedrec) -> None:
     assert f"Arithmetic: {own.digest()}\n" in shown
 
 
-def test_a_package_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_or_old(monkeypatch):
     requires = ["numpy>=99", "nosuchthing>=1", "alsonot>=1; extra == 'client'", "hypothesis>=1"]
     monkeypatch.setattr("importlib.metadata.requires", lambda name: requires)
     found = {finding.name: finding for finding in examine()}
@@ -53,7 +51,7 @@ def test_a_package_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> No
     assert found["alsonot"].remedy == "pip install 'fedrec[client]'"
 
 
-def test_a_check_that_breaks_is_a_finding(fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_breaks_is_a_finding(fedrec, monkeypatch):
     def _encryption() -> None:
         raise OSError("no such library")
 
@@ -63,14 +61,14 @@ def test_a_check_that_breaks_is_a_finding(fedrec: Fedrec, monkeypatch: pytest.Mo
     assert outcome.out.startswith("fail encryption: OSError: no such library\n")
 
 
-def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch):
     monkeypatch.setenv("FEDREC_CACHE", "/proc/version/fedrec")
     (finding,) = [finding for finding in examine() if finding.name == "cache"]
     assert finding.verdict == "warn"
     assert "FEDREC_CACHE" in finding.remedy
 
 
-def test_a_step_is_trained_on_the_device_that_is_named(fedrec: Fedrec) -> None:
+def test_a_step_is_trained_on_the_device_that_is_named(fedrec):
     outcome = fedrec("doctor", "--device", "cpu", "--json")
     assert outcome.code == 0
     (found,) = [finding for finding in outcome.json["findings"] if finding["name"] == "training"]
@@ -78,7 +76,7 @@ def test_a_step_is_trained_on_the_device_that_is_named(fedrec: Fedrec) -> None:
     assert re.fullmatch(r"a step on cpu takes \d+\.\d{3} s, the first \d+\.\d{3}", found["found"])
 
 
-def test_a_device_that_cannot_be_taken_fails(fedrec: Fedrec) -> None:
+def test_a_device_that_cannot_be_taken_fails(fedrec):
     outcome = fedrec("doctor", "--device", "mps", "--json")
     assert outcome.code == 1
     (found,) = [finding for finding in outcome.json["findings"] if finding["name"] == "training"]

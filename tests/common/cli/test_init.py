@@ -1,7 +1,5 @@
 """`fedrec init` writes what works, and overwrites nothing."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 
@@ -9,10 +7,8 @@ import pytest
 
 from fedrec.settings.validation import load_settings
 
-from .conftest import Fedrec
 
-
-def test_it_never_replaces_a_file_unasked(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_it_never_replaces_a_file_unasked(fedrec, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("# mine\n")
     outcome = fedrec("init", path)
@@ -24,7 +20,7 @@ def test_it_never_replaces_a_file_unasked(fedrec: Fedrec, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["run.toml", "x.toml", "my run.toml"])
-def test_the_comments_at_the_head_are_aligned(fedrec: Fedrec, tmp_path: Path, name: str) -> None:
+def test_the_comments_at_the_head_are_aligned(fedrec, tmp_path, name):
     path = tmp_path / name
     assert fedrec("init", path).code == 0
     first, second = [line for line in path.read_text().splitlines() if "#   fedrec" in line]
@@ -32,9 +28,7 @@ def test_the_comments_at_the_head_are_aligned(fedrec: Fedrec, tmp_path: Path, na
     assert first.index("what a run costs") == second.index("every setting")
 
 
-def test_data_sets_paths_and_leaves_room(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_data_sets_paths_and_leaves_room(fedrec, tmp_path, interactions_file):
     path = tmp_path / "settings" / "run.toml"
     found = fedrec("init", path, "--data", interactions_file, "--clients", 3, "--json").json
     assert found["n_users"] == 24
@@ -49,15 +43,13 @@ def test_data_sets_paths_and_leaves_room(
     assert Path(settings.data.catalogue).samefile(interactions_file.parent / "catalogue.csv")
 
 
-def test_without_a_catalogue_it_says_how_to_make_one(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_without_a_catalogue_it_says_how_to_make_one(fedrec, tmp_path, interactions_file):
     (interactions_file.parent / "catalogue.csv").unlink()
     out = fedrec("init", tmp_path / "run.toml", "--data", interactions_file).out
     assert f"fedrec data catalogue {interactions_file} --out" in out
 
 
-def test_an_address_stands_in_one_place(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_an_address_stands_in_one_place(fedrec, tmp_path):
     """Kits have everybody's own sections; by hand they follow the address."""
     kits, by_hand = tmp_path / "kits.toml", tmp_path / "by-hand.toml"
     address = "fedrec.example:27447"
@@ -73,14 +65,14 @@ def test_an_address_stands_in_one_place(fedrec: Fedrec, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "masks", "none"])
-def test_protections(fedrec: Fedrec, tmp_path: Path, protection: str) -> None:
+def test_protections(fedrec, tmp_path, protection):
     path = tmp_path / "run.toml"
     assert fedrec("init", path, "--protection", protection, "--name", "trial").code == 0
     settings = load_settings(path, environ={})
     assert (settings.protection.name, settings.federation.name) == (protection, "trial")
 
 
-def test_exposing_clients_takes_a_word(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_exposing_clients_takes_a_word(fedrec, tmp_path):
     path = tmp_path / "run.toml"
     ease = ("init", path, "--algorithm", "ease", "--protection", "none")
     refused = fedrec(*ease)
@@ -93,7 +85,7 @@ def test_exposing_clients_takes_a_word(fedrec: Fedrec, tmp_path: Path) -> None:
     assert load_settings(path, environ={}).algorithm.name == "ease"
 
 
-def test_impossible_wishes_are_refused(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_impossible_wishes_are_refused(fedrec, tmp_path):
     path = tmp_path / "run.toml"
     assert fedrec("init", path, "--clients", 2).code == 2
     name = fedrec("init", path, "--name", "no spaces")

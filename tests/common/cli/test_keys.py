@@ -28,14 +28,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=["bfv", "ckks", "paillier", "masks", "none"])
-def settings_file(fedrec: Fedrec, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def settings_file(fedrec, tmp_path, request):
     path = tmp_path / "run.toml"
     assert fedrec("init", path, "--clients", 3, "--protection", request.param).code == 0
     return path
 
 
 @pytest.fixture
-def keys(tmp_path: Path, settings_file: Path) -> Path:
+def keys(tmp_path, settings_file):
     """The folder of an authority with three members."""
     return keys_of(tmp_path, settings_file)
 
@@ -52,7 +52,7 @@ def keys_of(tmp_path: Path, settings_file: Path) -> Path:
     return folder.path
 
 
-def test_every_member_can_open_the_epoch(tmp_path: Path, settings_file: Path) -> None:
+def test_every_member_can_open_the_epoch(tmp_path, settings_file):
     text = settings_file.read_text()
     settings_file.write_text(text.replace('key_holder = "authority"', 'key_holder = "members"'))
     keys = keys_of(tmp_path, settings_file)
@@ -75,7 +75,7 @@ def test_every_member_can_open_the_epoch(tmp_path: Path, settings_file: Path) ->
 
 
 @pytest.mark.parametrize("settings_file", ["bfv", "paillier"], indirect=True)
-def test_an_authority_that_opens_sums_keeps_the_secret_key(fedrec: Fedrec, keys: Path) -> None:
+def test_an_authority_that_opens_sums_keeps_the_secret_key(fedrec, keys):
     secret = keys / "authority" / "revealer" / "epoch-00000001.secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     found = fedrec("keys", "show", keys, "--json").json["files"]
@@ -93,7 +93,7 @@ def test_an_authority_that_opens_sums_keeps_the_secret_key(fedrec: Fedrec, keys:
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_the_next_epoch_is_of_the_same_authority(fedrec: Fedrec, keys: Path) -> None:
+def test_the_next_epoch_is_of_the_same_authority(fedrec, keys):
     first = KeyEpoch.load(keys / "epoch.json").roster
     rotate = ("keys", "rotate", "--into", keys)
     assert fedrec(*rotate, "--json").json["epoch"] == 2
@@ -104,7 +104,7 @@ def test_the_next_epoch_is_of_the_same_authority(fedrec: Fedrec, keys: Path) -> 
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_a_lost_authority_is_not_replaced_in_silence(fedrec: Fedrec, keys: Path) -> None:
+def test_a_lost_authority_is_not_replaced_in_silence(fedrec, keys):
     (keys / "authority" / "authority.key").unlink()
     outcome = fedrec("keys", "rotate", "--into", keys)
     assert outcome.code == 5
@@ -112,7 +112,7 @@ def test_a_lost_authority_is_not_replaced_in_silence(fedrec: Fedrec, keys: Path)
 
 
 @pytest.mark.parametrize("settings_file", ["bfv"], indirect=True)
-def test_an_epoch_for_changed_settings(fedrec: Fedrec, settings_file: Path, keys: Path) -> None:
+def test_an_epoch_for_changed_settings(fedrec, settings_file, keys):
     rotate = ("keys", "rotate", "--into", keys, "--settings", settings_file)
     before, text = KeyEpoch.load(keys / "epoch.json").roster, settings_file.read_text()
     settings_file.write_text(text.replace('preset = "default"', 'preset = "wide"'))
@@ -135,7 +135,7 @@ def test_an_epoch_for_changed_settings(fedrec: Fedrec, settings_file: Path, keys
 
 
 @pytest.mark.parametrize("settings_file", ["bfv"], indirect=True)
-def test_show_tells_no_secret(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
+def test_show_tells_no_secret(fedrec, tmp_path, keys):
     shown = fedrec("keys", "show", tmp_path, "--json")
     kinds = {Path(row["path"]).name: row for row in shown.json["files"]}
     assert set(kinds) == {
@@ -160,7 +160,7 @@ def test_show_tells_no_secret(fedrec: Fedrec, tmp_path: Path, keys: Path) -> Non
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_the_coordinator_gets_a_new_certificate_for_other_names(fedrec: Fedrec, keys: Path) -> None:
+def test_the_coordinator_gets_a_new_certificate_for_other_names(fedrec, keys):
     before = Credentials.load(keys / "coordinator.pem", "it")
     told = fedrec("keys", "rotate", "--host", "10.0.0.7", "--into", keys)
     assert told.code == 0 and f"Give {keys / 'coordinator.pem'} to the coordinator" in told.out
@@ -171,7 +171,7 @@ def test_the_coordinator_gets_a_new_certificate_for_other_names(fedrec: Fedrec, 
     assert ip_address("10.0.0.7") in found.get_values_for_type(IPAddress)
 
 
-def test_show_refuses_what_is_no_key_file(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_show_refuses_what_is_no_key_file(fedrec, tmp_path):
     (tmp_path / "x.json").write_text("[]")
     assert fedrec("keys", "show", tmp_path / "x.json").code == 5
     assert fedrec("keys", "show", tmp_path / "none").code == 5
@@ -187,7 +187,7 @@ def listed(fedrec: Fedrec, keys: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_members_come_and_go_offline(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
+def test_members_come_and_go_offline(fedrec, tmp_path, keys):
     joiner = Identity.load_or_create(tmp_path / "d", "d")
     into = ("--into", keys)
     unknown = fedrec("keys", "roster", "admit", joiner.client_id, *into)
@@ -213,7 +213,7 @@ def test_members_come_and_go_offline(fedrec: Fedrec, tmp_path: Path, keys: Path)
 
 
 @pytest.mark.parametrize("settings_file", ["bfv"], indirect=True)
-def test_too_few_members_are_said_not_refused(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
+def test_too_few_members_are_said_not_refused(fedrec, tmp_path, keys):
     a, b, c = (Identity.load(tmp_path / name).client_id for name in "abc")
     found = fedrec("keys", "roster", "remove", a, "--into", keys)
     assert found.code == 0 and "no round opens" in found.out
@@ -223,7 +223,7 @@ def test_too_few_members_are_said_not_refused(fedrec: Fedrec, tmp_path: Path, ke
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_backup_and_restore_on_another_machine(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
+def test_backup_and_restore_on_another_machine(fedrec, tmp_path, keys):
     secret = tmp_path / "passphrase"
     secret.write_text("correct horse battery staple\n")
     copy, fresh = tmp_path / "copy", tmp_path / "fresh"
@@ -238,13 +238,13 @@ def test_backup_and_restore_on_another_machine(fedrec: Fedrec, tmp_path: Path, k
     roster.verify(read_authority_key(keys / "authority.pub.json"))
 
 
-def test_without_an_authority_nothing_is_sent(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_without_an_authority_nothing_is_sent(fedrec, tmp_path):
     found = fedrec("keys", "authority", "run", "127.0.0.1:1", "--into", tmp_path / "none")
     assert found.code == 5 and "fedrec provision" in found.err
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_the_authority_looks_once(fedrec: Fedrec, keys: Path) -> None:
+def test_the_authority_looks_once(fedrec, keys):
     found = fedrec("keys", "authority", "run", "127.0.0.1:1", "--into", keys, "--once", "--json")
     assert found.code == 3
     assert "coordinator lost" in found.out
@@ -258,7 +258,7 @@ def test_the_authority_looks_once(fedrec: Fedrec, keys: Path) -> None:
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_the_authority_issues_what_every_party_shows(tmp_path: Path, keys: Path) -> None:
+def test_the_authority_issues_what_every_party_shows(tmp_path, keys):
     issuer, epoch = read_issuer(keys / "authority.pub.json"), KeyEpoch.load(keys / "epoch.json")
     assert epoch.roster.ca_sha256 == certificate_sha256(issuer)
     coordinator = Credentials.load(keys / "coordinator.pem", "coordinator.certificate")

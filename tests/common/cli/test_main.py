@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,6 @@ from fedrec import __version__
 from fedrec.cli.main import VERBS, app
 from fedrec.cli.terminal import EXIT_CODES, report_failure
 from fedrec.errors import ERRORS, FedrecError
-
-from .conftest import Fedrec
 
 HEAVY = ("torch", "numpy", "tenseal", "grpc", "pyarrow", "structlog", "matplotlib")
 
@@ -40,7 +37,7 @@ def run_python(code: str) -> str:
         (["keys", "rotate", "--help"], HEAVY),
     ],
 )
-def test_help_imports_nothing_heavy(arguments: list[str], unwanted: tuple[str, ...]) -> None:
+def test_help_imports_nothing_heavy(arguments, unwanted):
     code = (
         "import sys\n"
         "from fedrec.cli.main import main\n"
@@ -54,13 +51,13 @@ def test_help_imports_nothing_heavy(arguments: list[str], unwanted: tuple[str, .
 
 
 @pytest.mark.parametrize("name", sorted(VERBS.keys() - {"keys", "coordinator", "client"}))
-def test_every_verb_has_help_with_examples(fedrec: Fedrec, name: str) -> None:
+def test_every_verb_has_help_with_examples(fedrec, name):
     outcome = fedrec(name, "--help")
     assert outcome.code == 0
     assert "Examples:" in outcome.out
 
 
-def test_help_documents_verbs_and_exit_codes(fedrec: Fedrec) -> None:
+def test_help_documents_verbs_and_exit_codes(fedrec):
     shown = fedrec("--help").out
     for name in (*VERBS, "coordinator", "client"):
         assert re.search(rf"^│ {name}\s", shown, re.MULTILINE), name
@@ -68,22 +65,22 @@ def test_help_documents_verbs_and_exit_codes(fedrec: Fedrec) -> None:
         assert re.search(rf"^\s+{code}\s+{re.escape(meaning)}", shown, re.MULTILINE)
 
 
-def test_every_error_has_a_documented_exit_code() -> None:
+def test_every_error_has_a_documented_exit_code():
     assert {kind.exit_code for kind in ERRORS.values()} <= set(EXIT_CODES)
 
 
-def test_version(fedrec: Fedrec) -> None:
+def test_version(fedrec):
     assert fedrec("--version").out == f"fedrec {__version__}\n"
 
 
-def test_python_m_fedrec() -> None:
+def test_python_m_fedrec():
     finished = subprocess.run(
         [sys.executable, "-m", "fedrec", "--version"], capture_output=True, text=True, timeout=60
     )
     assert (finished.returncode, finished.stdout) == (0, f"fedrec {__version__}\n")
 
 
-def test_a_misspelt_verb_is_answered_with_the_nearest(fedrec: Fedrec) -> None:
+def test_a_misspelt_verb_is_answered_with_the_nearest(fedrec):
     outcome = fedrec("chek")
     assert outcome.code == 2
     assert "Did you mean 'check'?" in outcome.err
@@ -97,13 +94,13 @@ def test_a_misspelt_verb_is_answered_with_the_nearest(fedrec: Fedrec) -> None:
         ("run", "'keys authority run', 'coordinator run', 'client run'"),
     ],
 )
-def test_a_verb_of_another_is_answered_with_both(fedrec: Fedrec, typed: str, meant: str) -> None:
+def test_a_verb_of_another_is_answered_with_both(fedrec, typed, meant):
     outcome = fedrec(typed)
     assert outcome.code == 2
     assert f"No such command '{typed}'. Did you mean {meant}?" in outcome.err
 
 
-def test_no_colour_where_no_terminal_is(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_no_colour_where_no_terminal_is(fedrec, tmp_path):
     assert "\x1b" not in fedrec("doctor").out
 
 
@@ -118,9 +115,7 @@ def add_verb(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(ERRORS))
-def test_an_error_ends_with_its_exit_code(
-    fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_an_error_ends_with_its_exit_code(fedrec, monkeypatch, kind):
     add_verb(monkeypatch, ERRORS[kind]("What was found.", remedy="What to do."))
     outcome = fedrec("doctor")
     assert outcome.code == ERRORS[kind].exit_code
@@ -128,7 +123,7 @@ def test_an_error_ends_with_its_exit_code(
     assert outcome.out == ""
 
 
-def test_an_error_is_one_object_with_json(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_an_error_is_one_object_with_json(fedrec, tmp_path):
     (tmp_path / "run.toml").write_text("[rounds]\ntotla = 1\ntotal = 0\n")
     outcome = fedrec("check", tmp_path / "run.toml", "--json")
     assert outcome.code == 2
@@ -138,9 +133,7 @@ def test_an_error_is_one_object_with_json(fedrec: Fedrec, tmp_path: Path) -> Non
     assert outcome.err == ""
 
 
-def test_problems_come_before_the_sentence_that_nothing_was_started(
-    fedrec: Fedrec, tmp_path: Path
-) -> None:
+def test_problems_come_before_the_sentence_that_nothing_was_started(fedrec, tmp_path):
     (tmp_path / "run.toml").write_text("[rounds]\ntotla = 1\n[update]\nrank = 64\n")
     lines = fedrec("check", tmp_path / "run.toml").err.splitlines()
     assert "run.toml:2: rounds.totla" in lines[0]
@@ -148,7 +141,7 @@ def test_problems_come_before_the_sentence_that_nothing_was_started(
     assert lines[2].endswith("2 problems, nothing was started.")
 
 
-def test_a_missing_package_names_the_extra(fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(fedrec, monkeypatch):
     add_verb(monkeypatch, ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"))
     outcome = fedrec("doctor")
     assert outcome.code == 2
@@ -156,9 +149,7 @@ def test_a_missing_package_names_the_extra(fedrec: Fedrec, monkeypatch: pytest.M
     assert "pip install 'fedrec[client]'" in outcome.err
 
 
-def test_the_unexpected_is_one_sentence_and_an_incident(
-    fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_unexpected_is_one_sentence_and_an_incident(fedrec, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     add_verb(monkeypatch, ZeroDivisionError("boom"))
     outcome = fedrec("doctor")
@@ -181,14 +172,7 @@ def test_the_unexpected_is_one_sentence_and_an_incident(
         (errno.EIO, 1, "internal"),
     ],
 )
-def test_what_the_machine_refuses_is_no_defect(
-    fedrec: Fedrec,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    number: int,
-    code: int,
-    word: str,
-) -> None:
+def test_what_the_machine_refuses_is_no_defect(fedrec, monkeypatch, tmp_path, number, code, word):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     add_verb(monkeypatch, OSError(number, os.strerror(number), "/there/it.toml"))
     outcome = fedrec("doctor")
@@ -199,18 +183,18 @@ def test_what_the_machine_refuses_is_no_defect(
         assert f"'/there/it.toml' cannot be used: {os.strerror(number)}." in outcome.err
 
 
-def test_ctrl_c_ends_with_130(fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_with_130(fedrec, monkeypatch):
     add_verb(monkeypatch, KeyboardInterrupt())
     assert fedrec("doctor").code == 130
     assert report_failure(KeyboardInterrupt(), as_json=False, debug=False) == 130
 
 
-def test_a_failure_without_remedy_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_without_remedy_is_one_line(capsys):
     report_failure(FedrecError("Something."), as_json=False, debug=False)
     assert capsys.readouterr().err == "error [error]: Something.\n"
     report_failure(FedrecError("Something."), as_json=True, debug=False)
     assert json.loads(capsys.readouterr().out)["remedy"] == ""
 
 
-def test_the_app_is_named() -> None:
+def test_the_app_is_named():
     assert app.info.name == "fedrec"

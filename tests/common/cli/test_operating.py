@@ -18,8 +18,6 @@ from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 
-from .conftest import Fedrec
-
 
 class FakeAdmin(AdminServicer):
     """A run in its second round."""
@@ -76,7 +74,7 @@ class FakeAdmin(AdminServicer):
 
 
 @pytest.fixture
-def admin() -> Iterator[tuple[FakeAdmin, str]]:
+def admin():
     service = FakeAdmin()
     server = grpc.server(ThreadPoolExecutor(2))
     add_AdminServicer_to_server(service, server)
@@ -87,13 +85,13 @@ def admin() -> Iterator[tuple[FakeAdmin, str]]:
 
 
 @pytest.fixture
-def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
+def call(admin, tmp_path):
     own = tmp_path / "operator.pem"
     write_secret(own, credentials("operator").to_pem())
     return [admin[1], "--operator", own]
 
 
-def test_status(fedrec: Fedrec, call: list[object]) -> None:
+def test_status(fedrec, call):
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
         "authority_heard", "awaited", "caution", "clients_here", "clients_in_roster",
@@ -116,9 +114,7 @@ def test_status(fedrec: Fedrec, call: list[object]) -> None:
     assert "2 of 3 updates, 2 KiB" in out
 
 
-def test_rates_have_the_protocol_and_what_is_to_be_said_of_it(
-    fedrec: Fedrec, call: list[object], admin: tuple[FakeAdmin, str]
-) -> None:
+def test_rates_have_the_protocol_and_what_is_to_be_said_of_it(fedrec, call, admin):
     unknown = "sampled (?): whether this flatters every method is not known"
     for said, shown in (
         ({"protocol": "full", "caution": ""}, "full"),
@@ -147,9 +143,7 @@ MEMBERS = [
 ]  # fmt: skip
 
 
-def test_what_each_client_does(
-    fedrec: Fedrec, call: list[object], admin: tuple[FakeAdmin, str]
-) -> None:
+def test_what_each_client_does(fedrec, call, admin):
     admin[0].more = {"members": MEMBERS, "clients_here": 1, "now": 1000.0}
     head, *lines = fedrec("clients", *call).out.splitlines()
     assert " ".join(head.split()) == "client state last heard fedrec model counted sent why"
@@ -175,14 +169,12 @@ def test_what_each_client_does(
     assert fedrec("clients", *call).out.splitlines()[-1] == "and 3 more clients"
 
 
-def test_an_older_coordinator_tells_who_was_seen(fedrec: Fedrec, call: list[object]) -> None:
+def test_an_older_coordinator_tells_who_was_seen(fedrec, call):
     assert "3 heard since the coordinator started, of 4" in fedrec("status", *call).out
     assert fedrec("clients", *call, "--json").json == {"members": [], "now": 0.0}
 
 
-def test_the_operators_file_is_found_where_kits_have_it(
-    fedrec: Fedrec, call: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_operators_file_is_found_where_kits_have_it(fedrec, call, tmp_path, monkeypatch):
     address, own = call[0], Path(str(call[2]))
     monkeypatch.chdir(tmp_path)
     assert fedrec("status", address, "--json").json["published_round"] == 1
@@ -196,7 +188,7 @@ def test_the_operators_file_is_found_where_kits_have_it(
     assert "operator.pem" in refused.err and "--operator" in refused.err
 
 
-def test_a_round_that_waits_for_the_key_authority() -> None:
+def test_a_round_that_waits_for_the_key_authority():
     heard = datetime.now().replace(hour=9, minute=12)
     status = admin_pb2.Status(
         federation="movies",
@@ -218,7 +210,7 @@ def test_a_round_that_waits_for_the_key_authority() -> None:
     assert problem in status_rows(RunStatus.of(status)), "also while a round goes on"
 
 
-def test_watch_ends_with_the_run(fedrec: Fedrec, call: list[object]) -> None:
+def test_watch_ends_with_the_run(fedrec, call):
     lines = fedrec("watch", *call).out.splitlines()
     assert [line.split("  ")[1] for line in lines] == [
         "round 1 published",
@@ -231,21 +223,19 @@ def test_watch_ends_with_the_run(fedrec: Fedrec, call: list[object]) -> None:
     assert objects.json["kind"] == "run finished"
 
 
-def test_stop(fedrec: Fedrec, call: list[object], admin: tuple[FakeAdmin, str]) -> None:
+def test_stop(fedrec, call, admin):
     assert fedrec("stop", *call, "--json").json == {"message": "The run ends."}
     assert fedrec("stop", *call, "--now").out == "The run ends.\n"
     assert admin[0].stopped == [False, True]
 
 
-def test_what_a_pipe_gets_ends_where_the_words_do(fedrec: Fedrec, call: list[object]) -> None:
+def test_what_a_pipe_gets_ends_where_the_words_do(fedrec, call):
     lines = fedrec("status", *call).out.splitlines()
     assert len({len(line) for line in lines}) > 2
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_an_operators_file_that_does_not_fit_is_named(
-    fedrec: Fedrec, admin: tuple[FakeAdmin, str], tmp_path: Path
-) -> None:
+def test_an_operators_file_that_does_not_fit_is_named(fedrec, admin, tmp_path):
     for name, raw in (
         ("odd", b"two\nlines"),
         ("client", credentials("client").private_key + credentials("operator").certificate * 2),
@@ -256,9 +246,7 @@ def test_an_operators_file_that_does_not_fit_is_named(
         assert refused.code == 5 and "--operator" in refused.err
 
 
-def test_nobody_answers_or_somebody_of_another_federation(
-    fedrec: Fedrec, call: list[object], tmp_path: Path
-) -> None:
+def test_nobody_answers_or_somebody_of_another_federation(fedrec, call, tmp_path):
     """gRPC has nothing to say on the terminal, and the remedy is about what an operator gave."""
     write_secret(tmp_path / "theirs.pem", credentials("operator", of="theirs").to_pem())
     for command, told in (

@@ -11,8 +11,6 @@ from fedrec.cli import flags
 from fedrec.environment import ACCEPT_FLAG
 from fedrec_lab.cli.round_progress import StopRequest
 
-from .conftest import Fedrec
-
 pytestmark = pytest.mark.slow
 
 SMALL = (
@@ -35,7 +33,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.fixture
-def stopped(fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(fedrec, settings_file, monkeypatch):
     """The folder of a simulation that was stopped after its first round."""
     with monkeypatch.context() as patched:
         patched.setattr(StopRequest, "requested", lambda self: True)
@@ -44,14 +42,12 @@ def stopped(fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
     return Path(outcome.out.splitlines()[-1])
 
 
-def test_the_flag_is_the_one_that_errors_name() -> None:
+def test_the_flag_is_the_one_that_errors_name():
     assert flags._FLAG == ACCEPT_FLAG
 
 
 @pytest.mark.parametrize("command", ["simulate", "evaluate", "reproduce"])
-def test_it_needs_something_to_go_on_with(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path, command: str
-) -> None:
+def test_it_needs_something_to_go_on_with(fedrec, settings_file, tmp_path, command):
     outcome = fedrec(command, settings_file, ACCEPT_FLAG)
     assert outcome.code == 2
     assert "Give --resume" in outcome.err
@@ -59,8 +55,8 @@ def test_it_needs_something_to_go_on_with(
 
 
 def test_a_simulation_goes_on_elsewhere_on_somebody_s_word(
-    fedrec: Fedrec, stopped: Path, interactions_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fedrec, stopped, interactions_file, monkeypatch
+):
     again = ("simulate", stopped / "resolved.toml", "--resume", stopped)
     before = contents(stopped)
     monkeypatch.setenv(OTHER, "Prescott")
@@ -86,9 +82,7 @@ def test_a_simulation_goes_on_elsewhere_on_somebody_s_word(
         (3, "format 3, made by a newer"),
     ],
 )
-def test_a_folder_of_another_format_is_refused_by_its_number(
-    fedrec: Fedrec, stopped: Path, number: int | None, named: str
-) -> None:
+def test_a_folder_of_another_format_is_refused_by_its_number(fedrec, stopped, number, named):
     path = stopped / "environment.json"
     record = json.loads(path.read_text())
     del record["format"]
@@ -106,8 +100,8 @@ def test_a_folder_of_another_format_is_refused_by_its_number(
 
 
 def test_an_evaluation_goes_on_elsewhere_on_somebody_s_word(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fedrec, settings_file, tmp_path, monkeypatch
+):
     out = tmp_path / "results"
     asked = ("--protocols", "full", "--seeds", "7,", "--no-references")
     assert fedrec("evaluate", settings_file, *asked, "--out", out, *SETTINGS).code == 0

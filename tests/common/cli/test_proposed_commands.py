@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Fedrec
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -180,7 +178,7 @@ def proposed_by(error: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_proposed_command_reads_every_row(fedrec: Fedrec, tmp_path: Path, name: str) -> None:
+def test_the_proposed_command_reads_every_row(fedrec, tmp_path, name):
     case = CASES[name]
     path = tmp_path / case.name
     path.write_bytes(case.content if isinstance(case.content, bytes) else case.content.encode())
@@ -250,7 +248,7 @@ def readings_of(error: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", READINGS)
-def test_of_several_readings_none_is_chosen(fedrec: Fedrec, tmp_path: Path, name: str) -> None:
+def test_of_several_readings_none_is_chosen(fedrec, tmp_path, name):
     content, expected = READINGS[name]
     path = tmp_path / "v.csv"
     path.write_text(content)
@@ -264,9 +262,7 @@ def test_of_several_readings_none_is_chosen(fedrec: Fedrec, tmp_path: Path, name
 
 
 @pytest.mark.parametrize("times", [("875072688", "1700000000000"), ("875072688", "2021-01-01")])
-def test_times_that_have_no_order_propose_nothing(
-    fedrec: Fedrec, tmp_path: Path, times: tuple[str, str]
-) -> None:
+def test_times_that_have_no_order_propose_nothing(fedrec, tmp_path, times):
     path = tmp_path / "v.csv"
     path.write_text("user,item,time\na,x,{}\nb,y,{}\n".format(*times))
     refused = fedrec("data", "describe", path)
@@ -274,9 +270,7 @@ def test_times_that_have_no_order_propose_nothing(
     assert "--timestamp-format (data.timestamp_format)" in refused.err
 
 
-def test_import_without_a_folder_proposes_one(
-    fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_without_a_folder_proposes_one(fedrec, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("v.csv").write_text(_PLAIN)
     for folder in ("data", "v-data"):
@@ -306,9 +300,7 @@ def test_import_without_a_folder_proposes_one(
         (_DAYS.format("1/2/2021", "2/1/2021"), "", "written as %d/%m/%Y or as %m/%d/%Y: choose"),
     ],
 )
-def test_what_is_wrong_is_named(
-    fedrec: Fedrec, tmp_path: Path, content: str, flags: str, said: str
-) -> None:
+def test_what_is_wrong_is_named(fedrec, tmp_path, content, flags, said):
     path = tmp_path / "v.csv"
     path.write_text(content)
     refused = fedrec("data", "describe", path, *flags.split())
@@ -337,9 +329,7 @@ REWRITTEN: dict[str, tuple[str, str, int]] = {
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
-def test_a_command_that_rewrites_a_file_makes_one_that_can_be_read(
-    fedrec: Fedrec, tmp_path: Path, name: str
-) -> None:
+def test_a_command_that_rewrites_a_file_makes_one_that_can_be_read(fedrec, tmp_path, name):
     file, content, n_rows = REWRITTEN[name]
     path = tmp_path / file
     path.write_text(content)
@@ -357,7 +347,7 @@ def test_a_command_that_rewrites_a_file_makes_one_that_can_be_read(
 
 
 @pytest.mark.parametrize("columns", ["", "user,item,timestamp"])
-def test_blanks_after_commas_do_not_count(fedrec: Fedrec, tmp_path: Path, columns: str) -> None:
+def test_blanks_after_commas_do_not_count(fedrec, tmp_path, columns):
     path = tmp_path / "v.csv"
     header = "" if columns else "User ID, Item ID, Timestamp\n"
     path.write_text(f'{header}1, "a, b", 1300000000\n1, c, 1300000001\n2,c, 1300000002\n')
@@ -367,7 +357,7 @@ def test_blanks_after_commas_do_not_count(fedrec: Fedrec, tmp_path: Path, column
     assert found["first_time"] == "2011-03-13T07:06:40Z"
 
 
-def test_what_does_not_help_is_not_proposed(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_what_does_not_help_is_not_proposed(fedrec, tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user,item\n,x\n,y\n")
     refused = fedrec("data", "describe", path, "--separator", "comma", "--strict")

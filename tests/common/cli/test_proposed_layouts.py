@@ -10,13 +10,11 @@ import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
-from pathlib import Path
 
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from .conftest import Fedrec
 from .test_proposed_commands import proposed_by, readings_of
 
 Row = Callable[[int, int, int, int], object]
@@ -309,7 +307,7 @@ def taken(found: dict[str, dict[str, str | None]]) -> str:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_right_columns_are_proposed(fedrec: Fedrec, tmp_path: Path, name: str) -> None:
+def test_the_right_columns_are_proposed(fedrec, tmp_path, name):
     file, header, row, expected = LAYOUTS[name]
     path = tmp_path / file
     path.write_text(content_of(header, row))
@@ -333,7 +331,7 @@ def test_the_right_columns_are_proposed(fedrec: Fedrec, tmp_path: Path, name: st
     assert (worked.json["n_rows"], worked.json["n_bad"]) == (96, 0)
 
 
-def test_a_folder_of_parquet_parts_gets_a_proposal(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_a_folder_of_parquet_parts_gets_a_proposal(fedrec, tmp_path):
     rows = content_of("", lambda u, i, k, n: f"{n} u{u} i{i} {when(u, k)}").split()
     for number, size in enumerate((200, len(rows))):
         columns = {name: rows[at:size:4] for at, name in enumerate(("row", "buyer", "sku", "day"))}
@@ -346,9 +344,7 @@ def test_a_folder_of_parquet_parts_gets_a_proposal(fedrec: Fedrec, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n_users", "n_each"), [(2, 2), (6, 5)])
-def test_few_rows_propose_nothing_wrong(
-    fedrec: Fedrec, tmp_path: Path, n_users: int, n_each: int
-) -> None:
+def test_few_rows_propose_nothing_wrong(fedrec, tmp_path, n_users, n_each):
     for name, (file, header, row, expected) in LAYOUTS.items():
         path = tmp_path / file
         path.write_text(content_of(header, row, n_users, n_each))

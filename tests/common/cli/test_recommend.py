@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -15,11 +14,9 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 
-from .conftest import Fedrec
-
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """A folder with a model of two tastes, and no user's vector."""
     catalogue = Catalogue.of(["a0", "b0", "a1", "b1"])
     table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2]], float)
@@ -34,7 +31,7 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def data(run: Path) -> Path:
+def data(run):
     """Data that the run's settings name: anna likes a*, ben b*."""
     path = run.parent / "data.csv"
     path.write_text("user_id,item_id\nanna,a0\nben,b0\n")
@@ -46,7 +43,7 @@ def best(out: str) -> list[str]:
     return [item["item_id"] for item in json.loads(out)["items"]]
 
 
-def test_a_user_whose_data_is_here_is_folded_in(fedrec: Fedrec, run: Path, data: Path) -> None:
+def test_a_user_whose_data_is_here_is_folded_in(fedrec, run, data):
     for user, item in (("anna", "a1"), ("ben", "b1")):
         found = fedrec("recommend", run, "--user", user, "-n", 1, "--json")
         assert best(found.out) == [item]
@@ -55,14 +52,14 @@ def test_a_user_whose_data_is_here_is_folded_in(fedrec: Fedrec, run: Path, data:
     assert best(seen.out) == ["a0"]
 
 
-def test_data_can_be_given(fedrec: Fedrec, run: Path, tmp_path: Path) -> None:
+def test_data_can_be_given(fedrec, run, tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("user_id,item_id\nanna,b0\n")
     found = fedrec("recommend", run, "--user", "anna", "--data", other, "-n", 1, "--json")
     assert best(found.out) == ["b1"]
 
 
-def test_stored_vectors_come_first(fedrec: Fedrec, run: Path, data: Path) -> None:
+def test_stored_vectors_come_first(fedrec, run, data):
     users = UsersFile(
         user_ids=(UserId("anna"),),
         private=PrivateState(MappingProxyType({"user_embedding": np.array([[0, 1]], np.float32)})),
@@ -78,9 +75,7 @@ def test_stored_vectors_come_first(fedrec: Fedrec, run: Path, data: Path) -> Non
     assert "fold_in" not in unknown.err
 
 
-def test_unknown_users_and_items_are_the_commands_fault(
-    fedrec: Fedrec, run: Path, data: Path
-) -> None:
+def test_unknown_users_and_items_are_the_commands_fault(fedrec, run, data):
     unknown = fedrec("recommend", run, "--user", "dora", "--json")
     assert unknown.code == 2
     assert unknown.json["error"] == "data"
@@ -91,7 +86,7 @@ def test_unknown_users_and_items_are_the_commands_fault(
     assert fedrec("recommend", run).code == 2
 
 
-def test_without_a_folder_or_a_model_it_names_the_way(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_without_a_folder_or_a_model_it_names_the_way(fedrec, tmp_path):
     missing = fedrec("recommend", tmp_path / "nowhere", "--user", "1")
     assert missing.code == 2
     assert "no such folder" in missing.err
@@ -107,9 +102,7 @@ def test_without_a_folder_or_a_model_it_names_the_way(fedrec: Fedrec, tmp_path: 
     assert "simulate SETTINGS --resume" in fedrec("recommend", empty, "--user", "1").err
 
 
-def test_a_folder_to_resume_from_must_be_one(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_a_folder_to_resume_from_must_be_one(fedrec, tmp_path, interactions_file):
     settings = tmp_path / "run.toml"
     assert fedrec("init", settings, "--data", interactions_file).code == 0
     found = fedrec("simulate", settings, "--resume", tmp_path / "nowhere")
@@ -117,7 +110,7 @@ def test_a_folder_to_resume_from_must_be_one(
     assert "is no run folder" in found.err
 
 
-def test_what_is_like_an_item(fedrec: Fedrec, run: Path) -> None:
+def test_what_is_like_an_item(fedrec, run):
     found = fedrec("recommend", run, "--similar", "a0", "-n", 1, "--json")
     assert best(found.out) == ["a1"]
     # The cosine of (3, 0) and (2, 0.1).
@@ -129,7 +122,7 @@ def test_what_is_like_an_item(fedrec: Fedrec, run: Path) -> None:
     assert best(some.out) == ["b0"]
 
 
-def test_what_may_be_recommended(fedrec: Fedrec, run: Path, tmp_path: Path) -> None:
+def test_what_may_be_recommended(fedrec, run, tmp_path):
     words = ("recommend", run, "--history", "a0", "-n", 9, "--json")
     assert best(fedrec(*words).out)[0] == "a1"
     assert "a1" not in best(fedrec(*words, "--exclude", "a1").out)
@@ -140,9 +133,7 @@ def test_what_may_be_recommended(fedrec: Fedrec, run: Path, tmp_path: Path) -> N
     assert sorted(best(both.out)) == ["a1", "b1"]
 
 
-def test_unknown_items_name_the_flag_and_the_line(
-    fedrec: Fedrec, run: Path, tmp_path: Path
-) -> None:
+def test_unknown_items_name_the_flag_and_the_line(fedrec, run, tmp_path):
     chosen = tmp_path / "chosen.txt"
     chosen.write_text("b1\nzz\n")
     for flag in ("--exclude", "--candidates"):
@@ -160,7 +151,7 @@ def test_unknown_items_name_the_flag_and_the_line(
     assert (both.code, "only one" in both.err) == (2, True)
 
 
-def test_where_nothing_is_left_it_says_so(fedrec: Fedrec, run: Path, tmp_path: Path) -> None:
+def test_where_nothing_is_left_it_says_so(fedrec, run, tmp_path):
     chosen = tmp_path / "chosen.txt"
     chosen.write_text("b0\n")
     asked = ("recommend", run, "--history", "a0", "--candidates", f"@{chosen}")

@@ -1,11 +1,8 @@
 """Commands whose stdout or stderr is closed, full, or without a reader."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -37,9 +34,7 @@ GONE = (
         ("{fedrec} data describe data.csv >&- 2>&-", 1, ""),
     ],
 )
-def test_it_ends_with_one_line_and_a_documented_code(
-    tmp_path: Path, shell: str, code: int, told: str
-) -> None:
+def test_it_ends_with_one_line_and_a_documented_code(tmp_path, shell, code, told):
     lines = [f"u{n % 4},i{n}" for n in range(12)]
     (tmp_path / "data.csv").write_text("\n".join(["user,item", *lines, ""]))
     done = subprocess.run(

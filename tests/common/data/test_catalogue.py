@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrec.data import Catalogue, FetchedDataset, Interactions
+from fedrec.data import Catalogue, Interactions
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
 
 
-def test_rows_and_ids_are_inverse() -> None:
+def test_rows_and_ids_are_inverse():
     catalogue = Catalogue.of(["b", "a", "c"], ["Bee", "", "Sea"])
     assert catalogue.rows_of(["c", "b", "c"]).tolist() == [2, 0, 2]
     assert catalogue.ids_of(np.array([2, 0])) == ["c", "b"]
@@ -27,7 +26,7 @@ def test_rows_and_ids_are_inverse() -> None:
     assert catalogue.rows_of([]).shape == (0,)
 
 
-def test_appending_keeps_old_rows() -> None:
+def test_appending_keeps_old_rows():
     first = Catalogue.of(["b", "a"])
     second = first.append(["z", "c"], ["Zed", "Sea"])
     assert (first.version, second.version) == (1, 2)
@@ -37,7 +36,7 @@ def test_appending_keeps_old_rows() -> None:
         second.append(["d", "a"])
 
 
-def test_fingerprint_is_sha256_of_the_items_in_order() -> None:
+def test_fingerprint_is_sha256_of_the_items_in_order():
     def prefixed(text: str) -> bytes:
         return len(text.encode()).to_bytes(8, "big") + text.encode()
 
@@ -50,7 +49,7 @@ def test_fingerprint_is_sha256_of_the_items_in_order() -> None:
     assert Catalogue.of(["ab", "é"]).fingerprint() != expected
 
 
-def test_unknown_items_are_named() -> None:
+def test_unknown_items_are_named():
     with pytest.raises(CatalogueMismatch, match=r"2 items .* 'x', 'y'") as caught:
         Catalogue.of(["a"]).rows_of(["y", "a", "x", "y"])
     assert caught.value.remedy
@@ -59,35 +58,33 @@ def test_unknown_items_are_named() -> None:
 
 
 @pytest.mark.parametrize("row", [-1, 1])
-def test_rows_outside_are_refused(row: int) -> None:
+def test_rows_outside_are_refused(row):
     with pytest.raises(CatalogueMismatch, match=f"Row {row} "):
         Catalogue.of(["a"]).ids_of([row])
 
 
-def test_all_problems_are_reported_together() -> None:
+def test_all_problems_are_reported_together():
     with pytest.raises(DataError, match=r"twice: 'a'; .* empty id; there are 1 titles .* is 0"):
         Catalogue.of(["a", "a", ""], ["one"], version=0)
     with pytest.raises(DataError, match="not Unicode"):
         Catalogue.of(["\ud800"])
 
 
-def test_items_of_interactions_are_ordered_as_numbers() -> None:
+def test_items_of_interactions_are_ordered_as_numbers():
     interactions = Interactions.from_columns(["u"] * 3, ["10", "9", "100"])
     assert Catalogue.from_interactions(interactions).item_ids == ("9", "10", "100")
 
 
 def test_ml_100k_has_the_same_rows_from_its_titles_and_from_its_interactions(
-    ml_100k: FetchedDataset, ml_100k_shuffled: Interactions
-) -> None:
+    ml_100k, ml_100k_shuffled
+):
     counted = Catalogue.from_interactions(ml_100k_shuffled)
     assert counted.fingerprint() == ml_100k.catalogue.fingerprint()
 
 
 @settings(deadline=None)
 @given(items=st.lists(TEXT.filter(bool), unique=True, max_size=8), data=st.data())
-def test_the_file_gives_back_any_catalogue(
-    tmp_path_factory: pytest.TempPathFactory, items: list[str], data: st.DataObject
-) -> None:
+def test_the_file_gives_back_any_catalogue(tmp_path_factory, items, data):
     titles = data.draw(st.lists(TEXT, min_size=len(items), max_size=len(items)))
     catalogue = Catalogue.of(items, titles, version=3)
     path = tmp_path_factory.mktemp("catalogue") / "catalogue.csv"
@@ -95,7 +92,7 @@ def test_the_file_gives_back_any_catalogue(
     assert Catalogue.load(path) == catalogue
 
 
-def test_titles_may_be_edited_in_the_file(tmp_path: Path) -> None:
+def test_titles_may_be_edited_in_the_file(tmp_path):
     path = tmp_path / "catalogue.csv"
     Catalogue.of(["a", "b"], ["Wrong", "B"]).save(path)
     path.write_text(path.read_text().replace("Wrong", "Right"))
@@ -115,7 +112,7 @@ def test_titles_may_be_edited_in_the_file(tmp_path: Path) -> None:
         ("item_id,title", "title,item_id", "is damaged"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_damaged_files_are_refused(tmp_path, old, new, message):
     path = tmp_path / "catalogue.csv"
     Catalogue.of(["a", "b"]).save(path)
     assert old in path.read_text()
@@ -125,14 +122,14 @@ def test_damaged_files_are_refused(tmp_path: Path, old: str, new: str, message: 
     assert caught.value.remedy
 
 
-def test_a_later_minor_format_is_read(tmp_path: Path) -> None:
+def test_a_later_minor_format_is_read(tmp_path):
     path = tmp_path / "catalogue.csv"
     Catalogue.of(["a"]).save(path)
     path.write_text(path.read_text().replace("catalogue,1.0", "catalogue,1.7"))
     assert Catalogue.load(path).item_ids == ("a",)
 
 
-def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         Catalogue.load(tmp_path / "absent.csv")
     with pytest.raises(StorageError, match="cannot be written"):

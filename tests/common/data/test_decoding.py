@@ -9,7 +9,6 @@ import lzma
 import os
 import tarfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as arrow
@@ -43,13 +42,13 @@ def zstd(data: bytes, **options: object) -> bytes:
     ],
 )
 @pytest.mark.parametrize("name", ["v.csv.zst", "v"])
-def test_zstd_of_one_frame_or_several(tmp_path: Path, packed: bytes, name: str) -> None:
+def test_zstd_of_one_frame_or_several(tmp_path, packed, name):
     path = tmp_path / name
     path.write_bytes(packed)
     assert n_rows(path) == 60_000
 
 
-def test_the_name_inside_a_zstd_file_counts(tmp_path: Path) -> None:
+def test_the_name_inside_a_zstd_file_counts(tmp_path):
     path = tmp_path / "u.data.zst"
     path.write_bytes(zstd(b"1\t2\t5\t100\n"))
     assert read_interactions(path)[1].layout == "u.data"
@@ -57,7 +56,7 @@ def test_the_name_inside_a_zstd_file_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [20, 0.5, -1])
 @pytest.mark.parametrize("damaged", [False, True])
-def test_zstd_that_is_cut_off_or_damaged(tmp_path: Path, kept: float, damaged: bool) -> None:
+def test_zstd_that_is_cut_off_or_damaged(tmp_path, kept, damaged):
     whole = zstd(TEXT)
     cut = whole[: int(kept * len(whole)) if kept == 0.5 else int(kept)]
     path = tmp_path / "v.csv.zst"
@@ -68,9 +67,7 @@ def test_zstd_that_is_cut_off_or_damaged(tmp_path: Path, kept: float, damaged: b
 
 
 @pytest.mark.parametrize("packed", [bytes, gzip.compress, bz2.compress, lzma.compress, zstd])
-def test_tar_archives_are_refused_with_the_command_that_unpacks_them(
-    tmp_path: Path, packed: Callable[[bytes], bytes]
-) -> None:
+def test_tar_archives_are_refused_with_the_command_that_unpacks_them(tmp_path, packed):
     (tmp_path / "v.csv").write_bytes(FEW)
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
@@ -86,9 +83,7 @@ def test_tar_archives_are_refused_with_the_command_that_unpacks_them(
 @pytest.mark.parametrize("line", [1, 2, 7, 50_000])
 @pytest.mark.parametrize("separator", [b",", b"::"])
 @pytest.mark.parametrize("encoding", [None, "utf-8"])
-def test_a_zero_byte_is_refused_with_its_line(
-    tmp_path: Path, line: int, separator: bytes, encoding: str | None
-) -> None:
+def test_a_zero_byte_is_refused_with_its_line(tmp_path, line, separator, encoding):
     lines = TEXT.replace(b",", separator).split(b"\n")
     lines[line - 1] += b"\x00\x00"
     path = tmp_path / "v.csv"
@@ -102,7 +97,7 @@ def part(path: Path, users: list[object], **more: list[object]) -> None:
     parquet.write_table(arrow.table({"user": users, "item": ["x"] * len(users), **more}), path)
 
 
-def test_a_folder_of_parquet_parts_is_one_table(tmp_path: Path) -> None:
+def test_a_folder_of_parquet_parts_is_one_table(tmp_path):
     folder = tmp_path / "v.parquet"
     part(folder / "part-00001.snappy.parquet", [3, 4])
     part(folder / "part-00000.snappy.parquet", [1, None])
@@ -118,7 +113,7 @@ def test_a_folder_of_parquet_parts_is_one_table(tmp_path: Path) -> None:
     assert n_rows(folder / "part-00001.snappy.parquet") == 2
 
 
-def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_other_things_is_refused(tmp_path):
     folder = tmp_path / "v"
     folder.mkdir()
     (folder / "v.csv").write_bytes(TEXT)
@@ -135,7 +130,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
         n_rows(folder)
 
 
-def test_parts_whose_times_have_other_types(tmp_path: Path) -> None:
+def test_parts_whose_times_have_other_types(tmp_path):
     import datetime as dt
 
     part(tmp_path / "a.parquet", [1], time=[dt.datetime(2021, 1, 1)])
@@ -146,7 +141,7 @@ def test_parts_whose_times_have_other_types(tmp_path: Path) -> None:
         n_rows(tmp_path)
 
 
-def test_a_pipe_is_read_once_and_kept_for_those_who_ask_again(tmp_path: Path) -> None:
+def test_a_pipe_is_read_once_and_kept_for_those_who_ask_again(tmp_path):
     pipe = tmp_path / "v.csv.gz"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(FEW),))

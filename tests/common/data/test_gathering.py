@@ -66,8 +66,8 @@ Writer = Callable[[Path, list[list[str]]], Path]
 @pytest.mark.parametrize("chunk_rows", [2, 4096])
 @pytest.mark.parametrize("separator", ["\t", "|", "::"])
 def test_quotation_marks_are_text_where_nothing_is_quoted(
-    tmp_path: Path, separator: str, chunk_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, separator, chunk_rows, monkeypatch
+):
     monkeypatch.setattr("fedrec.data.delimited.CHUNK_ROWS", chunk_rows)
     rows = [["u1", "i1", "plain"], ["u2", '"i2', "b"], ['"u3', "i3", "c"], ["u4", "i4", '"d']]
     rows += [["u5", "i5", 'e"'], ["u6", '"i6"', '5" disk']]
@@ -81,9 +81,7 @@ def test_quotation_marks_are_text_where_nothing_is_quoted(
 
 @pytest.mark.parametrize("separator", ["\t", "|", "::"])
 @pytest.mark.parametrize("header", [True, False])
-def test_a_file_whose_every_text_is_quoted_is_asked_about(
-    tmp_path: Path, separator: str, header: bool
-) -> None:
+def test_a_file_whose_every_text_is_quoted_is_asked_about(tmp_path, separator, header):
     inner = f'"a {separator} ""b"""'
     rows = [["1", '"x"', "NA", "2021-01-01"]] * 2 + [["2", inner, "5", "2021-01-02"]]
     path = tmp_path / "v.txt"
@@ -105,7 +103,7 @@ def test_a_file_whose_every_text_is_quoted_is_asked_about(
     assert len(read(path, **told)[0]) == 3
 
 
-def test_numbers_under_a_quoted_header_between_tabs(tmp_path: Path) -> None:
+def test_numbers_under_a_quoted_header_between_tabs(tmp_path):
     path = tmp_path / "v.tsv"
     path.write_text('"user"\t"item"\n1\t2\n"user"\t"item"\n3\t4\n')
     found, report = read(path)
@@ -118,13 +116,8 @@ def test_numbers_under_a_quoted_header_between_tabs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("second", ['y"', '"y', None])
 @pytest.mark.parametrize("chunk_rows", [2, 3, 4096])
 def test_a_field_that_spans_lines_is_refused_with_its_line(
-    tmp_path: Path,
-    separator: str,
-    place: int,
-    second: str | None,
-    chunk_rows: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path, separator, place, second, chunk_rows, monkeypatch
+):
     monkeypatch.setattr("fedrec.data.delimited.CHUNK_ROWS", chunk_rows)
     rows = [[f"u{n}", f"i{n}", f"t{n}"] for n in range(9)]
     rows[3][place] = '"open'
@@ -143,7 +136,7 @@ def test_a_field_that_spans_lines_is_refused_with_its_line(
             read(path, quotes="lines", **told)
 
 
-def test_an_open_quotation_mark_in_a_header_or_in_the_last_line(tmp_path: Path) -> None:
+def test_an_open_quotation_mark_in_a_header_or_in_the_last_line(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text('user,item,"title\na,x,b\n')
     with pytest.raises(DataError, match="line 1, has a quotation mark"):
@@ -153,7 +146,7 @@ def test_an_open_quotation_mark_in_a_header_or_in_the_last_line(tmp_path: Path) 
         read(path)
 
 
-def test_fields_with_line_breaks_are_read_where_that_was_said(tmp_path: Path) -> None:
+def test_fields_with_line_breaks_are_read_where_that_was_said(tmp_path):
     path = tmp_path / "v.csv"
     rows = [["user", "item", "review"], ["a", "x", 'good\nvery "good"\n'], ["b", "y", "bad"]]
     with path.open("w", newline="") as file:
@@ -167,7 +160,7 @@ def test_fields_with_line_breaks_are_read_where_that_was_said(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_words_for_nothing_are_no_users_items_or_times(tmp_path: Path, write: Writer) -> None:
+def test_words_for_nothing_are_no_users_items_or_times(tmp_path, write):
     rows = [["user", "item", "timestamp"], ["a", "x", "1"], ["na", "none", "2"]]
     rows += [[word, "x", "3"] for word in NOTHING] + [["a", word, "3"] for word in NOTHING]
     rows += [["NA", "NULL", "3"]] + [["b", "y", word] for word in NOTHING]
@@ -181,7 +174,7 @@ def test_words_for_nothing_are_no_users_items_or_times(tmp_path: Path, write: Wr
         read(tmp_path / "v", strict=True)
 
 
-def test_nulls_and_nans_of_typed_files(tmp_path: Path) -> None:
+def test_nulls_and_nans_of_typed_files(tmp_path):
     nan = float("nan")
     table = {"user": [1.0, None, nan, 2.0], "item": ["x"] * 4, "timestamp": [5.0, 1.0, 1.0, nan]}
     parquet.write_table(arrow.table(table), tmp_path / "v.parquet")
@@ -196,7 +189,7 @@ def test_nulls_and_nans_of_typed_files(tmp_path: Path) -> None:
         assert (report.n_bad, report.n_without_id) == (2, 2)
 
 
-def test_ratings_that_are_missing_are_bad_where_ratings_count(tmp_path: Path) -> None:
+def test_ratings_that_are_missing_are_bad_where_ratings_count(tmp_path):
     rows = [["a", f"i{n}", word] for n, word in enumerate(["5", "1", *NOTHING])]
     path = write_text(tmp_path / "v.csv", [["user", "item", "rating"], *rows])
     assert len(read(path)[0]) == len(rows)
@@ -207,9 +200,7 @@ def test_ratings_that_are_missing_are_bad_where_ratings_count(tmp_path: Path) ->
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("with_times", [True, False])
-def test_a_header_that_comes_again_is_left_out(
-    tmp_path: Path, write: Writer, with_times: bool
-) -> None:
+def test_a_header_that_comes_again_is_left_out(tmp_path, write, with_times):
     header = ["user", "item", "shop"] + ["timestamp"] * with_times
     body = [["a", "x", "s", "1"], ["user", "y", "s", "2"], ["c", "item", "s", "3"]]
     body = [row[: len(header)] for row in body]
@@ -223,16 +214,14 @@ def test_a_header_that_comes_again_is_left_out(
         read(path, strict=True)
 
 
-def test_a_row_of_a_user_and_an_item_called_like_their_columns_is_kept(tmp_path: Path) -> None:
+def test_a_row_of_a_user_and_an_item_called_like_their_columns_is_kept(tmp_path):
     path = write_text(tmp_path / "v.csv", [["user", "item", "time"], ["user", "item", "5"]])
     assert read(path)[0] == [("user", "item", 5)]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "latin-1"])
 @pytest.mark.parametrize("separator", [",", "\t", "::", " "])
-def test_files_that_were_joined_with_their_marks(
-    tmp_path: Path, encoding: str, separator: str
-) -> None:
+def test_files_that_were_joined_with_their_marks(tmp_path, encoding, separator):
     one = as_text([["user", "item"], ["ü", "x"], ["b", "y"]], separator).encode(encoding)
     path = tmp_path / "v.txt"
     path.write_bytes(one + one)
@@ -242,7 +231,7 @@ def test_files_that_were_joined_with_their_marks(
     assert (report.n_bad, report.n_headers) == (1, 1)
 
 
-def test_a_mark_in_front_of_an_id_is_no_part_of_it(tmp_path: Path) -> None:
+def test_a_mark_in_front_of_an_id_is_no_part_of_it(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("\ufeffa,x\n\ufeffa,y\n", encoding="utf-8")
     assert [row[0] for row in read(path, columns="user,item")[0]] == ["a", "a"]
@@ -259,9 +248,7 @@ def test_a_mark_in_front_of_an_id_is_no_part_of_it(tmp_path: Path) -> None:
         (40, 8, None),
     ],
 )
-def test_an_id_with_many_rows_is_doubted(
-    tmp_path: Path, n_guest: int, n_users: int, expected: tuple[str, str, int] | None
-) -> None:
+def test_an_id_with_many_rows_is_doubted(tmp_path, n_guest, n_users, expected):
     others = 89 if n_guest == 11 else 100 - n_guest
     users = ["guest"] * n_guest + [f"u{n % n_users}" for n in range(others)]
     rows = [[user, f"i{n % 20}"] for n, user in enumerate(users)]
@@ -275,13 +262,13 @@ def test_an_id_with_many_rows_is_doubted(
     assert bool(read(swapped)[1].frequent) == bool(expected)
 
 
-def test_one_person_may_have_any_share_of_rows(tmp_path: Path) -> None:
+def test_one_person_may_have_any_share_of_rows(tmp_path):
     rows = [["me", "again"]] * 50 + [["me", f"i{n}"] for n in range(20)]
     path = write_text(tmp_path / "v.csv", [["user", "item"], *rows])
     assert read(path)[1].frequent == ()
 
 
-def test_ids_that_are_one_number_and_times_of_zero_get_a_sentence_each(tmp_path: Path) -> None:
+def test_ids_that_are_one_number_and_times_of_zero_get_a_sentence_each(tmp_path):
     rows = [["1", "a", "0"], ["1.0", "b", "1300000000"], ["2", "1.5", "0"], ["2.00", "1", "5"]]
     rows += [["3", "1", "6"], ["03", "1.0", "7"], ["x", "x.0", "8"]]
     path = write_text(tmp_path / "v.csv", [["user", "item", "time"], *rows])
@@ -328,13 +315,7 @@ def naive(text: str, separator: str, quotes: str) -> tuple[list[tuple[str, str]]
     quotes=st.sampled_from([None, "none", "fields"]),
     chunk_rows=st.sampled_from([1, 3, 4096]),
 )
-def test_rows_add_up_whatever_is_in_their_fields(
-    tmp_path: Path,
-    lines: list[list[str]],
-    separator: str,
-    quotes: str | None,
-    chunk_rows: int,
-) -> None:
+def test_rows_add_up_whatever_is_in_their_fields(tmp_path, lines, separator, quotes, chunk_rows):
     header = ["user", "item", "note"]
     text = as_text([header, *lines, ["plain", "text", "here"]], separator)
     path = tmp_path / "v.csv"

@@ -30,7 +30,7 @@ def _dataset(sha256: str | None, counts: Counts = _COUNTS) -> PublicDataset:
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     """The known copy of a data set called tiny; the cache is the test's own."""
     monkeypatch.setenv("FEDREC_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "ratings.dat"
@@ -45,7 +45,7 @@ def _register(monkeypatch: pytest.MonkeyPatch, dataset: PublicDataset) -> None:
         monkeypatch.setattr(f"{module}.PUBLIC", registry)
 
 
-def test_the_known_copy_is_kept_without_a_warning(file: Path) -> None:
+def test_the_known_copy_is_kept_without_a_warning(file):
     imported = import_public("tiny", file, strict=True)
     assert imported.warnings == ()
     assert imported.counts == _COUNTS
@@ -56,7 +56,7 @@ def test_the_known_copy_is_kept_without_a_warning(file: Path) -> None:
     assert find("tiny") == imported.interactions_path
 
 
-def test_a_folder_and_an_archive_are_searched(file: Path, tmp_path: Path) -> None:
+def test_a_folder_and_an_archive_are_searched(file, tmp_path):
     inner = tmp_path / "unpacked" / "tiny"
     inner.mkdir(parents=True)
     (inner / "ratings.dat").write_text(_TEXT)
@@ -71,7 +71,7 @@ def test_a_folder_and_an_archive_are_searched(file: Path, tmp_path: Path) -> Non
         import_public("tiny", tmp_path / "unpacked")
 
 
-def test_another_file_is_imported_with_warnings_or_refused(file: Path) -> None:
+def test_another_file_is_imported_with_warnings_or_refused(file):
     file.write_text(_TEXT.replace("b::2", "b::7") + "broken\n")
     sums, counts, rows = import_public("tiny", file).warnings
     assert "Its SHA-256 is" in sums
@@ -85,7 +85,7 @@ def test_another_file_is_imported_with_warnings_or_refused(file: Path) -> None:
         import_public("tiny", file, strict=True)
 
 
-def test_the_known_copy_in_the_cache_is_not_replaced_unasked(file: Path, tmp_path: Path) -> None:
+def test_the_known_copy_in_the_cache_is_not_replaced_unasked(file, tmp_path):
     kept = import_public("tiny", file).interactions_path
     before = kept.read_bytes()
     other = tmp_path / "other" / "ratings.dat"
@@ -102,14 +102,14 @@ def test_the_known_copy_in_the_cache_is_not_replaced_unasked(file: Path, tmp_pat
     assert import_public("tiny", other).warnings
 
 
-def test_a_file_without_a_user_that_counts_is_no_copy(file: Path) -> None:
+def test_a_file_without_a_user_that_counts_is_no_copy(file):
     file.write_text("a::1::5::30\nb::2::4::40\n")
     with pytest.raises(DataError, match="is not Tiny: it has 0 interactions of 0 users"):
         import_public("tiny", file, force=True)
     assert not cached_path("tiny").exists()
 
 
-def test_without_a_known_sum_the_counts_decide(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_known_sum_the_counts_decide(file, monkeypatch):
     _register(monkeypatch, _dataset(None))
     assert import_public("tiny", file, strict=True).warnings == ()
     _register(monkeypatch, _dataset(None, Counts(minimum=1, users=9, items=9, interactions=9)))
@@ -117,7 +117,7 @@ def test_without_a_known_sum_the_counts_decide(file: Path, monkeypatch: pytest.M
         import_public("tiny", file, strict=True)
 
 
-def test_settings_name_a_public_data_set(file: Path, tmp_path: Path) -> None:
+def test_settings_name_a_public_data_set(file, tmp_path):
     settings_file = tmp_path / "run.toml"
     settings_file.write_text('[data]\npath = "tiny"\n')
     data = load_settings(settings_file, environ={}).data
@@ -132,7 +132,7 @@ def test_settings_name_a_public_data_set(file: Path, tmp_path: Path) -> None:
     assert load_settings(settings_file, environ={}).data.path == str(tmp_path / "tiny")
 
 
-def test_unknown_and_missing_are_said(file: Path) -> None:
+def test_unknown_and_missing_are_said(file):
     with pytest.raises(DataError, match="no public data set 'netflix'"):
         import_public("netflix", file)
     with pytest.raises(DataError, match="no public data set 'netflix'"):
@@ -143,7 +143,7 @@ def test_unknown_and_missing_are_said(file: Path) -> None:
         read_source(DataSettings(path=str(file.with_name("absent"))), reader="a test")
 
 
-def test_the_registry_is_complete() -> None:
+def test_the_registry_is_complete():
     for name, dataset in PUBLIC.items():
         assert dataset.source.startswith("http")
         assert dataset.licence and dataset.citation and f" {name}" in dataset.get
@@ -153,7 +153,7 @@ def test_the_registry_is_complete() -> None:
         assert cached_path(name, "somewhere").parent == Path("somewhere") / name
 
 
-def test_an_implicit_file_without_times(tmp_path: Path) -> None:
+def test_an_implicit_file_without_times(tmp_path):
     """The layout of MovieLens-1M's implicit variant: a header `user,item`, no times."""
     path = tmp_path / "interactions.csv"
     path.write_text("user,item\n0,1104\n0,639\n")

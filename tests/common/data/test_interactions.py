@@ -32,16 +32,14 @@ def as_rows(interactions: Interactions) -> list[tuple[str, str, int]]:
     )
 
 
-def test_counts() -> None:
+def test_counts():
     interactions = build([("a", "x", 1), ("a", "y", 2), ("b", "x", 3)])
     assert (len(interactions), interactions.n_users, interactions.n_items) == (3, 2, 2)
 
 
 @settings(deadline=None)
 @given(rows=ROWS, seed=st.integers(0, 99))
-def test_deduplication_keeps_the_latest_whatever_the_order(
-    rows: list[tuple[str, str, int]], seed: int
-) -> None:
+def test_deduplication_keeps_the_latest_whatever_the_order(rows, seed):
     latest: dict[tuple[str, str], int] = {}
     for user, item, time in rows:
         latest[user, item] = max(latest.get((user, item), -1), time)
@@ -50,13 +48,13 @@ def test_deduplication_keeps_the_latest_whatever_the_order(
     assert as_rows(build(rows).take(order).deduplicated()) == expected
 
 
-def test_deduplication_without_timestamps() -> None:
+def test_deduplication_without_timestamps():
     interactions = Interactions.from_columns(["10", "9", "10"], ["x", "x", "x"]).deduplicated()
     assert interactions.timestamps is None
     assert interactions.user_ids.tolist() == ["9", "10"]
 
 
-def test_minimum_counts_distinct_items_and_keeps_all_rows() -> None:
+def test_minimum_counts_distinct_items_and_keeps_all_rows():
     interactions = build([("a", "x", 1), ("a", "x", 2), ("b", "x", 1), ("b", "y", 1)])
     assert as_rows(interactions.with_minimum(2)) == [("b", "x", 1), ("b", "y", 1)]
     assert len(interactions.with_minimum(1)) == 4
@@ -65,12 +63,12 @@ def test_minimum_counts_distinct_items_and_keeps_all_rows() -> None:
         interactions.with_minimum(0)
 
 
-def test_nothing_is_valid_everywhere() -> None:
+def test_nothing_is_valid_everywhere():
     nothing = Interactions.from_columns([], [], [])
     assert len(nothing.deduplicated()) == len(nothing.with_minimum(1)) == nothing.n_users == 0
 
 
-def test_columns_are_read_only() -> None:
+def test_columns_are_read_only():
     interactions = build([("a", "x", 1)])
     with pytest.raises(ValueError, match="read-only"):
         interactions.user_ids[0] = "b"
@@ -86,12 +84,12 @@ def test_columns_are_read_only() -> None:
         (["a"], ["x"], [-2], "timestamps contain -2"),
     ],
 )
-def test_bad_columns_are_refused(users, items, timestamps, message) -> None:  # type: ignore[no-untyped-def]
+def test_bad_columns_are_refused(users, items, timestamps, message):
     with pytest.raises(DataError, match=message):
         Interactions.from_columns(users, items, timestamps)
 
 
-def test_fractional_timestamps_are_refused() -> None:
+def test_fractional_timestamps_are_refused():
     with pytest.raises(DataError, match="float64"):
         Interactions(
             user_ids=np.array(["a"], dtype=object),

@@ -8,7 +8,7 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from fedrec.data import READERS, FetchedDataset, Interactions, Reading, read_interactions
+from fedrec.data import READERS, Interactions, Reading, read_interactions
 from fedrec.errors import DataError
 
 SAME_DATA = {
@@ -55,7 +55,7 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
 @pytest.mark.parametrize("layout", SAME_DATA)
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_layouts_read_the_same_data(tmp_path: Path, layout: str, ends: str, mark: bytes) -> None:
+def test_layouts_read_the_same_data(tmp_path, layout, ends, mark):
     name, text = SAME_DATA[layout]
     path = write(tmp_path, name, mark + text.replace("\n", ends).encode())
     interactions, report = read_interactions(path, _named(layout))
@@ -66,9 +66,7 @@ def test_layouts_read_the_same_data(tmp_path: Path, layout: str, ends: str, mark
 
 
 @pytest.mark.parametrize("name", ["visits.txt", "my-ratings.txt", "ratings.txt.csv"])
-def test_three_numbers_are_ratings_only_under_the_name_of_filmtrust(
-    tmp_path: Path, name: str
-) -> None:
+def test_three_numbers_are_ratings_only_under_the_name_of_filmtrust(tmp_path, name):
     path = write(tmp_path, name, "1 2 1700000000\n1 3 1700000001\n")
     with pytest.raises(DataError, match="does not look like a header") as caught:
         read_interactions(path)
@@ -77,11 +75,11 @@ def test_three_numbers_are_ratings_only_under_the_name_of_filmtrust(
     assert columns(found) == (["1", "1"], ["2", "3"], [1700000000, 1700000001])
 
 
-def test_every_layout_is_tested() -> None:
+def test_every_layout_is_tested():
     assert set(SAME_DATA) | {"parquet"} == set(READERS)
 
 
-def test_named_columns(tmp_path: Path) -> None:
+def test_named_columns(tmp_path):
     path = write(tmp_path, "clicks.csv", "who,what,when,user\na,x,5,z\n")
     interactions, _ = read_interactions(
         path, Reading(user_column="who", item_column="what", timestamp_column="when")
@@ -89,7 +87,7 @@ def test_named_columns(tmp_path: Path) -> None:
     assert columns(interactions) == (["a"], ["x"], [5])
 
 
-def test_the_columns_of_inter_can_be_named(tmp_path: Path) -> None:
+def test_the_columns_of_inter_can_be_named(tmp_path):
     path = write(tmp_path, "toy.inter", "who:token\titem_id:token\nann\tx\n")
     assert columns(read_interactions(path, Reading(user_column="who"))[0]) == (["ann"], ["x"], None)
 
@@ -103,16 +101,14 @@ def test_the_columns_of_inter_can_be_named(tmp_path: Path) -> None:
         ("user,user,item", {}, "the column 'user' twice"),
     ],
 )
-def test_missing_columns_are_named(
-    tmp_path: Path, header: str, names: dict[str, str], message: str
-) -> None:
+def test_missing_columns_are_named(tmp_path, header, names, message):
     path = write(tmp_path, "toy.csv", header + "\n1,2\n")
     with pytest.raises(DataError, match=message) as caught:
         read_interactions(path, Reading(**names))  # type: ignore[arg-type]
     assert "user_column" in caught.value.remedy
 
 
-def test_column_names_without_a_header_are_refused(tmp_path: Path) -> None:
+def test_column_names_without_a_header_are_refused(tmp_path):
     path = write(tmp_path, *SAME_DATA["u.data"])
     with pytest.raises(DataError, match="cannot be combined with --user-column"):
         read_interactions(path, Reading(layout="u.data", user_column="user"))
@@ -136,7 +132,7 @@ BAD_ROWS = (
 )
 
 
-def test_bad_rows_are_left_out_and_reported(tmp_path: Path) -> None:
+def test_bad_rows_are_left_out_and_reported(tmp_path):
     interactions, report = read_interactions(write(tmp_path, "toy.csv", BAD_ROWS))
     assert columns(interactions) == (["a"] * 4, ["x", "y", "z", "v"], [1, -1, -1, 7])
     assert [bad.line for bad in report.bad_rows] == [3, 4, 5, 6, 7, 9, 12, 14]
@@ -149,27 +145,27 @@ def test_bad_rows_are_left_out_and_reported(tmp_path: Path) -> None:
     )
 
 
-def test_strict_reading_names_the_bad_lines(tmp_path: Path) -> None:
+def test_strict_reading_names_the_bad_lines(tmp_path):
     with pytest.raises(DataError, match=r"8 of 12 rows are bad\. Line 3: 2 fields") as caught:
         read_interactions(write(tmp_path, "toy.csv", BAD_ROWS), Reading(strict=True))
     assert "omit --strict" in caught.value.remedy
 
 
-def test_twenty_bad_rows_are_listed_and_all_counted(tmp_path: Path) -> None:
+def test_twenty_bad_rows_are_listed_and_all_counted(tmp_path):
     text = "1\t2\t3\t4\n" + "oops\n" * 50
     _, report = read_interactions(write(tmp_path, "u.data", text))
     assert report.n_bad == 50
     assert [bad.line for bad in report.bad_rows] == list(range(2, 22))
 
 
-def test_a_field_beyond_the_limit_of_csv_is_a_bad_row(tmp_path: Path) -> None:
+def test_a_field_beyond_the_limit_of_csv_is_a_bad_row(tmp_path):
     text = "user,item\na,x\nb," + "y" * 200_000 + "\nc,z\n"
     interactions, report = read_interactions(write(tmp_path, "toy.csv", text))
     assert interactions.user_ids.tolist() == ["a", "c"]
     assert "limit" in report.bad_rows[0].reason
 
 
-def test_a_file_of_bad_rows_only_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_bad_rows_only_is_refused(tmp_path):
     path = write(tmp_path, "u.data", "1\t2\t3\tyesterday\n")
     with pytest.raises(DataError, match="1 of 1 rows are bad"):
         read_interactions(path)
@@ -189,26 +185,26 @@ def test_a_file_of_bad_rows_only_is_refused(tmp_path: Path) -> None:
         ("toy.parquet", b"PAR2 no", "cannot be read as Parquet"),
     ],
 )
-def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_files_that_cannot_be_used(tmp_path, name, content, message):
     with pytest.raises(DataError, match=message) as caught:
         read_interactions(write(tmp_path, name, content))
     assert name in str(caught.value)
 
 
-def test_missing_files_and_folders(tmp_path: Path) -> None:
+def test_missing_files_and_folders(tmp_path):
     with pytest.raises(DataError, match="not there"):
         read_interactions(tmp_path / "absent.csv")
     with pytest.raises(DataError, match="is a folder"):
         read_interactions(tmp_path)
 
 
-def test_an_unknown_layout_lists_the_known(tmp_path: Path) -> None:
+def test_an_unknown_layout_lists_the_known(tmp_path):
     with pytest.raises(DataError, match="'xml' is unknown") as caught:
         read_interactions(write(tmp_path, *SAME_DATA["csv"]), Reading(layout="xml"))
     assert "inter" in caught.value.remedy
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet(tmp_path):
     table = arrow.table(
         {
             "user_id": arrow.array([1, 2, None, 3]),
@@ -223,7 +219,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert [bad.line for bad in report.bad_rows] == [3, 4]
 
 
-def test_parquet_with_ids_that_became_floats(tmp_path: Path) -> None:
+def test_parquet_with_ids_that_became_floats(tmp_path):
     table = arrow.table({"u": [1.0, float("nan"), 2.5], "i": ["x", "y", "z"], "t": [1.0, 2.0, 3.0]})
     parquet.write_table(table, tmp_path / "toy.parquet")
     interactions, report = read_interactions(
@@ -233,18 +229,18 @@ def test_parquet_with_ids_that_became_floats(tmp_path: Path) -> None:
     assert report.n_bad == 2
 
 
-def test_parquet_columns_of_another_type_are_refused(tmp_path: Path) -> None:
+def test_parquet_columns_of_another_type_are_refused(tmp_path):
     parquet.write_table(arrow.table({"user": [True], "item": ["x"]}), tmp_path / "toy.parquet")
     with pytest.raises(DataError, match="'user' has the type bool"):
         read_interactions(tmp_path / "toy.parquet")
 
 
-def test_parquet_without_timestamps(tmp_path: Path) -> None:
+def test_parquet_without_timestamps(tmp_path):
     parquet.write_table(arrow.table({"user": ["a"], "item": ["x"]}), tmp_path / "toy.parquet")
     assert columns(read_interactions(tmp_path / "toy.parquet")[0]) == (["a"], ["x"], None)
 
 
-def test_ml_100k_has_its_published_size(ml_100k: FetchedDataset) -> None:
+def test_ml_100k_has_its_published_size(ml_100k):
     interactions, report = ml_100k.read()
     assert (interactions.n_users, interactions.n_items, len(interactions)) == (943, 1682, 100_000)
     assert (report.layout, report.n_bad, report.n_missing_timestamps) == ("inter", 0, 0)

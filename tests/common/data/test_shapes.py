@@ -43,14 +43,14 @@ def table(separator: str, quote: Callable[[str], str] = lambda text: text) -> st
 
 
 @pytest.mark.parametrize("separator", ["\t", ";", "|", "::"])
-def test_any_separator_under_a_header(tmp_path: Path, separator: str) -> None:
+def test_any_separator_under_a_header(tmp_path, separator):
     path = tmp_path / "visits.txt"
     path.write_text(table(separator), encoding="utf-8")
     assert found_in(path) == ROWS
 
 
 @pytest.mark.parametrize("separator", [",", ";"])
-def test_a_separator_in_quotation_marks_is_no_separator(tmp_path: Path, separator: str) -> None:
+def test_a_separator_in_quotation_marks_is_no_separator(tmp_path, separator):
     path = tmp_path / "visits.csv"
     text = table(separator, lambda item: f'"{item}"').replace("x", f"x{separator}y")
     path.write_text(text, encoding="utf-8")
@@ -59,15 +59,13 @@ def test_a_separator_in_quotation_marks_is_no_separator(tmp_path: Path, separato
 
 @pytest.mark.parametrize("name", ["v.csv.gz", "v.csv.bz2", "v.csv.xz", "v.csv", "v"])
 @pytest.mark.parametrize("packed", [gzip.compress, bz2.compress, lzma.compress])
-def test_compressed_whatever_the_name(
-    tmp_path: Path, name: str, packed: Callable[[bytes], bytes]
-) -> None:
+def test_compressed_whatever_the_name(tmp_path, name, packed):
     path = tmp_path / name
     path.write_bytes(packed(table(";").encode()))
     assert found_in(path) == ROWS
 
 
-def test_the_name_inside_a_compressed_one_counts(tmp_path: Path) -> None:
+def test_the_name_inside_a_compressed_one_counts(tmp_path):
     path = tmp_path / "u.data.gz"
     path.write_bytes(gzip.compress(b"1\t2\t5\t100\n"))
     interactions, report = read_interactions(path)
@@ -75,7 +73,7 @@ def test_the_name_inside_a_compressed_one_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.95])
-def test_a_compressed_file_that_is_cut_off(tmp_path: Path, kept: float) -> None:
+def test_a_compressed_file_that_is_cut_off(tmp_path, kept):
     whole = gzip.compress(b"user,item\n" + b"".join(b"u%d,i%d\n" % (n, n * n) for n in range(9999)))
     path = tmp_path / "cut.csv.gz"
     path.write_bytes(whole[: int(kept * len(whole))])
@@ -87,16 +85,14 @@ def test_a_compressed_file_that_is_cut_off(tmp_path: Path, kept: float) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_marks_say_the_encoding(tmp_path: Path, encoding: str) -> None:
+def test_marks_say_the_encoding(tmp_path, encoding):
     path = tmp_path / "v.csv"
     path.write_bytes(table(";").encode(encoding))
     assert found_in(path) == ROWS
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16-le", "utf-16-be"])
-def test_other_encodings_are_refused_with_the_flag_and_read_when_named(
-    tmp_path: Path, encoding: str
-) -> None:
+def test_other_encodings_are_refused_with_the_flag_and_read_when_named(tmp_path, encoding):
     path = tmp_path / "v.csv"
     path.write_bytes(table(";").encode(encoding))
     with pytest.raises(DataError) as error:
@@ -108,14 +104,14 @@ def test_other_encodings_are_refused_with_the_flag_and_read_when_named(
     assert len(found_in(path, **error.value.options)) == len(ROWS)
 
 
-def test_an_encoding_that_nobody_knows(tmp_path: Path) -> None:
+def test_an_encoding_that_nobody_knows(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text(table(";"), encoding="utf-8")
     with pytest.raises(DataError, match="no encoding 'klingon'"):
         read_interactions(path, Reading(encoding="klingon"))
 
 
-def test_binary_files_are_no_tables(tmp_path: Path) -> None:
+def test_binary_files_are_no_tables(tmp_path):
     path = tmp_path / "v.csv"
     path.write_bytes(b"\x7fELF\x00\x01\x02" * 50)
     with pytest.raises(DataError, match="not a table of text"):
@@ -129,19 +125,19 @@ def test_binary_files_are_no_tables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("separator", [";", "::"])
-def test_line_ends(tmp_path: Path, ends: str, separator: str) -> None:
+def test_line_ends(tmp_path, ends, separator):
     path = tmp_path / "v.csv"
     path.write_bytes(table(separator).replace("\n", ends).encode())
     assert found_in(path) == ROWS
 
 
-def test_names_of_columns_in_any_case_and_order(tmp_path: Path) -> None:
+def test_names_of_columns_in_any_case_and_order(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("Timestamp,MovieID,Rating,UserID\n5,m,1,u\n")
     assert found_in(path) == [("u", "m", 5)]
 
 
-def test_two_columns_that_could_be_meant(tmp_path: Path) -> None:
+def test_two_columns_that_could_be_meant(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user,user_id,item,item_id\na,1,x,2\n")
     with pytest.raises(
@@ -156,7 +152,7 @@ def test_two_columns_that_could_be_meant(tmp_path: Path) -> None:
     assert found_in(path, user_column="user_id", item_column="item") == [("1", "x", -1)]
 
 
-def test_a_header_that_two_separators_fit(tmp_path: Path) -> None:
+def test_a_header_that_two_separators_fit(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user,item,;user;item\na,b,;c;d\n")
     with pytest.raises(DataError, match="comma or semicolon") as error:
@@ -166,7 +162,7 @@ def test_a_header_that_two_separators_fit(tmp_path: Path) -> None:
     assert found_in(path, separator="semicolon") == [("c", "d", -1)]
 
 
-def test_a_file_without_a_header_needs_its_columns(tmp_path: Path) -> None:
+def test_a_file_without_a_header_needs_its_columns(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("ann,5.0,x,1198195200,zz\nben,1.0,y,1198195300,zz\n")
     with pytest.raises(DataError, match="does not look like a header") as error:
@@ -179,7 +175,7 @@ def test_a_file_without_a_header_needs_its_columns(tmp_path: Path) -> None:
         read_interactions(path, Reading(columns="user,item"))
 
 
-def test_columns_of_a_file_that_has_a_header(tmp_path: Path) -> None:
+def test_columns_of_a_file_that_has_a_header(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,b\n")
     with pytest.raises(DataError, match="line 1, is a header") as error:
@@ -188,18 +184,18 @@ def test_columns_of_a_file_that_has_a_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", ["user", "user,itm", "user,item,user", "user,item,", ""])
-def test_columns_that_mean_nothing(columns: str) -> None:
+def test_columns_that_mean_nothing(columns):
     with pytest.raises(DataError, match="columns is"):
         Reading(columns=columns)
 
 
 @pytest.mark.parametrize("separator", ["", ", ", '"', "x", "\n"])
-def test_separators_that_mean_nothing(separator: str) -> None:
+def test_separators_that_mean_nothing(separator):
     with pytest.raises(DataError, match="separator is"):
         Reading(separator=separator)
 
 
-def test_nothing_that_was_said_is_ignored(tmp_path: Path) -> None:
+def test_nothing_that_was_said_is_ignored(tmp_path):
     path = tmp_path / "u.data"
     path.write_text("1\t2\t3\t4\n")
     for option in ({"separator": "comma"}, {"columns": "user,item"}, {"rating_column": "r"}):
@@ -209,7 +205,7 @@ def test_nothing_that_was_said_is_ignored(tmp_path: Path) -> None:
             read_interactions(path, Reading(layout="u.data", **option))
 
 
-def test_rows_of_json_that_are_none(tmp_path: Path) -> None:
+def test_rows_of_json_that_are_none(tmp_path):
     path = tmp_path / "v.jsonl"
     path.write_text(
         '{"user_id": 7, "item_id": "x"}\n'
@@ -227,7 +223,7 @@ def test_rows_of_json_that_are_none(tmp_path: Path) -> None:
     assert report.bad_rows[0].reason == "the user's id is None"
 
 
-def test_a_minimum_of_ratings(tmp_path: Path) -> None:
+def test_a_minimum_of_ratings(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text(
         "user;item;rating\na;w;4\na;x;3,5\na;y;4,5\na;z;\nb;v;nan\nb;w;good\nb;x; 5 \nb;y;-1\n"
@@ -244,7 +240,7 @@ def test_a_minimum_of_ratings(tmp_path: Path) -> None:
     assert error.value.options == {"minimum_rating": None}
 
 
-def test_a_minimum_of_ratings_that_the_file_has_not(tmp_path: Path) -> None:
+def test_a_minimum_of_ratings_that_the_file_has_not(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,b\n")
     with pytest.raises(DataError, match="no ratings to compare"):
@@ -269,7 +265,7 @@ SECOND, MICRO = 1_609_495_200, 1_609_495_200_000_000  # 2021-01-01T10:00:00Z
         (["2021-01-01T10:00:00.000001"], [MICRO + 1]),
     ],
 )
-def test_times(tmp_path: Path, written: list[str], expected: list[int]) -> None:
+def test_times(tmp_path, written, expected):
     path = tmp_path / "v.csv"
     rows = "".join(f"u{n},x,{time}\n" for n, time in enumerate(written))
     path.write_text(f"user,item,time\n{rows}")
@@ -285,9 +281,7 @@ def test_times(tmp_path: Path, written: list[str], expected: list[int]) -> None:
         (["2021-01-01", "2021-01-01T10:00:00Z"], "without a time zone .* with a time zone", "iso"),
     ],
 )
-def test_times_of_different_kinds_have_no_order(
-    tmp_path: Path, written: list[str], kinds: str, instead: str | None
-) -> None:
+def test_times_of_different_kinds_have_no_order(tmp_path, written, kinds, instead):
     path = tmp_path / "v.csv"
     rows = "".join(f"u{n},x,{time}\n" for n, time in enumerate(written))
     path.write_text(f"user,item,time\n{rows}")
@@ -313,18 +307,18 @@ def test_times_of_different_kinds_have_no_order(
         ([10**18 * 9], ("2255-03-14T16:00:00Z", "2255-03-14T16:00:00Z")),
     ],
 )
-def test_a_span_of_times_in_words(times: list[int], shown: tuple[str, str] | None) -> None:
+def test_a_span_of_times_in_words(times, shown):
     found = np.array(times, dtype=np.int64)
     assert shown_span(found, are_dates=False) == shown
 
 
-def test_dates_before_numbers_look_like_times() -> None:
+def test_dates_before_numbers_look_like_times():
     """A day has 86,400 s, so that the second of January of 1970 is 86,400 million microseconds."""
     found = np.array([-1, 0, 86_400_000_000], dtype=np.int64)
     assert shown_span(found, are_dates=True) == ("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z")
 
 
-def test_dates_in_a_form_that_was_named(tmp_path: Path) -> None:
+def test_dates_in_a_form_that_was_named(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user;item;time\na;x;01.01.2021 10:00\na;y;2021-01-01\na;z;31.12.1969 10:00\n")
     with pytest.raises(DataError, match=r"Line 2: the time is '01\.01\.2021 10:00'"):
@@ -339,7 +333,7 @@ def test_dates_in_a_form_that_was_named(tmp_path: Path) -> None:
         Reading(timestamp_format="dmy")
 
 
-def test_times_that_are_all_in_another_form_name_the_flag(tmp_path: Path) -> None:
+def test_times_that_are_all_in_another_form_name_the_flag(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user,item,time\na,x,01/02/2021\nb,y,02/01/2021\n")
     with pytest.raises(DataError, match="2 of 2 rows are bad") as error:
@@ -350,7 +344,7 @@ def test_times_that_are_all_in_another_form_name_the_flag(tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
-def test_parquet_with_dates_and_zones(tmp_path: Path) -> None:
+def test_parquet_with_dates_and_zones(tmp_path):
     import datetime as dt
 
     when = dt.datetime(2021, 1, 1, 10, tzinfo=dt.UTC)
@@ -368,9 +362,7 @@ def test_parquet_with_dates_and_zones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["auto", "iso", "number", "%d.%m.%Y"])
 @pytest.mark.parametrize("kind", [arrow.timestamp("ms"), arrow.date32()])
-def test_dates_of_parquet_have_one_unit_whenever_they_are(
-    tmp_path: Path, how: str, kind: arrow.DataType
-) -> None:
+def test_dates_of_parquet_have_one_unit_whenever_they_are(tmp_path, how, kind):
     """365 days of 86,400 s: the year 1971 begins 31,536,000 million microseconds after 1970."""
     path = tmp_path / "v.parquet"
     days = arrow.array([date(1971, 1, 1), date(2021, 1, 1), None]).cast(kind)
@@ -381,7 +373,7 @@ def test_dates_of_parquet_have_one_unit_whenever_they_are(
     assert (report.has_dates, report.n_bad) == (True, 0)
 
 
-def test_columns_of_parquet_that_nobody_named_are_guessed(tmp_path: Path) -> None:
+def test_columns_of_parquet_that_nobody_named_are_guessed(tmp_path):
     import datetime as dt
 
     days = [dt.date(2021, 1, 1), dt.date(2021, 1, 2)]
@@ -396,7 +388,7 @@ def test_columns_of_parquet_that_nobody_named_are_guessed(tmp_path: Path) -> Non
     assert [row[:2] for row in found_in(path, **error.value.options)] == [("a", "7"), ("b", "8")]
 
 
-def test_lines_are_counted_past_blank_ones_and_quoted_breaks(tmp_path: Path) -> None:
+def test_lines_are_counted_past_blank_ones_and_quoted_breaks(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text('user,item\n\n"a\nb",x\n\nc\nd,\n')
     interactions, report = read_interactions(path, Reading(quotes="lines"))
@@ -407,7 +399,7 @@ def test_lines_are_counted_past_blank_ones_and_quoted_breaks(tmp_path: Path) -> 
     ]
 
 
-def test_chunks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_join_without_a_seam(tmp_path, monkeypatch):
     monkeypatch.setattr("fedrec.data.delimited.CHUNK_ROWS", 3)
     path = tmp_path / "v.csv"
     rows = [(f"u{n % 4}", f"i{n}", n) for n in range(20)]
@@ -433,8 +425,8 @@ LINES = st.lists(
     ends=st.sampled_from(["\n", "\r\n"]),
 )
 def test_lines_without_quotes_are_read_as_the_csv_module_reads_them(
-    tmp_path: Path, lines: list[str], separator: str, quotes: str, ends: str
-) -> None:
+    tmp_path, lines, separator, quotes, ends
+):
     """The same columns, first lines and bad rows, wherever chunks end."""
     path = tmp_path / "v.csv"
     with path.open("w", encoding="utf-8", newline="") as file:

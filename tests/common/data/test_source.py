@@ -1,9 +1,5 @@
 """What a `[data]` section names is read in one place, whoever needs it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from fedrec.data import Catalogue
@@ -13,13 +9,13 @@ from fedrec.errors import CatalogueMismatch, DataError, SettingsError
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> DataSettings:
+def data(tmp_path):
     path = tmp_path / "ratings.csv"
     path.write_text("who,what\nanna,a\nanna,b\nanna,c\nben,a\n")
     return DataSettings(path=str(path), user_column="who", item_column="what")
 
 
-def test_every_key_of_the_section_counts(data: DataSettings) -> None:
+def test_every_key_of_the_section_counts(data):
     assert read_source(data, reader="a test").n_items == 3
     changed = data.model_copy(update={"user_column": "what", "item_column": "who"})
     assert read_source(changed, reader="a test").n_items == 2
@@ -27,7 +23,7 @@ def test_every_key_of_the_section_counts(data: DataSettings) -> None:
     assert users.user_ids == ("anna",)
 
 
-def test_the_catalogue_is_given_named_or_made(data: DataSettings, tmp_path: Path) -> None:
+def test_the_catalogue_is_given_named_or_made(data, tmp_path):
     assert read_users(data, reader="a test")[1].item_ids == ("a", "b", "c")
     Catalogue.of(["c", "b", "a", "z"]).save(tmp_path / "catalogue.csv")
     named = data.model_copy(update={"catalogue": str(tmp_path / "catalogue.csv")})
@@ -36,7 +32,7 @@ def test_the_catalogue_is_given_named_or_made(data: DataSettings, tmp_path: Path
     assert read_users(named, given, reader="a test")[1] is given
 
 
-def test_errors_say_who_needs_what(data: DataSettings, tmp_path: Path) -> None:
+def test_errors_say_who_needs_what(data, tmp_path):
     with pytest.raises(SettingsError, match=r"data\.path is missing: a test needs"):
         read_source(DataSettings(), reader="a test")
     with pytest.raises(DataError, match="not there"):

@@ -60,7 +60,7 @@ def plain_split(rows: list[Row], catalogue: Catalogue) -> list[tuple[str, list[i
     return result
 
 
-def test_last_is_test_and_second_last_validation() -> None:
+def test_last_is_test_and_second_last_validation():
     split = split_of([("u", "c", 1), ("u", "a", 4), ("u", "d", 2), ("u", "b", 3)])
     assert as_lists(split) == [("u", [2, 3], 1, 0)]
     assert split.train_indptr.tolist() == [0, 2]
@@ -74,7 +74,7 @@ def test_equal_times_are_ordered_by_sha256() -> None:
     assert as_lists(split) == [("u", [0, 2], 1, 3)]
 
 
-def test_missing_times_follow_the_same_rule_and_come_first() -> None:
+def test_missing_times_follow_the_same_rule_and_come_first():
     items = ["i1", "i2", "i3", "i4"]
     interactions = Interactions.from_columns(["u"] * 4, items)
     catalogue = Catalogue.of(items)
@@ -83,17 +83,17 @@ def test_missing_times_follow_the_same_rule_and_come_first() -> None:
     assert as_lists(leave_one_out(some, catalogue)) == [("u", [1, 2], 3, 0)]
 
 
-def test_short_histories_are_all_training() -> None:
+def test_short_histories_are_all_training():
     split = split_of([("u1", "a", 1), ("u2", "a", 1), ("u2", "b", 2), ("u2", "a", 3)])
     assert as_lists(split) == [("u1", [0], -1, -1), ("u2", [0, 1], -1, -1)]
 
 
-def test_a_repeated_item_counts_once_at_its_latest_time() -> None:
+def test_a_repeated_item_counts_once_at_its_latest_time():
     split = split_of([("u", "a", 1), ("u", "b", 2), ("u", "c", 3), ("u", "a", 4)])
     assert as_lists(split) == [("u", [1], 2, 0)]
 
 
-def test_users_below_the_minimum_are_left_out() -> None:
+def test_users_below_the_minimum_are_left_out():
     interactions = build([("u1", "a", 1), ("u1", "a", 2), ("u2", "a", 1), ("u2", "b", 2)])
     catalogue = Catalogue.of(["a", "b"])
     split = leave_one_out(interactions, catalogue, minimum_interactions=2)
@@ -102,16 +102,16 @@ def test_users_below_the_minimum_are_left_out() -> None:
         leave_one_out(interactions, catalogue, minimum_interactions=3)
 
 
-def test_users_are_ordered_as_numbers() -> None:
+def test_users_are_ordered_as_numbers():
     assert split_of([("10", "a", 1), ("9", "a", 1)]).user_ids == ("9", "10")
 
 
-def test_items_outside_the_catalogue_are_refused() -> None:
+def test_items_outside_the_catalogue_are_refused():
     with pytest.raises(CatalogueMismatch, match="'b'"):
         leave_one_out(build([("u", "a", 1), ("u", "b", 2)]), Catalogue.of(["a"]))
 
 
-def test_no_data_is_refused() -> None:
+def test_no_data_is_refused():
     with pytest.raises(DataError):
         leave_one_out(Interactions.from_columns([], []), Catalogue.of([]))
 
@@ -125,7 +125,7 @@ ROWS = st.lists(
 
 @settings(deadline=None)
 @given(rows=ROWS, seed=st.integers(0, 99))
-def test_the_split_is_the_plain_definition_for_any_order(rows: list[Row], seed: int) -> None:
+def test_the_split_is_the_plain_definition_for_any_order(rows, seed):
     catalogue = Catalogue.of("fbdace")
     shuffled = build(rows).take(np.random.default_rng(seed).permutation(len(rows)))
     assert as_lists(leave_one_out(shuffled, catalogue)) == plain_split(rows, catalogue)
@@ -133,7 +133,7 @@ def test_the_split_is_the_plain_definition_for_any_order(rows: list[Row], seed: 
 
 @settings(deadline=None)
 @given(rows=ROWS)
-def test_undivided_is_the_split_put_together_again(rows: list[Row]) -> None:
+def test_undivided_is_the_split_put_together_again(rows):
     interactions = build(rows)
     catalogue = Catalogue.from_interactions(interactions)
     found = undivided(interactions, catalogue)
@@ -144,14 +144,14 @@ def test_undivided_is_the_split_put_together_again(rows: list[Row]) -> None:
     assert as_lists(found) == [(user, sorted(plain[user]), -1, -1) for user in sorted(plain)]
 
 
-def test_undivided_refuses_what_the_split_refuses() -> None:
+def test_undivided_refuses_what_the_split_refuses():
     with pytest.raises(DataError, match="None of the 0 users"):
         undivided(build([]), Catalogue.of(["a"]))
     with pytest.raises(CatalogueMismatch, match="'b'"):
         undivided(build([("u", "b", 1)]), Catalogue.of(["a"]))
 
 
-def test_selecting_users() -> None:
+def test_selecting_users():
     split = split_of(
         [("u1", "a", 1), ("u2", "a", 1), ("u2", "b", 2), ("u2", "c", 3), ("u3", "c", 3)]
     )
@@ -164,7 +164,7 @@ def test_selecting_users() -> None:
         split.select(np.array([3]))
 
 
-def test_user_keys_depend_on_the_user_alone() -> None:
+def test_user_keys_depend_on_the_user_alone():
     # printf 'fedrec user\tu' | sha256sum; printf 'fedrec user\t196' | sha256sum
     split = split_of([("u", "a", 1), ("196", "a", 1)])
     assert split.user_ids == ("196", "u")
@@ -190,9 +190,7 @@ def popularity_metrics(split: UserSplit, n_items: int) -> tuple[float, float]:
     return float(hit.mean()), float(np.where(hit, 1 / np.log2(positions + 2), 0).mean())
 
 
-def test_popularity_on_ml_100k_has_the_reference_value(
-    ml_100k_interactions: Interactions, ml_100k_shuffled: Interactions
-) -> None:
+def test_popularity_on_ml_100k_has_the_reference_value(ml_100k_interactions, ml_100k_shuffled):
     catalogue = Catalogue.from_interactions(ml_100k_interactions)
     split = leave_one_out(ml_100k_interactions, catalogue)
     hit_rate, ndcg = popularity_metrics(split, len(catalogue))

@@ -1,11 +1,9 @@
 """The numbers of a dataset, small by hand and large as published."""
 
-from __future__ import annotations
-
 from fedrec.data import DatasetSummary, Interactions, describe
 
 
-def test_a_dataset_counted_by_hand() -> None:
+def test_a_dataset_counted_by_hand():
     interactions = Interactions.from_columns(
         ["a", "a", "a", "b", "b", "c", "c"],
         ["x", "y", "x", "x", "y", "x", "z"],
@@ -27,17 +25,17 @@ def test_a_dataset_counted_by_hand() -> None:
     )
 
 
-def test_without_times_every_user_of_two_items_is_tied() -> None:
+def test_without_times_every_user_of_two_items_is_tied():
     interactions = Interactions.from_columns(["a", "a", "b"], ["x", "y", "x"])
     assert describe(interactions).users_with_tied_last_timestamp == 1
 
 
-def test_nothing_is_all_zeros() -> None:
+def test_nothing_is_all_zeros():
     summary = describe(Interactions.from_columns([], []))
     assert summary == DatasetSummary(**dict.fromkeys(DatasetSummary.__slots__, 0))
 
 
-def test_ml_100k(ml_100k_shuffled: Interactions) -> None:
+def test_ml_100k(ml_100k_shuffled):
     summary = describe(ml_100k_shuffled)
     assert (summary.n_users, summary.n_items, summary.n_interactions) == (943, 1682, 100_000)
     assert (summary.minimum_per_user, summary.maximum_per_user) == (20, 737)

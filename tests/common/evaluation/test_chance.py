@@ -17,7 +17,7 @@ def split_of(rows: list[tuple[str, str]], items: list[str]) -> UserSplit:
     return leave_one_out(Interactions.from_columns(users, held, times), Catalogue.of(items))
 
 
-def test_where_every_item_is_trained_chance_is_uniform() -> None:
+def test_where_every_item_is_trained_chance_is_uniform():
     items = [f"i{n:03d}" for n in range(300)]
     users = split_of([("a", item) for item in items[:5]], items)
     found = chance_of(users, np.arange(300), n_items=300, at=10)
@@ -26,7 +26,7 @@ def test_where_every_item_is_trained_chance_is_uniform() -> None:
     assert found.hr == pytest.approx(0.1)
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     # a holds x0 .. x2; outside are 4 items, of which x3 and x4 are trained: all 4 are drawn, so
     # that 2 are trained, and one place is worth 1/3. b's test item is not trained: never found.
     items = [f"x{n}" for n in range(7)]
@@ -38,11 +38,11 @@ def test_by_hand() -> None:
     assert found.never_trained == pytest.approx((2 / 4 + 1 / 4) / 2)
 
 
-def test_nobody_has_a_test_item() -> None:
+def test_nobody_has_a_test_item():
     assert chance_of(split_of([("a", "x")], ["x", "y"]), np.arange(2), n_items=2, at=1) is None
 
 
-def test_random_scores_over_drawn_candidates_come_to_it() -> None:
+def test_random_scores_over_drawn_candidates_come_to_it():
     random = np.random.default_rng(5)
     n_users, n_items, n_active = 3000, 400, 60
     items = [f"i{n:03d}" for n in range(n_items)]

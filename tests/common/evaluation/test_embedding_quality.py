@@ -1,7 +1,5 @@
 """Spectra of item tables: numbers by hand, and properties."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -18,12 +16,12 @@ from fedrec_lab.reports.table_diagnostics import (
 )
 
 
-def test_the_specifications_table() -> None:
+def test_the_specifications_table():
     assert information_abundance(np.diag([3.0, 1.0])) == pytest.approx(4 / 3)
     assert singular_values(np.diag([1.0, 3.0])).tolist() == [3.0, 1.0]
 
 
-def test_abundance_is_between_one_and_the_dimension() -> None:
+def test_abundance_is_between_one_and_the_dimension():
     rng = np.random.default_rng(0)
     one_direction = np.outer(rng.normal(size=9), rng.normal(size=4))
     assert information_abundance(one_direction) == pytest.approx(1)
@@ -37,7 +35,7 @@ def test_abundance_is_between_one_and_the_dimension() -> None:
     )
 
 
-def test_components_by_hand() -> None:
+def test_components_by_hand():
     """Columns +-1 times 9, 3, 1 and 0, orthogonal and centred: variances 81, 9, 1 of 91."""
     signs = np.array([[1, 1, 1, -1, -1, -1, -1, 1], [1, -1, 1, 1, -1, 1, -1, -1]])
     third = signs[0] * signs[1]
@@ -54,7 +52,7 @@ def test_components_by_hand() -> None:
     assert (quality_of(table).n95, quality_of(table).n99) == (2, 3)
 
 
-def test_tables_of_a_model_shared_and_own() -> None:
+def test_tables_of_a_model_shared_and_own():
     """Only active rows count; who has not begun is left out."""
     base = FedMFSettings(dim=2)
     algorithm = algorithm_of(Plan(algorithm=PLGCSettings(base=base)), 3)
@@ -71,7 +69,7 @@ def test_tables_of_a_model_shared_and_own() -> None:
     assert "IA 1.3333" in as_text(found)
 
 
-def test_what_an_optimiser_keeps_of_a_table_is_no_table() -> None:
+def test_what_an_optimiser_keeps_of_a_table_is_no_table():
     algorithm = algorithm_of(Plan(algorithm=FedRecGELSettings(dim=2, hidden_layers=1)), 3)
     shared = algorithm.initial_shared().tensors
     assert shared["item_embedding_mean"].shape == shared["item_embedding"].shape

@@ -1,12 +1,10 @@
 """Ranks of held-out items against a slow plain version, and the drawn candidates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
-from fedrec.data import NO_ITEM, UserSplit, generate, leave_one_out
+from fedrec.data import NO_ITEM, generate, leave_one_out
 from fedrec.evaluation import protocols
 from fedrec.evaluation.protocols import Ranking, draw_candidates, held_out_ranks
 
@@ -14,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def users() -> UserSplit:
+def users():
     data = generate(n_users=37, n_items=150, n_clusters=3, interactions_per_user=12, seed=5)
     split = leave_one_out(data.interactions, data.catalogue)
     # One user without a test item, one without any held-out item.
@@ -134,9 +132,7 @@ def test_a_user_with_few_free_items_has_fewer_candidates():
 
 @pytest.mark.parametrize("protocol", ["full", "sampled"])
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_scores_of_some_items_rank_as_those_of_all_with_nothing_for_the_others(
-    protocol: str, split: str
-) -> None:
+def test_scores_of_some_items_rank_as_those_of_all_with_nothing_for_the_others(protocol, split):
     data = generate(n_users=40, n_items=150, n_clusters=3, interactions_per_user=8, seed=3)
     users = leave_one_out(data.interactions, data.catalogue)
     columns = np.sort(np.random.default_rng(1).choice(150, 60, replace=False))
@@ -153,7 +149,7 @@ def test_scores_of_some_items_rank_as_those_of_all_with_nothing_for_the_others(
     assert not np.isin(held, columns).all()
 
 
-def test_one_row_of_scores_for_everybody_ranks_as_its_copies() -> None:
+def test_one_row_of_scores_for_everybody_ranks_as_its_copies():
     data = generate(n_users=40, n_items=150, n_clusters=3, interactions_per_user=8, seed=3)
     users = leave_one_out(data.interactions, data.catalogue)
     row = torch.from_numpy(np.random.default_rng(2).integers(0, 9, 150)).to(torch.float64)

@@ -3,8 +3,6 @@
 Its metrics are called user by user: compiling its parallel `evaluate` takes minutes.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the model is compared with: popularity's known figures, and who knows nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

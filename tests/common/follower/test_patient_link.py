@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from client.support.fake_federation import World
@@ -12,13 +11,12 @@ from server.support.federations import Bench, identity
 from server.support.serving import serving
 
 from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
-from fedrec.follower.patient_link import Backoff, Meter, patient_link
-from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.follower.patient_link import Backoff, Meter, Stopped, StopSwitch, patient_link
 from fedrec.wire.link import Link
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path):
     return World(tmp_path, protection="none")
 
 
@@ -28,14 +26,14 @@ def patient(world: World, pauses: list[float], **options: int) -> Link:
     return patient_link(world.link, Meter(), stop, waiting, lambda error: None, **options)
 
 
-def test_pauses_double_up_to_a_cap(world: World) -> None:
+def test_pauses_double_up_to_a_cap(world):
     pauses: list[float] = []
     world.link.before = down(world, "federation", 9)
     patient(world, pauses).federation(world.identity.client_id)
     assert pauses == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
 
 
-def test_a_trouble_is_told_once_and_counted(world: World) -> None:
+def test_a_trouble_is_told_once_and_counted(world):
     """Not for ever, as whoever listens would hear it."""
     said = [Unreachable("nobody")] * 4 + [StorageError("full")] * 2 + [Unreachable("nobody")]
     left = list(said)
@@ -61,7 +59,7 @@ def test_a_trouble_is_told_once_and_counted(world: World) -> None:
     assert counted == [7]
 
 
-def test_a_trouble_is_the_same_whatever_its_incident(world: World) -> None:
+def test_a_trouble_is_the_same_whatever_its_incident(world):
     left = list(range(3))
 
     def fail(name: str) -> None:
@@ -79,7 +77,7 @@ def test_a_trouble_is_the_same_whatever_its_incident(world: World) -> None:
     assert [error.incident for error in told] == ["002"]
 
 
-def test_it_gives_up_when_told_to(world: World) -> None:
+def test_it_gives_up_when_told_to(world):
     pauses: list[float] = []
     world.link.before = down(world, "federation", 9)
     with pytest.raises(Unreachable):
@@ -87,7 +85,7 @@ def test_it_gives_up_when_told_to(world: World) -> None:
     assert len(pauses) == 2
 
 
-def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world: World) -> None:
+def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world):
     said: list[FedrecError] = [Unreachable("nobody"), CorruptUpload("cut"), Unreachable("nobody")]
 
     def fail(name: str) -> None:
@@ -101,9 +99,7 @@ def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world: World) -> Non
 
 
 @pytest.mark.parametrize(("error", "tries"), [(CorruptUpload, 5), (RoundClosed, 1)])
-def test_what_does_not_pass_is_raised(
-    world: World, error: type[CorruptUpload] | type[RoundClosed], tries: int
-) -> None:
+def test_what_does_not_pass_is_raised(world, error, tries):
     def fail(name: str) -> None:
         raise error("no")
 
@@ -113,7 +109,7 @@ def test_what_does_not_pass_is_raised(
     assert len(world.link.calls) == tries
 
 
-def test_an_upload_that_was_cut_goes_on_after_a_long_outage(world: World) -> None:
+def test_an_upload_that_was_cut_goes_on_after_a_long_outage(world):
     """Nine calls that nobody answers, and four of whose bytes some are missing."""
     left: list[FedrecError] = [Unreachable("nobody")] * 9 + [CorruptUpload("cut")] * 4
 
@@ -126,7 +122,7 @@ def test_an_upload_that_was_cut_goes_on_after_a_long_outage(world: World) -> Non
     assert len(world.link.calls) == 14
 
 
-def test_a_coordinator_with_a_full_disk_is_waited_for(world: World) -> None:
+def test_a_coordinator_with_a_full_disk_is_waited_for(world):
     left = [3]
 
     def full(name: str) -> None:
@@ -139,7 +135,7 @@ def test_a_coordinator_with_a_full_disk_is_waited_for(world: World) -> None:
     assert len(world.link.calls) == 4
 
 
-def test_stopping_ends_the_waiting(world: World) -> None:
+def test_stopping_ends_the_waiting(world):
     stop = StopSwitch()
     world.link.before = down(world, "federation", 99)
     waiting = Backoff(stop, sleep=lambda seconds: stop.request(), jitter=lambda: 1.0)
@@ -149,7 +145,7 @@ def test_stopping_ends_the_waiting(world: World) -> None:
         )
 
 
-def test_limits_of_the_coordinator_are_waited_for(tmp_path: Path) -> None:
+def test_limits_of_the_coordinator_are_waited_for(tmp_path):
     """An upload beside as many broken ones as a client may have, or above a limit set too low."""
     bench, left = Bench.of(3), threading.Event()
 

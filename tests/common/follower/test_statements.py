@@ -27,13 +27,13 @@ def after(sequence: int, previous: bytes) -> RevealStatement:
     return replace(KNOWN, round=RoundId(5), sequence=sequence, previous=previous)
 
 
-def test_the_next_names_the_one_before() -> None:
+def test_the_next_names_the_one_before():
     check_follows(after(5, KNOWN.digest()), KNOWN)
     with pytest.raises(RefusedError, match="expected one that names it"):
         check_follows(after(5, bytes(32)), KNOWN)
 
 
-def test_its_digest_is_of_all_of_it() -> None:
+def test_its_digest_is_of_all_of_it():
     others = (
         replace(KNOWN, signature=b"t" * 64),
         replace(KNOWN, trained=1),
@@ -48,12 +48,12 @@ def test_its_digest_is_of_all_of_it() -> None:
     assert len(covered) == len(others)
 
 
-def test_later_ones_may_follow_what_nobody_heard_of() -> None:
+def test_later_ones_may_follow_what_nobody_heard_of():
     check_follows(after(6, bytes(32)), KNOWN)
     check_follows(after(1, bytes(32)), None)
 
 
 @pytest.mark.parametrize("sequence", [4, 3, 0])
-def test_earlier_ones_and_second_ones_are_refused(sequence: int) -> None:
+def test_earlier_ones_and_second_ones_are_refused(sequence):
     with pytest.raises(RefusedError, match="does not follow 4, on round 4: expected a later one"):
         check_follows(after(sequence, KNOWN.digest()), KNOWN)

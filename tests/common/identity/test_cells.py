@@ -75,7 +75,7 @@ def refused(old: Roster | None, new: Roster, why: str) -> None:
     assert caught.value.code == "roster_breaks_cells"
 
 
-def test_a_roster_without_members_or_cells_is_one() -> None:
+def test_a_roster_without_members_or_cells_is_one():
     empty = roster(1, (), (), ())
     check(None, empty)
     assert Roster.from_json(empty.to_json()) == empty
@@ -83,7 +83,7 @@ def test_a_roster_without_members_or_cells_is_one() -> None:
     check(empty, roster(2, (0, 1, 2), (Cell(id=1, since=2, core=ids(0, 1, 2)),), made, empty))
 
 
-def test_a_roster_survives_writing_and_names_the_one_before() -> None:
+def test_a_roster_survives_writing_and_names_the_one_before():
     again = Roster.from_json(FIRST.to_json())
     assert again == FIRST
     assert VERSIONS["fedrec roster"] == 2
@@ -92,13 +92,13 @@ def test_a_roster_survives_writing_and_names_the_one_before() -> None:
     check(FIRST, replace(FIRST, epoch=2, previous=FIRST.digest()))
 
 
-def test_refill_after_removal() -> None:
+def test_refill_after_removal():
     cell = Cell(id=1, since=1, core=ids(0, 1, 3), left=ids(2))
     known = (*FIRST.partition.standings, standing(3, 2))
     refused(FIRST, roster(2, (0, 1, 3), (cell,), known, FIRST), "core of cell 1 changed")
 
 
-def test_merge_remainder() -> None:
+def test_merge_remainder():
     both = roster(
         1,
         tuple(range(6)),
@@ -115,7 +115,7 @@ def test_merge_remainder() -> None:
     )
 
 
-def test_repair_with_too_few_fresh() -> None:
+def test_repair_with_too_few_fresh():
     ended = replace(FIRST.partition.cells[0], state="retired")
     for fresh in (2, 3):
         numbers = (0, 1, *range(3, 3 + fresh))
@@ -128,7 +128,7 @@ def test_repair_with_too_few_fresh() -> None:
             check(FIRST, following)
 
 
-def test_same_party_as_fresh() -> None:
+def test_same_party_as_fresh():
     ended = replace(FIRST.partition.cells[0], state="retired")
     made = Cell(id=2, since=2, core=ids(3, 4, 5))
     known = (*FIRST.partition.standings, standing(3, 2, replaces=0), standing(4, 2), standing(5, 2))
@@ -139,7 +139,7 @@ def test_same_party_as_fresh() -> None:
     refused(FIRST, new, "cell 2 has 2 members")
 
 
-def test_who_replaces_keeps_the_place() -> None:
+def test_who_replaces_keeps_the_place():
     kept = Cell(id=1, since=1, core=ids(1, 2, 3))
     known = (*FIRST.partition.standings, standing(3, 1, replaces=0))
     check(FIRST, roster(2, (1, 2, 3), (kept,), known, FIRST))
@@ -148,7 +148,7 @@ def test_who_replaces_keeps_the_place() -> None:
     )
 
 
-def test_roster_without_history() -> None:
+def test_roster_without_history():
     fresh = tuple(standing(n, 2) for n in range(3))
     new = roster(2, (0, 1, 2), (Cell(id=1, since=2, core=ids(0, 1, 2)),), fresh)
     refused(FIRST, new, "a different previous roster")
@@ -160,7 +160,7 @@ def test_roster_without_history() -> None:
     refused(replace(FIRST, epoch=2), replace(FIRST, epoch=2, minimum_summands=4), "come after")
 
 
-def test_split_cell_between_epochs() -> None:
+def test_split_cell_between_epochs():
     whole = roster(
         1,
         tuple(range(6)),
@@ -172,7 +172,7 @@ def test_split_cell_between_epochs() -> None:
     refused(whole, new, "core of cell 1 changed")
 
 
-def test_a_smaller_cell_size_is_refused() -> None:
+def test_a_smaller_cell_size_is_refused():
     larger = roster(
         1,
         tuple(range(4)),
@@ -185,7 +185,7 @@ def test_a_smaller_cell_size_is_refused() -> None:
     refused(larger, following, "cell_size was 4 and is 3")
 
 
-def test_a_core_member_becomes_a_guest_by_its_own_word_only() -> None:
+def test_a_core_member_becomes_a_guest_by_its_own_word_only():
     four = roster(
         1,
         tuple(range(4)),
@@ -200,7 +200,7 @@ def test_a_core_member_becomes_a_guest_by_its_own_word_only() -> None:
         refused(four, roster(2, tuple(range(4)), moved, (*known, word), four), "signed consent")
 
 
-def test_a_guest_that_held_an_earlier_cell_is_refused() -> None:
+def test_a_guest_that_held_an_earlier_cell_is_refused():
     # Sums of cell 1 are {0,1,2}; with 2 as a guest, {1,..} minus 2 leaves {0,1}.
     ended = replace(FIRST.partition.cells[0], state="retired")
     made = Cell(id=2, since=2, core=ids(0, 1, 3, 4, 5), guests=ids(2))
@@ -254,12 +254,12 @@ def random_history(rng: random.Random, size: int) -> int:
 
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.slow
-def test_no_history_of_placed_cells_isolates_fewer_than_a_cell(size: int) -> None:
+def test_no_history_of_placed_cells_isolates_fewer_than_a_cell(size):
     rng = random.Random(size)
     assert min(random_history(rng, size) for _ in range(250)) >= size
 
 
-def test_without_the_fresh_rule_histories_isolate_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_fresh_rule_histories_isolate_clients(monkeypatch):
     # Nobody counts as exposed any more: leavers hold cells, and guests may be anybody.
     monkeypatch.setattr(Partition, "thin", lambda self: None)
     monkeypatch.setattr(cell_rules, "_alone", lambda roster: iter(()))
@@ -267,7 +267,7 @@ def test_without_the_fresh_rule_histories_isolate_clients(monkeypatch: pytest.Mo
     assert min(random_history(rng, 3) for _ in range(250)) < 3
 
 
-def test_who_is_too_few_waits_and_a_core_that_loses_too_many_is_retired() -> None:
+def test_who_is_too_few_waits_and_a_core_that_loses_too_many_is_retired():
     empty = Partition(cell_size=3)
     two = place(empty, (standing(0), standing(1)), 1)
     assert not two.cells
@@ -284,7 +284,7 @@ def test_who_is_too_few_waits_and_a_core_that_loses_too_many_is_retired() -> Non
     assert place(again, tuple(standing(n) for n in (0, 1, 5, 6, 7)), 6) == again
 
 
-def test_members_are_cut_into_as_many_cells_as_there_can_be() -> None:
+def test_members_are_cut_into_as_many_cells_as_there_can_be():
     found = place(Partition(cell_size=3), tuple(standing(n) for n in range(11)), 1)
     assert sorted(len(cell.core) for cell in found.cells) == [3, 4, 4]
     assert found.placed == set(ids(*range(11)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -15,7 +14,6 @@ from fedrec.errors import CertificateExpired, KeysError
 from fedrec.identity.certificates import (
     Credentials,
     Issuer,
-    Role,
     certificate_sha256,
     check_certificate,
     is_invitation,
@@ -42,9 +40,7 @@ def parsed(pem: bytes) -> x509.Certificate:
         ("invitation", 14, False),
     ],
 )
-def test_each_role_has_its_dates_and_only_the_coordinator_serves(
-    role: Role, days: int, serves: bool
-) -> None:
+def test_each_role_has_its_dates_and_only_the_coordinator_serves(role, days, serves):
     issuer = Issuer.create(now=NOW)
     hosts = ["127.0.0.1", "rec.example"] if serves else []
     made = issuer.credentials(role, "somebody", hosts=hosts, now=NOW)
@@ -62,7 +58,7 @@ def test_each_role_has_its_dates_and_only_the_coordinator_serves(
     made.check(WHAT, now=NOW)
 
 
-def test_the_issuer_signs_certificates_of_parties_only_and_lasts_ten_years() -> None:
+def test_the_issuer_signs_certificates_of_parties_only_and_lasts_ten_years():
     issuer = Issuer.create(now=NOW)
     found = parsed(issuer.certificate)
     limits = found.extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -92,7 +88,7 @@ def test_the_issuer_signs_certificates_of_parties_only_and_lasts_ten_years() -> 
         (NOW + timedelta(days=3653), False),
     ],
 )
-def test_dates_are_told_with_the_clock(now: datetime, fits: bool) -> None:
+def test_dates_are_told_with_the_clock(now, fits):
     made = Issuer.create(now=NOW).credentials("client", "c", now=NOW)
     if fits:
         made.check(WHAT, now=now)
@@ -102,7 +98,7 @@ def test_dates_are_told_with_the_clock(now: datetime, fits: bool) -> None:
     assert f"{now:%Y-%m-%d}" in told.value.message and told.value.code == "certificate_expired"
 
 
-def test_another_key_or_another_issuer_is_named() -> None:
+def test_another_key_or_another_issuer_is_named():
     issuer, other = Issuer.create(), Issuer.create()
     mine, theirs = issuer.credentials("client", "c"), issuer.credentials("client", "c")
     key = key_of(mine.certificate)
@@ -117,7 +113,7 @@ def test_another_key_or_another_issuer_is_named() -> None:
             check_certificate(junk, key, issuer.certificate, WHAT)
 
 
-def test_a_file_of_ones_own_survives_the_disk_and_is_checked(tmp_path: Path) -> None:
+def test_a_file_of_ones_own_survives_the_disk_and_is_checked(tmp_path):
     issuer = Issuer.create()
     made = issuer.credentials("operator", "op")
     write_secret(tmp_path / "operator.pem", made.to_pem())
@@ -139,7 +135,7 @@ def test_a_file_of_ones_own_survives_the_disk_and_is_checked(tmp_path: Path) -> 
         Credentials.load(tmp_path / "operator.pem", "--operator")
 
 
-def test_signatures_are_of_the_key_that_made_them() -> None:
+def test_signatures_are_of_the_key_that_made_them():
     made = Issuer.create().credentials("invitation", "a")
     key = key_of(made.certificate)
     signature = made.sign(b"statement")
@@ -155,7 +151,7 @@ def test_signatures_are_of_the_key_that_made_them() -> None:
         assert not verify_ecdsa(strange, b"statement", signature)
 
 
-def test_an_identitys_certificate_is_for_its_tls_key() -> None:
+def test_an_identitys_certificate_is_for_its_tls_key():
     issuer, identity = Issuer.create(), Identity.create()
     public = identity.public
     certificate = issuer.issue("client", public.client_id, public.tls_key)

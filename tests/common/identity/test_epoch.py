@@ -6,9 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -58,23 +56,21 @@ def open_bundle(
 
 
 @pytest.fixture
-def authority() -> Authority:
+def authority():
     return Authority.create()
 
 
 @pytest.fixture
-def members() -> list[Identity]:
+def members():
     return [Identity.create(f"member {i}") for i in range(4)]
 
 
 @pytest.fixture
-def bundle(authority: Authority, members: list[Identity]) -> KeyEpoch:
+def bundle(authority, members):
     return make(authority, members)
 
 
-def test_every_member_opens_the_same_secrets(
-    authority: Authority, members: list[Identity], bundle: KeyEpoch, tmp_path: Path
-) -> None:
+def test_every_member_opens_the_same_secrets(authority, members, bundle, tmp_path):
     bundle.save(tmp_path / "epoch-1.json")
     relayed = KeyEpoch.load(tmp_path / "epoch-1.json")
     assert relayed == bundle
@@ -84,16 +80,14 @@ def test_every_member_opens_the_same_secrets(
     assert {secrets.protection_secret for _, secrets in opened} == {SECRET}
 
 
-def test_the_bundle_shows_no_secret(
-    authority: Authority, members: list[Identity], bundle: KeyEpoch
-) -> None:
+def test_the_bundle_shows_no_secret(authority, members, bundle):
     _, secrets = open_bundle(bundle, members[0], authority)
     relayed = bundle.to_json() + b"".join(bundle.secrets_for(m.client_id) for m in members)
     relayed += b"".join(bundle.wrapped_keys.values()) + bundle.sealed_secret
     assert SECRET not in relayed and secrets.group_key not in relayed
 
 
-def test_what_a_coordinator_imports_holds_no_secret_type() -> None:
+def test_what_a_coordinator_imports_holds_no_secret_type():
     program = (
         "import sys, fedrec.identity.epoch, fedrec.identity.roster\n"
         "found = [n for n in sys.modules if n in {'fedrec.identity.' + x for x in\n"
@@ -103,9 +97,7 @@ def test_what_a_coordinator_imports_holds_no_secret_type() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_an_authority_survives_a_restart(
-    authority: Authority, members: list[Identity], tmp_path: Path
-) -> None:
+def test_an_authority_survives_a_restart(authority, members, tmp_path):
     authority.save(tmp_path)
     loaded = Authority.load(tmp_path)
     assert loaded.public_key == authority.public_key
@@ -116,7 +108,7 @@ def test_an_authority_survives_a_restart(
         Authority.load(tmp_path / "elsewhere")
 
 
-def test_a_stranger_is_not_in_the_roster(authority: Authority, bundle: KeyEpoch) -> None:
+def test_a_stranger_is_not_in_the_roster(authority, bundle):
     stranger = Identity.create()
     assert bundle.secrets_for(stranger.client_id) == b""
     assert not bundle.roster.contains(stranger.client_id)
@@ -124,7 +116,7 @@ def test_a_stranger_is_not_in_the_roster(authority: Authority, bundle: KeyEpoch)
         open_bundle(bundle, stranger, authority)
 
 
-def test_another_authority_is_refused(bundle: KeyEpoch, members: list[Identity]) -> None:
+def test_another_authority_is_refused(bundle, members):
     with pytest.raises(BadSignature, match="data owners"):
         open_bundle(bundle, members[0], Authority.create())
 
@@ -145,9 +137,7 @@ def test_another_authority_is_refused(bundle: KeyEpoch, members: list[Identity])
         lambda r: replace(r, signature=b""),
     ],
 )
-def test_a_changed_roster_is_refused(
-    authority: Authority, bundle: KeyEpoch, change: Callable[[Roster], Roster]
-) -> None:
+def test_a_changed_roster_is_refused(authority, bundle, change):
     changed = Roster.from_json(change(bundle.roster).to_json())
     with pytest.raises(BadSignature):
         changed.verify(authority.public_key)
@@ -155,9 +145,7 @@ def test_a_changed_roster_is_refused(
         replace(bundle, roster=changed)
 
 
-def test_secrets_that_the_authority_did_not_make_are_refused(
-    authority: Authority, members: list[Identity], bundle: KeyEpoch
-) -> None:
+def test_secrets_that_the_authority_did_not_make_are_refused(authority, members, bundle):
     # A coordinator knows every public key, so it can wrap secrets of its own.
     forged = make(Authority.create(), members)
     with pytest.raises(BadSignature, match="not the ones"):
@@ -170,9 +158,7 @@ def test_secrets_that_the_authority_did_not_make_are_refused(
         )
 
 
-def test_parts_of_another_epoch_are_refused(
-    authority: Authority, members: list[Identity], bundle: KeyEpoch
-) -> None:
+def test_parts_of_another_epoch_are_refused(authority, members, bundle):
     me, other = members[0], members[1]
     later = make(authority, members, epoch=2)
     whole = bundle.secrets_for(me.client_id)
@@ -204,7 +190,7 @@ def test_parts_of_another_epoch_are_refused(
         )
 
 
-def test_destroyed_secrets_are_gone() -> None:
+def test_destroyed_secrets_are_gone():
     secrets = EpochSecrets(group_key=bytes(32), protection_secret=SECRET)
     secrets.destroy()
     secrets.destroy()
@@ -213,9 +199,7 @@ def test_destroyed_secrets_are_gone() -> None:
             getattr(secrets, name)
 
 
-def test_the_authority_refuses_members_twice_and_without_proof(
-    authority: Authority, members: list[Identity]
-) -> None:
+def test_the_authority_refuses_members_twice_and_without_proof(authority, members):
     with pytest.raises(KeysError, match="twice"):
         make(authority, [members[0], members[0]])
     assert make(authority, []).roster.members == (), "a federation begins before anybody applied"
@@ -234,7 +218,7 @@ def test_the_authority_refuses_members_twice_and_without_proof(
         )
 
 
-def test_a_roster_is_sorted_frozen_and_canonical(bundle: KeyEpoch) -> None:
+def test_a_roster_is_sorted_frozen_and_canonical(bundle):
     roster = bundle.roster
     ids = [member.client_id for member in roster.members]
     assert ids == sorted(ids)
@@ -272,7 +256,7 @@ def test_a_roster_is_sorted_frozen_and_canonical(bundle: KeyEpoch) -> None:
         ("authority_key", None),
     ],
 )
-def test_damaged_roster_fields_are_refused(bundle: KeyEpoch, field: str, value: object) -> None:
+def test_damaged_roster_fields_are_refused(bundle, field, value):
     fields = json.loads(bundle.roster.to_json())
     fields[field] = value
     raw = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
@@ -280,7 +264,7 @@ def test_damaged_roster_fields_are_refused(bundle: KeyEpoch, field: str, value: 
         Roster.from_json(raw)
 
 
-def test_a_bundle_whose_parts_do_not_fit_is_refused(bundle: KeyEpoch) -> None:
+def test_a_bundle_whose_parts_do_not_fit_is_refused(bundle):
     with pytest.raises(KeysError, match="context"):
         replace(bundle, server_context=b"other")
     with pytest.raises(KeysError, match="do not match the members"):
@@ -291,9 +275,7 @@ def test_a_bundle_whose_parts_do_not_fit_is_refused(bundle: KeyEpoch) -> None:
             KeyEpoch.from_json(json.dumps({**fields, **damage}).encode())
 
 
-def test_a_client_with_new_exchange_key_is_told_so(
-    authority: Authority, members: list[Identity]
-) -> None:
+def test_a_client_with_new_exchange_key_is_told_so(authority, members):
     me = members[0]
     other = Identity.create()
     # The same signing key beside another exchange key, as after a botched restore.
@@ -307,7 +289,7 @@ def test_a_client_with_new_exchange_key_is_told_so(
         open_bundle(make(authority, members), restored, authority)
 
 
-def test_the_commitment_names_federation_epoch_and_secrets() -> None:
+def test_the_commitment_names_federation_epoch_and_secrets():
     def committed(key: bytes, secret: bytes, federation: str, epoch: int) -> bytes:
         return EpochSecrets(group_key=key, protection_secret=secret).commitment(federation, epoch)
 
@@ -322,14 +304,12 @@ def test_the_commitment_names_federation_epoch_and_secrets() -> None:
     assert len(found) == 5
 
 
-def test_the_context_digest_is_plain_sha256(bundle: KeyEpoch) -> None:
+def test_the_context_digest_is_plain_sha256(bundle):
     assert bundle.roster.context_sha256 == hashlib.sha256(CONTEXT).digest()
     assert all(isinstance(member, PublicIdentity) for member in bundle.roster.members)
 
 
-def test_a_revealer_is_named_by_the_authority_and_is_no_member(
-    authority: Authority, members: list[Identity]
-) -> None:
+def test_a_revealer_is_named_by_the_authority_and_is_no_member(authority, members):
     revealer = Identity.create("revealer")
     made = make(authority, members, revealer=revealer.public)
     again = Roster.from_json(made.roster.to_json())
@@ -350,7 +330,7 @@ def test_a_revealer_is_named_by_the_authority_and_is_no_member(
             forged.verify(authority.public_key)
 
 
-def test_a_roster_without_a_revealer_is_as_it_was(bundle: KeyEpoch) -> None:
+def test_a_roster_without_a_revealer_is_as_it_was(bundle):
     assert b"revealer" not in bundle.roster.to_json()
     assert bundle.roster.key_holder == "members"
 
@@ -358,9 +338,7 @@ def test_a_roster_without_a_revealer_is_as_it_was(bundle: KeyEpoch) -> None:
 @pytest.mark.parametrize(
     "field", ["the same identity", "the same exchange key", "the same TLS key"]
 )
-def test_a_member_is_not_the_revealer(
-    authority: Authority, members: list[Identity], field: str
-) -> None:
+def test_a_member_is_not_the_revealer(authority, members, field):
     other, fresh = members[0], Identity.create()
     if field != "the same identity":
         other = Identity(

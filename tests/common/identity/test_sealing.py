@@ -1,11 +1,8 @@
 """Sealing: what was changed, moved or addressed to somebody else does not open."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -45,7 +42,7 @@ IDENTITY = Identity.create()
     ],
     ids=["A.1", "A.3, no salt, no info"],
 )
-def test_derivation_is_that_of_rfc_5869(key: str, salt: str, info: str, expected: str) -> None:
+def test_derivation_is_that_of_rfc_5869(key, salt, info, expected):
     found = derive(
         bytes.fromhex(key), salt=bytes.fromhex(salt), info=bytes.fromhex(info), length=42
     )
@@ -53,7 +50,7 @@ def test_derivation_is_that_of_rfc_5869(key: str, salt: str, info: str, expected
 
 
 @given(st.binary(max_size=200), st.text(max_size=20), st.binary(max_size=40))
-def test_what_is_sealed_opens(plaintext: bytes, purpose: str, context: bytes) -> None:
+def test_what_is_sealed_opens(plaintext, purpose, context):
     sealed = seal(KEY, purpose, context, plaintext)
     assert len(sealed) == len(plaintext) + SEAL_OVERHEAD_BYTES
     assert unseal(KEY, purpose, context, sealed) == plaintext
@@ -62,7 +59,7 @@ def test_what_is_sealed_opens(plaintext: bytes, purpose: str, context: bytes) ->
     assert unwrap(IDENTITY, context, wrapped) == plaintext
 
 
-def test_no_two_seals_are_alike() -> None:
+def test_no_two_seals_are_alike():
     assert seal(KEY, "p", b"c", b"same") != seal(KEY, "p", b"c", b"same")
     key = IDENTITY.public.exchange_key
     assert wrap(key, b"c", b"same") != wrap(key, b"c", b"same")
@@ -76,9 +73,7 @@ def test_no_two_seals_are_alike() -> None:
     ],
     ids=["seal", "wrap"],
 )
-def test_every_changed_bit_and_every_cut_is_refused(
-    sealed: bytes, opens: Callable[[bytes], bytes]
-) -> None:
+def test_every_changed_bit_and_every_cut_is_refused(sealed, opens):
     assert opens(sealed) == b"text"
     # X25519 ignores one bit of a public key (RFC 7748, section 5); the derivation binds it.
     for position in range(8 * len(sealed)):
@@ -91,13 +86,13 @@ def test_every_changed_bit_and_every_cut_is_refused(
             opens(sealed[:length])
 
 
-def test_another_version_is_named() -> None:
+def test_another_version_is_named():
     sealed = seal(KEY, "p", b"c", b"text")
     with pytest.raises(MalformedUpdate, match="version 2"):
         unseal(KEY, "p", b"c", b"\x02" + sealed[1:])
 
 
-def test_another_key_purpose_context_or_recipient_opens_nothing() -> None:
+def test_another_key_purpose_context_or_recipient_opens_nothing():
     sealed = seal(KEY, "p", b"c", b"text")
     for key, purpose, context in (
         (secrets.token_bytes(32), "p", b"c"),
@@ -114,7 +109,7 @@ def test_another_key_purpose_context_or_recipient_opens_nothing() -> None:
         unwrap(IDENTITY, b"d", wrapped)
 
 
-def test_keys_that_are_none_are_refused() -> None:
+def test_keys_that_are_none_are_refused():
     with pytest.raises(KeysError):
         seal(b"short", "p", b"c", b"text")
     with pytest.raises(KeysError):
@@ -125,7 +120,7 @@ def test_keys_that_are_none_are_refused() -> None:
         unwrap(IDENTITY, b"c", b"\x01" + bytes(32) + bytes(20))
 
 
-def test_a_tag_depends_on_key_purpose_and_data() -> None:
+def test_a_tag_depends_on_key_purpose_and_data():
     tags = {
         keyed_tag(key, purpose, data)
         for key in (KEY, secrets.token_bytes(32))
@@ -135,7 +130,7 @@ def test_a_tag_depends_on_key_purpose_and_data() -> None:
     assert len(tags) == 8 and {len(tag) for tag in tags} == {32}
 
 
-def test_a_tag_is_hmac_under_a_derived_key() -> None:
+def test_a_tag_is_hmac_under_a_derived_key():
     # HKDF by hand: extract with a salt of zeros, one round of expansion.
     extracted = hmac.new(bytes(32), KEY, hashlib.sha256).digest()
     info = b"\0\0\0\0\0\0\0\rfedrec tag v1" + b"\0\0\0\0\0\0\0\x01p"

@@ -1,7 +1,5 @@
 """Blocks of users: what is written, what is shared, what is deleted, and what a kill leaves."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -37,7 +37,7 @@ def apart() -> SharedState:
     return state.with_part(SharedState(MappingProxyType(moved), part.holders))
 
 
-def test_rows_kept_apart_are_those_of_the_whole_table() -> None:
+def test_rows_kept_apart_are_those_of_the_whole_table():
     before = whole()
     state = before.apart(INDEX, ("table", "bias"))
     assert state.kept["table"].tolist() == [[2.0, 3.0], [8.0, 9.0], [10.0, 11.0]]
@@ -48,7 +48,7 @@ def test_rows_kept_apart_are_those_of_the_whole_table() -> None:
     assert state.apart(INDEX.copy(), ("table", "bias")) is state
 
 
-def test_a_part_that_moved_moves_its_rows_and_no_others() -> None:
+def test_a_part_that_moved_moves_its_rows_and_no_others():
     before, after = whole(), apart()
     assert after.tensors["bias"].tolist() == [0.0, 100.5, 1.0, 1.5, 102.0, 102.5]
     assert after.tensors["table"][0].tolist() == [0.0, 1.0]
@@ -59,7 +59,7 @@ def test_a_part_that_moved_moves_its_rows_and_no_others() -> None:
     assert after.with_holders(HOLDERS * 0).tensors["bias"][1] == 100.5
 
 
-def test_bytes_leave_out_what_the_reader_has() -> None:
+def test_bytes_leave_out_what_the_reader_has():
     first = whole()
     state = apart().over(first)
     short, long = state.to_bytes(first), state.to_bytes()
@@ -76,7 +76,7 @@ def test_bytes_leave_out_what_the_reader_has() -> None:
         SharedState.from_bytes(long, lambda: first)
 
 
-def test_every_value_row_count_and_name_is_in_the_canonical_bytes() -> None:
+def test_every_value_row_count_and_name_is_in_the_canonical_bytes():
     state = apart()
     assert state.rest is not None
     others = [
@@ -107,7 +107,7 @@ def test_every_value_row_count_and_name_is_in_the_canonical_bytes() -> None:
         ([[1, 4, 5]], "not in the order of the catalogue"),
     ],
 )
-def test_rows_that_fit_no_table_are_refused(index: list[int], why: str) -> None:
+def test_rows_that_fit_no_table_are_refused(index, why):
     first, state = whole(), apart().over(whole())
     assert state.rest is not None
     tables = MappingProxyType({name: first.tensors[name] for name in ("table", "bias")})
@@ -116,7 +116,7 @@ def test_rows_that_fit_no_table_are_refused(index: list[int], why: str) -> None:
         SharedState.from_bytes(wrong.to_bytes(first), lambda: first)
 
 
-def test_a_later_count_leaves_rows_and_holders_as_they_are() -> None:
+def test_a_later_count_leaves_rows_and_holders_as_they_are():
     state = replace(apart(), trained=4)
     assert state.last_counted is HOLDERS and state.part().last_counted.tolist() == [9, 7, 8]  # type: ignore[union-attr]
     again = state.counted(HOLDERS - 1)
@@ -140,9 +140,7 @@ def test_a_later_count_leaves_rows_and_holders_as_they_are() -> None:
         ("holders", None, "two item counts do not match"),
     ],
 )
-def test_counts_that_are_none_are_refused(
-    name: str, value: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None, why: str
-) -> None:
+def test_counts_that_are_none_are_refused(name, value, why):
     arrays = load(replace(apart(), recounted=HOLDERS).to_bytes())
     if value is None:
         del arrays[name]
@@ -154,7 +152,7 @@ def test_counts_that_are_none_are_refused(
 
 @pytest.mark.parametrize("name", ["index", "holders", "rows.bias", "shared.net"])
 @pytest.mark.parametrize("kind", ["complex64", "uint64", "bool"])
-def test_numbers_of_another_kind_are_refused(name: str, kind: str) -> None:
+def test_numbers_of_another_kind_are_refused(name, kind):
     first = whole()
     arrays = load(apart().over(first).to_bytes(first))
     arrays[name] = arrays[name].astype(kind)
@@ -162,14 +160,14 @@ def test_numbers_of_another_kind_are_refused(name: str, kind: str) -> None:
         SharedState.from_bytes(save(arrays), lambda: first)
 
 
-def test_nobody_guesses_the_rows_that_are_not_known() -> None:
+def test_nobody_guesses_the_rows_that_are_not_known():
     first = whole()
     rows_alone = SharedState.from_bytes(apart().over(first).to_bytes(first))
     with pytest.raises(StorageError, match="not stored here"):
         rows_alone.over(first)
 
 
-def test_rows_of_a_table_that_the_first_version_does_not_have_are_refused() -> None:
+def test_rows_of_a_table_that_the_first_version_does_not_have_are_refused():
     state, first = apart(), SharedState({"table": whole().tensors["table"]})
     assert state.rest is not None
     with pytest.raises(StorageError, match="it has rows of"):

@@ -1,7 +1,5 @@
 """Private tables that outgrow memory: the same bits, and memory within the budget."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -42,13 +42,13 @@ def get(
 
 
 @pytest.fixture
-def token(tmp_path: Path) -> str:
+def token(tmp_path):
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
     return str(path)
 
 
-def test_numbers_are_read_in_prometheus_form() -> None:
+def test_numbers_are_read_in_prometheus_form():
     with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
         status, body = get(endpoint.address)
         assert status == 200
@@ -60,11 +60,11 @@ def test_numbers_are_read_in_prometheus_form() -> None:
         assert get(endpoint.address, "/metrics?x=1")[0] == 200
 
 
-def test_it_is_off_unless_an_address_is_named() -> None:
+def test_it_is_off_unless_an_address_is_named():
     assert metrics_endpoint(numbers().registry, Monitored()) is None
 
 
-def test_a_token_is_asked_for_where_there_is_one(token: str) -> None:
+def test_a_token_is_asked_for_where_there_is_one(token):
     where = Monitored(address="127.0.0.1:0", token=token)
     with MetricsEndpoint(numbers().registry, where) as endpoint:
         for shown in ("", TOKEN, f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer \xff"):
@@ -73,7 +73,7 @@ def test_a_token_is_asked_for_where_there_is_one(token: str) -> None:
         assert get(endpoint.address, token=f"Bearer {TOKEN}")[0] == 200
 
 
-def test_over_tls(token: str, tmp_path: Path) -> None:
+def test_over_tls(token, tmp_path):
     own = credentials("coordinator")
     path = tmp_path / "own.pem"
     path.write_bytes(own.to_pem())
@@ -90,7 +90,7 @@ def test_over_tls(token: str, tmp_path: Path) -> None:
             assert get(endpoint.address, token=f"Bearer {TOKEN}", context=context)[0] == 200
 
 
-def test_readers_that_break_off_take_no_place() -> None:
+def test_readers_that_break_off_take_no_place():
     """Prometheus killed in mid-scrape: the connection is reset before the answer is read."""
     reset, answered = struct.pack("ii", 1, 0), 0
     with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
@@ -110,7 +110,7 @@ def test_readers_that_break_off_take_no_place() -> None:
     assert answered == 12
 
 
-def test_readers_beyond_the_places_are_hung_up_on() -> None:
+def test_readers_beyond_the_places_are_hung_up_on():
     with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
         host, _, port = endpoint.address.rpartition(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(4)]
@@ -142,7 +142,7 @@ def status_of(address: str, *headers: str) -> int:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
-def test_a_name_that_was_made_to_point_here_reads_nothing(address: str, token: str) -> None:
+def test_a_name_that_was_made_to_point_here_reads_nothing(address, token):
     foreign = ("evil.example", "127.0.0.1.evil.example:9464", "")
     with MetricsEndpoint(numbers().registry, Monitored(address=address)) as endpoint:
         for own in (endpoint.address, "localhost:1", "LOCALHOST", "[::1]", "10.0.0.5:9464"):
@@ -160,7 +160,7 @@ def test_a_name_that_was_made_to_point_here_reads_nothing(address: str, token: s
 
 
 @pytest.mark.slow
-def test_readers_that_ask_a_byte_at_a_time_keep_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_that_ask_a_byte_at_a_time_keep_no_place(monkeypatch):
     monkeypatch.setattr(monitoring, "READER_SECONDS", 0.5)
     with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
         host, _, port = endpoint.address.rpartition(":")
@@ -180,13 +180,13 @@ def test_readers_that_ask_a_byte_at_a_time_keep_no_place(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:9464", "example.org:80"])
-def test_another_address_needs_a_token(address: str) -> None:
+def test_another_address_needs_a_token(address):
     with pytest.raises(SettingsError, match="can be reached from other machines") as refused:
         MetricsEndpoint(numbers().registry, Monitored(address=address))
     assert "metrics_token" in refused.value.message
 
 
-def test_a_token_opens_other_addresses(token: str) -> None:
+def test_a_token_opens_other_addresses(token):
     where = Monitored(address="0.0.0.0:0", token=token)
     with MetricsEndpoint(numbers().registry, where) as endpoint:
         port = endpoint.address.rpartition(":")[2]
@@ -194,7 +194,7 @@ def test_a_token_opens_other_addresses(token: str) -> None:
         assert get(f"127.0.0.1:{port}", token=f"Bearer {TOKEN}")[0] == 200
 
 
-def test_what_cannot_be_served_is_a_settings_error(tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_a_settings_error(tmp_path):
     def problem(address: str = "127.0.0.1:0", **files: Path) -> str:
         where = Monitored.of(
             address,
@@ -223,7 +223,7 @@ def test_what_cannot_be_served_is_a_settings_error(tmp_path: Path) -> None:
     assert "cannot be used" in problem(certificate=short)
 
 
-def test_the_disk_is_looked_up_when_it_is_read(tmp_path: Path) -> None:
+def test_the_disk_is_looked_up_when_it_is_read(tmp_path):
     made = Numbers("client")
     made.disk_free(tmp_path / "later")
     assert str(made.registry.get_sample_value("fedrec_disk_free_bytes")) == "nan"

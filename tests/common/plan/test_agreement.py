@@ -26,7 +26,7 @@ def keys(found: tuple[Difference, ...]) -> list[str]:
     return [difference.key for difference in found]
 
 
-def test_what_is_always_compared() -> None:
+def test_what_is_always_compared():
     assert set(always_compared()) >= {
         "algorithm.name",
         "algorithm.negatives_per_positive",
@@ -44,18 +44,18 @@ def test_what_is_always_compared() -> None:
     }
 
 
-def test_the_tables_name_fields_that_exist() -> None:
+def test_the_tables_name_fields_that_exist():
     known = {key for key, setting in all_settings().items() if setting.in_plan}
     assert known >= agreement._FREE
     assert known >= set(agreement._ORDERS)
     assert set(Plan.model_fields) >= agreement._FREE_SECTIONS
 
 
-def test_a_field_that_nobody_thought_about_is_compared() -> None:
+def test_a_field_that_nobody_thought_about_is_compared():
     assert agreement._binds("privacy.noise_multiplier")
 
 
-def test_equal_plans_agree() -> None:
+def test_equal_plans_agree():
     assert plan_differences(Plan(), Plan()) == ()
     given = plan(rounds__total=7, protection__name="none")
     assert plan_differences(given, given) == ()
@@ -79,7 +79,7 @@ def test_equal_plans_agree() -> None:
         ({"update__indices": "clear"}, {"update__indices": "hidden"}),
     ],
 )
-def test_what_is_taken(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+def test_what_is_taken(ours, theirs):
     assert plan_differences(plan(**ours), plan(**theirs)) == ()
 
 
@@ -111,7 +111,7 @@ def test_what_is_taken(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         ({"rounds__total": 100}, {"rounds__total": 7}, ["rounds.total"]),
     ],
 )
-def test_what_is_refused(ours: dict[str, Any], theirs: dict[str, Any], refused: list[str]) -> None:
+def test_what_is_refused(ours, theirs, refused):
     found = plan_differences(plan(**ours), plan(**theirs))
     assert keys(found) == refused
     agreed = {difference.key.replace(".", "__"): difference.theirs for difference in found}
@@ -120,7 +120,7 @@ def test_what_is_refused(ours: dict[str, Any], theirs: dict[str, Any], refused: 
 
 @pytest.mark.parametrize("ours", sorted(ALGORITHMS))
 @pytest.mark.parametrize("theirs", sorted(ALGORITHMS))
-def test_another_algorithm_is_one_difference(ours: str, theirs: str) -> None:
+def test_another_algorithm_is_one_difference(ours, theirs):
     own = {"ease": {"algorithm__regularisation": 8.0}, "plgc": {"algorithm__weight": 8.0}}.get(
         ours, {"algorithm__dim": 8}
     )
@@ -129,12 +129,12 @@ def test_another_algorithm_is_one_difference(ours: str, theirs: str) -> None:
     assert keys(plan_differences(expected, found)) == different
 
 
-def test_a_silent_client_joins_no_algorithm_that_it_did_not_name() -> None:
+def test_a_silent_client_joins_no_algorithm_that_it_did_not_name():
     (found,) = plan_differences(Plan(), plan(algorithm__name="fedals"))
     assert found.agreeing == 'algorithm.name = "fedals"'
 
 
-def test_a_difference_names_field_and_both_values_and_the_line_to_write() -> None:
+def test_a_difference_names_field_and_both_values_and_the_line_to_write():
     (silent,) = plan_differences(Plan(), plan(rounds__minimum_clients=2))
     assert str(silent) == (
         "rounds.minimum_clients is 2 in the federation, but this client's settings say 3 or more "
@@ -148,7 +148,7 @@ def test_a_difference_names_field_and_both_values_and_the_line_to_write() -> Non
     assert given.agreeing == 'protection.name = "none"'
 
 
-def test_a_coordinators_text_does_not_fill_the_terminal() -> None:
+def test_a_coordinators_text_does_not_fill_the_terminal():
     (found,) = plan_differences(Plan(), plan(protection__preset="\x1b[2J\u202e" + "x" * 10_000))
     assert str(found).isprintable()
     assert len(str(found)) < 250 > len(found.agreeing)
@@ -156,9 +156,7 @@ def test_a_coordinators_text_does_not_fill_the_terminal() -> None:
 
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize(("ours", "theirs"), [("members", "authority"), ("authority", "members")])
-def test_who_holds_the_key_is_never_changed_under_a_client(
-    ours: str, theirs: str, given: bool
-) -> None:
+def test_who_holds_the_key_is_never_changed_under_a_client(ours, theirs, given):
     """Neither is the stricter one: members trust each other in one, the authority in the other."""
     local = plan(protection__key_holder=ours) if given or ours == "members" else Plan()
     (found,) = plan_differences(local, plan(protection__key_holder=theirs))
@@ -167,7 +165,7 @@ def test_who_holds_the_key_is_never_changed_under_a_client(
 
 
 @pytest.mark.parametrize("name", ["none", "masks"])
-def test_who_holds_a_key_that_there_is_not_matters_to_nobody(name: str) -> None:
+def test_who_holds_a_key_that_there_is_not_matters_to_nobody(name):
     theirs = plan(protection__name=name, protection__key_holder="members")
     for holder in ("members", "authority"):
         ours = plan(protection__name=name, protection__key_holder=holder)
@@ -175,6 +173,6 @@ def test_who_holds_a_key_that_there_is_not_matters_to_nobody(name: str) -> None:
     assert plan_differences(plan(protection__name=name), theirs) == ()
 
 
-def test_whoever_agreed_to_no_encryption_takes_any_key_holder() -> None:
+def test_whoever_agreed_to_no_encryption_takes_any_key_holder():
     found = plan(protection__name="bfv", protection__key_holder="authority")
     assert plan_differences(plan(protection__name="none"), found) == ()

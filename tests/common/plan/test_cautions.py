@@ -29,7 +29,7 @@ def long_tailed() -> tuple[UserSplit, int]:
     return leave_one_out(found, catalogue), len(catalogue)
 
 
-def test_long_tailed_data_is_marked_under_sampled_and_paper_alone() -> None:
+def test_long_tailed_data_is_marked_under_sampled_and_paper_alone():
     users, n_items = long_tailed()
     found = protocol_cautions(Plan(), users, n_items, ("full", "sampled", "paper"))
     assert set(found) == {"sampled", "paper"}
@@ -38,19 +38,19 @@ def test_long_tailed_data_is_marked_under_sampled_and_paper_alone() -> None:
     assert protocol_cautions(Plan(), users, n_items, ("full",)) == {}
 
 
-def test_where_all_items_are_trained_nothing_is_marked() -> None:
+def test_where_all_items_are_trained_nothing_is_marked():
     users, n_items = long_tailed()
     everything = Plan(federation=FederationSettings(minimum_item_users=1))
     # The held-out items of the tail have no holder left; most items have one.
     assert protocol_cautions(everything, users, n_items, ("sampled",)) == {}
 
 
-def test_ml_100k_is_not_marked(ml_100k_users: UserSplit) -> None:
+def test_ml_100k_is_not_marked(ml_100k_users):
     # A third of its candidates are never trained, and chance is .146.
     assert protocol_cautions(Plan(), ml_100k_users, 1682, ("sampled", "paper")) == {}
 
 
-def test_the_table_says_so_in_heading_and_below() -> None:
+def test_the_table_says_so_in_heading_and_below():
     table = ComparisonTable(
         rows=(), protocols=("full", "sampled"), at=10, cautions={"sampled": "It flatters."}
     )
@@ -62,7 +62,7 @@ def test_the_table_says_so_in_heading_and_below() -> None:
     assert table.to_record()["cautions"] == {"sampled": "It flatters."}
 
 
-def test_a_line_of_the_table_carries_it_too() -> None:
+def test_a_line_of_the_table_carries_it_too():
     sample = Sample(seed=1, rates=Rates(users=5, hr=0.9, recall=0.9, ndcg=0.5, mrr=0.1))
     row = ComparisonRow(
         method="fedmf", label="own", samples={"full": (sample,), "sampled": (sample,)}
@@ -81,7 +81,7 @@ def untrained(users: int, hits: int) -> Rates:
     return Rates(users=users, hr=hr, recall=hr, ndcg=hr, mrr=hr)
 
 
-def test_a_deployed_federation_goes_by_its_untrained_model() -> None:
+def test_a_deployed_federation_goes_by_its_untrained_model():
     sampled = Plan(evaluation=EvaluationSettings(protocol="sampled"))
     assert "gets HR@10 0.60, not 0.10" in measured_caution(sampled, untrained(1000, 600))
     assert measured_caution(sampled, untrained(1000, 146)) == ""
@@ -90,7 +90,7 @@ def test_a_deployed_federation_goes_by_its_untrained_model() -> None:
     assert measured_caution(Plan(), untrained(1000, 600)) == ""
 
 
-def test_whether_a_stopped_deployed_run_is_flattered_is_not_known() -> None:
+def test_whether_a_stopped_deployed_run_is_flattered_is_not_known():
     sampled = Plan(evaluation=EvaluationSettings(protocol="sampled"))
     assert measured_caution(sampled, None) is None
     assert measured_caution(Plan(), None) == ""
@@ -104,14 +104,14 @@ def test_whether_a_stopped_deployed_run_is_flattered_is_not_known() -> None:
         (None, "sampled (?)", "sampled (?): whether this flatters every method is not known: "),
     ],
 )
-def test_a_protocol_is_named_with_its_caution(caution: str | None, name: str, words: str) -> None:
+def test_a_protocol_is_named_with_its_caution(caution, name, words):
     assert marked("sampled", caution) == name
     assert explained("sampled", caution).startswith(words)
     # An older coordinator names none.
     assert marked("", caution) == explained("", caution) == ""
 
 
-def test_noise_trains_every_item() -> None:
+def test_noise_trains_every_item():
     users, n_items = long_tailed()
     plan = Plan()
     noisy = plan.model_copy(

@@ -30,7 +30,7 @@ def plan_of(**sections: dict[str, Any]) -> Plan:
     return Plan.model_validate(values)
 
 
-def test_parties_are_dealt_in_turn() -> None:
+def test_parties_are_dealt_in_turn():
     plan = plan_of()
     assert deal_cells(plan, 2, 7) == ((0, 2, 4, 6), (1, 3, 5))
     assert deal_cells(plan, 1, 3) == ()
@@ -45,7 +45,7 @@ def test_parties_are_dealt_in_turn() -> None:
         (2, 6, 2, "federation.corrupt_cells = 2"),
     ],
 )
-def test_cells_that_cannot_be(n_cells: int, n_clients: int, corrupt: int, named: str) -> None:
+def test_cells_that_cannot_be(n_cells, n_clients, corrupt, named):
     plan = plan_of(federation={"minimum_item_users": 4, "corrupt_cells": corrupt})
     with pytest.raises(SettingsError) as raised:
         deal_cells(plan, n_cells, n_clients)
@@ -54,7 +54,7 @@ def test_cells_that_cannot_be(n_cells: int, n_clients: int, corrupt: int, named:
 
 
 @pytest.mark.parametrize("cells", [((0, 1), (1, 2)), ((0,), (3,)), ((-1,), (0,))])
-def test_cells_are_parts_of_the_parties(cells: tuple[tuple[int, ...], ...]) -> None:
+def test_cells_are_parts_of_the_parties(cells):
     with pytest.raises(SettingsError, match="0 to 2"):
         cells_in_use(plan_of(), cells, 3)
 
@@ -67,11 +67,11 @@ def test_cells_are_parts_of_the_parties(cells: tuple[tuple[int, ...], ...]) -> N
         {"federation": {"minimum_item_users": 1}},
     ],
 )
-def test_other_plans_count_no_cells(sections: dict[str, Any]) -> None:
+def test_other_plans_count_no_cells(sections):
     assert deal_cells(plan_of(**sections), 2, 6) == ()
 
 
-def test_an_item_is_held_outside_the_largest_cell() -> None:
+def test_an_item_is_held_outside_the_largest_cell():
     """Of cells (0, 2) and (1, 3); the last party of all is a guest and counts in neither."""
     counts = [
         np.array(one)
@@ -88,7 +88,7 @@ def test_an_item_is_held_outside_the_largest_cell() -> None:
 
 
 @pytest.mark.parametrize("n_cells", [0, 2, 3])
-def test_rows_are_those_of_the_definition(n_cells: int) -> None:
+def test_rows_are_those_of_the_definition(n_cells):
     made = generate(n_users=60, n_items=80, n_clusters=3, interactions_per_user=10, seed=2)
     users, n_items = leave_one_out(made.interactions, made.catalogue), len(made.catalogue)
     plan = plan_of()
@@ -102,7 +102,7 @@ def test_rows_are_those_of_the_definition(n_cells: int) -> None:
     assert not kept[holders < 4].any()
 
 
-def test_what_is_said_names_the_setting() -> None:
+def test_what_is_said_names_the_setting():
     found = CellRows(n_trained=7, n_left_out=2)
     assert found.sentence(plan_of()) == (
         "7 items are trained. 2 more are held by 4 users, but not outside the largest cell "

@@ -16,17 +16,17 @@ from fedrec.updates import UPDATES
 from fedrec.updates.settings import UpdateSettings
 
 
-def test_the_default_plan_works() -> None:
+def test_the_default_plan_works():
     assert check_plan(Plan()) == []
 
 
-def test_everything_that_exists_stands_in_the_table() -> None:
+def test_everything_that_exists_stands_in_the_table():
     assert {row.algorithm for row in COMBINATIONS} == set(ALGORITHMS)
     assert {name for row in COMBINATIONS for name in row.updates} == set(UPDATES)
     assert {name for row in COMBINATIONS for name in row.protections} == set(PROTECTIONS)
 
 
-def test_a_combination_outside_the_table_is_refused_with_the_nearest() -> None:
+def test_a_combination_outside_the_table_is_refused_with_the_nearest():
     table = (
         Combination(
             algorithm="fedmf",
@@ -137,9 +137,7 @@ OPENED = {"name": "ckks", "key_holder": "authority"}
         ),
     ],
 )
-def test_numbers_that_contradict_each_other(
-    refused: Plan, keys: tuple[str, ...] | None, advice: str
-) -> None:
+def test_numbers_that_contradict_each_other(refused, keys, advice):
     found = find_conflicts(refused)
     if keys is None:
         assert found == []
@@ -149,7 +147,7 @@ def test_numbers_that_contradict_each_other(
     assert advice in conflict.sentence
 
 
-def test_what_the_planner_refuses_is_refused_before_the_start() -> None:
+def test_what_the_planner_refuses_is_refused_before_the_start():
     settings = {
         "federation": {"maximum_users": 2**31 - 1},
         "update": {"fraction_bits": 40},
@@ -159,7 +157,7 @@ def test_what_the_planner_refuses_is_refused_before_the_start() -> None:
 
 
 @pytest.mark.parametrize("structure", ["colr", "scolr", "svd", "topk"])
-def test_statistics_of_solved_users_have_no_other_structure(structure: str) -> None:
+def test_statistics_of_solved_users_have_no_other_structure(structure):
     choice = {"algorithm": {"name": "fedals"}, "update": {"structure": structure}}
     (sentence,) = check_plan(Plan.model_validate(choice))
     assert f"fedals + {structure} + bfv + full is not a valid combination" in sentence
@@ -174,9 +172,7 @@ def test_statistics_of_solved_users_have_no_other_structure(structure: str) -> N
         ("sketch", "algorithm.longest_history"),
     ],
 )
-def test_a_range_without_a_say_is_refused_with_what_stands_in_for_it(
-    name: str, instead: str
-) -> None:
+def test_a_range_without_a_say_is_refused_with_what_stands_in_for_it(name, instead):
     plan = {"algorithm": {"name": name}, "update": {"structure": "dense", "clip": 2.0}}
     conflicts = find_conflicts(Plan.model_validate(plan))
     (found,) = [each for each in conflicts if each.keys[0] == "update.clip"]
@@ -195,7 +191,7 @@ def clear_indices(protection: str = "paillier", preset: str = "single-3072", **o
 
 
 @pytest.mark.parametrize("preset", ["single-3072", "single-2048", "paper"])
-def test_indices_travel_in_the_clear_under_sets_of_one_value(preset: str) -> None:
+def test_indices_travel_in_the_clear_under_sets_of_one_value(preset):
     assert check_plan(clear_indices(preset=preset)) == []
 
 
@@ -217,14 +213,14 @@ def test_indices_travel_in_the_clear_under_sets_of_one_value(preset: str) -> Non
     ],
     ids=["bfv", "ckks", "masks", "none", "packed", "default", "silos", "dense"],
 )
-def test_indices_in_the_clear_are_refused_elsewhere(plan: Plan, key: str, reason: str) -> None:
+def test_indices_in_the_clear_are_refused_elsewhere(plan, key, reason):
     (conflict,) = find_conflicts(plan)
     assert conflict.keys[0] == key
     assert reason in conflict.sentence
     assert "update.indices" in conflict.sentence
 
 
-def test_noise_leaves_no_value_out_and_so_no_index() -> None:
+def test_noise_leaves_no_value_out_and_so_no_index():
     noisy = clear_indices(
         privacy={"mechanism": "gaussian", "expected_users": 1000},
         federation={"minimum_item_users": 1},
@@ -233,12 +229,12 @@ def test_noise_leaves_no_value_out_and_so_no_index() -> None:
     assert any("noise to every value" in sentence for sentence in sentences)
 
 
-def test_without_encryption_one_client_is_enough() -> None:
+def test_without_encryption_one_client_is_enough():
     assert check_plan(plan({"minimum_clients": 1, "minimum_summands": 1}, name="none")) == []
 
 
 @pytest.mark.parametrize("name", sorted(PROTECTIONS))
-def test_every_preset_can_be_chosen(name: str) -> None:
+def test_every_preset_can_be_chosen(name):
     for preset in (*PROTECTIONS[name].presets, "default"):
         choice = {"protection": {"name": name, "preset": preset}}
         assert check_plan(Plan.model_validate(choice)) == []
@@ -253,9 +249,7 @@ def test_every_preset_can_be_chosen(name: str) -> None:
         ("scolr", "compress", "client", '"svd" or "topk"'),
     ],
 )
-def test_settings_of_another_structure_are_refused(
-    structure: str, field: str, value: object, having: str
-) -> None:
+def test_settings_of_another_structure_are_refused(structure, field, value, having):
     plan = Plan(update=UpdateSettings.model_validate({"structure": structure, field: value}))
     (conflict,) = find_conflicts(plan)
     assert conflict.keys == (f"update.{field}", "update.structure")
@@ -271,9 +265,7 @@ def test_settings_of_another_structure_are_refused(
         ("rounds", "mask_step_seconds", 5.0),
     ],
 )
-def test_settings_of_masks_are_refused_without_them(
-    section: str, field: str, value: object
-) -> None:
+def test_settings_of_masks_are_refused_without_them(section, field, value):
     (conflict,) = find_conflicts(Plan.model_validate({section: {field: value}}))
     assert conflict.keys == (f"{section}.{field}", "protection.name")
     masked = {"protection": {"name": "masks"}, "rounds": {}}
@@ -281,7 +273,7 @@ def test_settings_of_masks_are_refused_without_them(
     assert find_conflicts(Plan.model_validate(masked)) == []
 
 
-def test_masks_that_withstand_no_more_are_refused() -> None:
+def test_masks_that_withstand_no_more_are_refused():
     """Of 3 clients a third is one, and then 2 shares are left of the 3 that are needed."""
     choice = {"protection": {"name": "masks", "dropout_share": 1 / 3}}
     (conflict,) = find_conflicts(Plan.model_validate(choice))
@@ -289,7 +281,7 @@ def test_masks_that_withstand_no_more_are_refused() -> None:
     assert "No graph on 3 clients" in conflict.sentence
 
 
-def test_masks_are_held_to_every_size_of_a_round() -> None:
+def test_masks_are_held_to_every_size_of_a_round():
     """Of 5 clients, 1 of whom drops out, 4 reach the threshold of 4; of 20, 7 of whom drop out, 13
     do not reach 14.
     """
@@ -316,18 +308,18 @@ def held_by_the_authority(name: str, preset: str = "default", **rounds: Any) -> 
         ("ckks", "paper"),
     ],
 )
-def test_the_key_authority_may_open_exact_sums(name: str, preset: str) -> None:
+def test_the_key_authority_may_open_exact_sums(name, preset):
     assert check_plan(held_by_the_authority(name, preset)) == []
 
 
 @pytest.mark.parametrize("name", ["none", "masks"])
-def test_without_a_key_there_is_nothing_for_an_authority_to_hold(name: str) -> None:
+def test_without_a_key_there_is_nothing_for_an_authority_to_hold(name):
     """Whoever changes the protection need not change who opens sums."""
     plan = held_by_the_authority(name)
     assert find_conflicts(plan) == [] and not plan.authority_opens
 
 
-def test_an_authority_opens_no_sums_without_tags_that_it_does_not_add_up() -> None:
+def test_an_authority_opens_no_sums_without_tags_that_it_does_not_add_up():
     (conflict,) = find_conflicts(
         held_by_the_authority("ckks", "lean", minimum_clients=10, recompute_limit=9)
     )
@@ -335,14 +327,14 @@ def test_an_authority_opens_no_sums_without_tags_that_it_does_not_add_up() -> No
     assert 'protection.name = "bfv", whose sums carry tags' in conflict.sentence
 
 
-def test_sums_that_the_authority_opens_carry_tags() -> None:
+def test_sums_that_the_authority_opens_carry_tags():
     """A member without the key could hand in another's ciphertext, which only tags show."""
     for name in ("bfv", "paillier"):
         assert vector_spec(held_by_the_authority(name), 10).tagged
         assert not vector_spec(plan(name=name, key_holder="members"), 10).tagged
 
 
-def test_a_key_that_encrypts_and_opens_is_kept_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_encrypts_and_opens_is_kept_from_nobody(monkeypatch):
     monkeypatch.setattr(PROTECTIONS["bfv"], "has_encryptor", False)
     (found,) = find_conflicts(Plan())
     assert found.keys == ("protection.key_holder", "protection.name")

@@ -24,7 +24,7 @@ def plan_of(algorithm: str, protection: str) -> Plan:
     )
 
 
-def test_what_shows_histories_without_encryption_needs_a_word() -> None:
+def test_what_shows_histories_without_encryption_needs_a_word():
     exposing = [
         (name, protection)
         for name in ALGORITHMS
@@ -34,7 +34,7 @@ def test_what_shows_histories_without_encryption_needs_a_word() -> None:
     assert exposing == [("ease", "none"), ("sketch", "none")]
 
 
-def test_indices_in_the_clear_need_a_word_whatever_is_encrypted() -> None:
+def test_indices_in_the_clear_need_a_word_whatever_is_encrypted():
     plan = Plan.model_validate(
         {
             "update": {"structure": "topk", "indices": "clear"},
@@ -48,7 +48,7 @@ def test_indices_in_the_clear_need_a_word_whatever_is_encrypted() -> None:
     check_exposure(plan, accepted=True)
 
 
-def test_a_client_of_several_users_has_no_place_among_clear_indices() -> None:
+def test_a_client_of_several_users_has_no_place_among_clear_indices():
     clear = Plan.model_validate({"update": {"structure": "topk", "indices": "clear"}})
     check_users(clear, 1)
     check_users(Plan(), 500)
@@ -56,7 +56,7 @@ def test_a_client_of_several_users_has_no_place_among_clear_indices() -> None:
         check_users(clear, 2)
 
 
-def test_the_refusal_says_what_is_exposed_and_names_the_flag() -> None:
+def test_the_refusal_says_what_is_exposed_and_names_the_flag():
     plan = plan_of("ease", "none")
     with pytest.raises(RefusedError, match="pairs of items each client's users hold") as caught:
         check_exposure(plan, accepted=False)
@@ -66,7 +66,7 @@ def test_the_refusal_says_what_is_exposed_and_names_the_flag() -> None:
     check_exposure(plan_of("ease", "bfv"), accepted=False)
 
 
-def test_a_fixed_number_of_all_users_is_for_simulations() -> None:
+def test_a_fixed_number_of_all_users_is_for_simulations():
     rounds = {"user_sampling": "count", "user_fraction": 0.6}
     with pytest.raises(RefusedError, match="which no party of a federation knows") as caught:
         check_sampling(Plan.model_validate({"rounds": rounds}))
@@ -74,7 +74,7 @@ def test_a_fixed_number_of_all_users_is_for_simulations() -> None:
     check_sampling(Plan.model_validate({"rounds": {"user_fraction": 0.6}}))
 
 
-def test_what_one_member_reads_needs_a_word_unless_cells_or_a_floor_help() -> None:
+def test_what_one_member_reads_needs_a_word_unless_cells_or_a_floor_help():
     exposing = {name for name in ALGORITHMS if exposed_to_members(plan_of(name, "bfv"), 1)}
     assert exposing == {"ease", "fedals", "sketch"}
     for protection in ("bfv", "masks", "none"):
@@ -89,7 +89,7 @@ def test_what_one_member_reads_needs_a_word_unless_cells_or_a_floor_help() -> No
         check_member_exposure(plan_of("ease", "masks"), n_cells=2, floor=1, accepted=False)
 
 
-def test_a_floor_above_the_number_of_users_is_refused() -> None:
+def test_a_floor_above_the_number_of_users_is_refused():
     check_own_floor(1, 1)
     check_own_floor(3, 3)
     with pytest.raises(RefusedError, match="one user"):

@@ -22,7 +22,7 @@ def conflicts(**sections: dict[str, object]) -> list[str]:
     return [conflict.keys[0] for conflict in find_conflicts(plan)]
 
 
-def test_the_default_plan_with_noise_can_run() -> None:
+def test_the_default_plan_with_noise_can_run():
     assert conflicts() == []
     assert conflicts(privacy={"mechanism": "laplace"}, protection={"name": "none"}) == []
     assert conflicts(protection={"name": "paillier"}) == []
@@ -59,11 +59,11 @@ def test_the_default_plan_with_noise_can_run() -> None:
         ),
     ],
 )
-def test_what_breaks_the_promise_is_refused(sections: dict, key: str) -> None:
+def test_what_breaks_the_promise_is_refused(sections, key):
     assert key in conflicts(**sections)
 
 
-def test_masks_that_withstand_as_many_as_the_noise_are_accepted() -> None:
+def test_masks_that_withstand_as_many_as_the_noise_are_accepted():
     found = conflicts(
         privacy=GAUSSIAN | {"colluding_share": 0.2},
         protection={"name": "masks", "corrupt_share": 0.2},
@@ -73,7 +73,7 @@ def test_masks_that_withstand_as_many_as_the_noise_are_accepted() -> None:
 
 @pytest.mark.parametrize("clip", [1e-300, 1e-12, 1e-9, 9.5e-7, 9.6e-7, 2e-6, 1e-5, 1e-4])
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_small_clips_are_problems_and_never_defects(kind: str, clip: float) -> None:
+def test_small_clips_are_problems_and_never_defects(kind, clip):
     """A grid step is 2^-20 = 9.54e-7; what is near it is either refused or priced."""
     plan = Plan.model_validate({"privacy": {"mechanism": kind, "clip": clip}})
     sentences = [c.sentence for c in find_conflicts(plan) if "privacy.clip" in c.keys]
@@ -84,14 +84,14 @@ def test_small_clips_are_problems_and_never_defects(kind: str, clip: float) -> N
     assert any("less than one step" in sentence for sentence in sentences) == (clip < 2.0**-20)
 
 
-def test_every_refusal_says_what_works() -> None:
+def test_every_refusal_says_what_works():
     (sentence,) = check_plan(
         Plan.model_validate({"privacy": GAUSSIAN, "protection": {"name": "none"}})
     )
     assert 'protection.name = "bfv"' in sentence and 'privacy.mechanism = "laplace"' in sentence
 
 
-def test_shares_make_up_for_those_who_collude() -> None:
+def test_shares_make_up_for_those_who_collude():
     """Ten clients, of whom three take their noise off: the variance of seven must be enough."""
     plan = {"rounds": {"minimum_clients": 10}, "privacy": GAUSSIAN | {"noise_multiplier": 2.0}}
     one = mechanism_of(Plan.model_validate(plan))
@@ -106,20 +106,20 @@ def test_shares_make_up_for_those_who_collude() -> None:
 
 
 @pytest.mark.parametrize("share", [1e-300, 1e-10, 1e-9, 0.1, 1 / 3])
-def test_one_of_three_clients_is_always_taken_to_collude(share: float) -> None:
+def test_one_of_three_clients_is_always_taken_to_collude(share):
     plan = {"rounds": {"minimum_clients": 3}, "privacy": GAUSSIAN | {"colluding_share": share}}
     found = mechanism_of(Plan.model_validate(plan))
     assert found is not None and found.noisy == 2
 
 
-def test_nobody_is_taken_to_be_honest_without_exception() -> None:
+def test_nobody_is_taken_to_be_honest_without_exception():
     with pytest.raises(ValidationError, match=r"privacy\.colluding_share\n.*greater than 0"):
         Plan.model_validate({"privacy": GAUSSIAN | {"colluding_share": 0.0}})
 
 
 @pytest.mark.parametrize("minimum", [3, 10])
 @pytest.mark.slow
-def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum: int) -> None:
+def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum):
     """Shares of variance (2 C)^2 / (n - 1): n of them deviate by 2 C sqrt(n / (n - 1))."""
     sections = {"rounds": {"minimum_clients": minimum}}
     plan = {**sections, "privacy": GAUSSIAN | {"noise_multiplier": 2.0, "rounds_per_user": 5}}
@@ -133,7 +133,7 @@ def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum: int) -> None
     assert found.epsilon_under(minimum - 1, 5) == pytest.approx(found.epsilon_after(5), rel=1e-9)
 
 
-def test_a_clients_own_laplace_noise_needs_nobody_else() -> None:
+def test_a_clients_own_laplace_noise_needs_nobody_else():
     plan = Plan.model_validate({"privacy": {"mechanism": "laplace", "colluding_share": 0.5}})
     found = mechanism_of(plan)
     assert found is not None
@@ -164,7 +164,7 @@ def test_a_clients_own_laplace_noise_needs_nobody_else() -> None:
         (GAUSSIAN, GAUSSIAN | {"clip": 9.0, "expected_users": 5.0}, []),
     ],
 )
-def test_a_client_takes_no_weaker_promise(ours: dict, theirs: dict, refused: list[str]) -> None:
+def test_a_client_takes_no_weaker_promise(ours, theirs, refused):
     mine = Plan.model_validate({"privacy": ours} if ours else {})
     found = plan_differences(mine, Plan.model_validate({"privacy": theirs}))
     assert [difference.key for difference in found] == refused

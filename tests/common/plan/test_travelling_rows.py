@@ -36,7 +36,7 @@ def plan_of(name: str = "fedals", **sections: dict[str, Any]) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def users() -> UserSplit:
+def users():
     data = generate(n_users=80, n_items=N_ITEMS, n_clusters=4, interactions_per_user=9, seed=5)
     return leave_one_out(data.interactions, data.catalogue)
 
@@ -55,12 +55,12 @@ def assert_same(one: SharedState, two: SharedState) -> None:
     assert all(np.array_equal(values, two.tensors[name]) for name, values in one.tensors.items())
 
 
-def test_rows_are_padded_to_a_multiple_of_256() -> None:
+def test_rows_are_padded_to_a_multiple_of_256():
     assert [padded_rows(n) for n in (0, 1, 255, 256, 257, 4400)] == [0, 256, 256, 256, 512, 4608]
     assert ROW_STEP == 256
 
 
-def test_rows_of_enough_holders_come_in_the_catalogues_order_and_zeros_behind_them() -> None:
+def test_rows_of_enough_holders_come_in_the_catalogues_order_and_zeros_behind_them():
     rows = ActiveRows.counted(np.array([5, 1, 9, 4, 0]), 4)
     assert rows.index.tolist() == [0, 2, 3]
     assert rows.n_rows == 256
@@ -73,14 +73,14 @@ def test_rows_of_enough_holders_come_in_the_catalogues_order_and_zeros_behind_th
     assert back.tolist() == [[1, 2], [0, 0], [5, 6], [7, 8], [0, 0]]
 
 
-def test_the_list_is_named_by_the_items_in_it_and_by_nothing_else() -> None:
+def test_the_list_is_named_by_the_items_in_it_and_by_nothing_else():
     one = ActiveRows.counted(np.array([5, 1, 9]), 4)
     assert one.content() == ActiveRows.counted(np.array([4, 0, 4]), 4).content()
     others = (np.array([5, 5, 9]), np.array([1, 5, 9]), np.array([5, 1, 9, 0]))
     assert one.content() not in {ActiveRows.counted(held, 4).content() for held in others}
 
 
-def test_all_rows_travel_before_the_count_and_where_noise_covers_rare_items() -> None:
+def test_all_rows_travel_before_the_count_and_where_noise_covers_rare_items():
     noisy = plan_of(
         "fedmf", privacy={"mechanism": "gaussian"}, rounds={"total": 3, "minimum_clients": 3}
     )
@@ -94,9 +94,7 @@ def test_all_rows_travel_before_the_count_and_where_noise_covers_rare_items() ->
 
 
 @pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "fedrap", "pfedclr", "pfedrec"])
-def test_a_vector_scattered_back_is_that_over_the_whole_catalogue(
-    name: str, users: UserSplit
-) -> None:
+def test_a_vector_scattered_back_is_that_over_the_whole_catalogue(name, users):
     """The same training, by a learner whose rows all travel though the same ones are active."""
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
     shared = counted(learner, users)
@@ -140,9 +138,7 @@ def _starts(layout: Layout) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "fedrap", "pfedclr", "pfedrec"])
-def test_the_next_version_follows_from_the_sums_over_the_whole_catalogue(
-    name: str, users: UserSplit
-) -> None:
+def test_the_next_version_follows_from_the_sums_over_the_whole_catalogue(name, users):
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
     shared = counted(learner, users)
     part = learner.contribute("train", 2, shared, users, learner.initial_private(users))
@@ -158,7 +154,7 @@ def test_the_next_version_follows_from_the_sums_over_the_whole_catalogue(
     assert_same(after, expected)
 
 
-def test_a_later_count_keeps_rows_and_starts_new_ones_from_the_seed(users: UserSplit) -> None:
+def test_a_later_count_keeps_rows_and_starts_new_ones_from_the_seed(users):
     """What is kept belongs to items, so that another list of active ones moves nothing."""
     learner = Learner(plan_of(), N_ITEMS, device="cpu")
     first = counted(learner, users)
@@ -187,7 +183,7 @@ def test_a_later_count_keeps_rows_and_starts_new_ones_from_the_seed(users: UserS
     assert (last[np.intersect1d(new, held)] != seed[np.intersect1d(new, held)]).any(1).all()
 
 
-def test_without_an_active_item_nothing_is_trained(users: UserSplit) -> None:
+def test_without_an_active_item_nothing_is_trained(users):
     learner = Learner(plan_of(federation={"minimum_item_users": 81}), N_ITEMS, device="cpu")
     shared = counted(learner, users)
     with pytest.raises(SettingsError, match="no item is held by 81 users") as caught:
@@ -195,7 +191,7 @@ def test_without_an_active_item_nothing_is_trained(users: UserSplit) -> None:
     assert "federation.minimum_item_users" in str(caught.value)
 
 
-def test_more_active_items_than_ease_can_take_are_refused_after_the_count() -> None:
+def test_more_active_items_than_ease_can_take_are_refused_after_the_count():
     plan = plan_of("ease", federation={"minimum_item_users": 1}, rounds={"total": 1000})
     learner = Learner(plan, 17_632, device="cpu")
     shared = learner.initial_shared()
@@ -212,9 +208,7 @@ def test_more_active_items_than_ease_can_take_are_refused_after_the_count() -> N
 
 @pytest.mark.parametrize("protection", ["none", "bfv", "ckks", "paillier", "masks"])
 @pytest.mark.parametrize("name", ["fedals", "fedmf", "ease"])
-def test_every_rounds_vector_fits_the_one_that_keys_are_planned_for(
-    protection: str, name: str
-) -> None:
+def test_every_rounds_vector_fits_the_one_that_keys_are_planned_for(protection, name):
     plan = plan_of(name, protection={"name": protection})
     largest = vector_spec(plan, 1000)
     planned = protection_of(plan, 1000)
@@ -241,9 +235,7 @@ def test_every_rounds_vector_fits_the_one_that_keys_are_planned_for(
         ("paillier", "packed-2048"),
     ],
 )
-def test_one_key_serves_both_lengths_and_messages_are_told_apart(
-    protection: str, preset: str
-) -> None:
+def test_one_key_serves_both_lengths_and_messages_are_told_apart(protection, preset):
     if preset not in PROTECTIONS[protection].presets:
         preset = PROTECTIONS[protection].presets[0]
     plan = plan_of(protection={"name": protection, "preset": preset})
@@ -273,14 +265,14 @@ def test_one_key_serves_both_lengths_and_messages_are_told_apart(
             found[kind][0].accumulator(context).add(found[other][1])
 
 
-def test_a_vector_that_keys_were_not_planned_for_is_refused() -> None:
+def test_a_vector_that_keys_were_not_planned_for_is_refused():
     plan = plan_of(protection={"name": "bfv"})
     planned = protection_of(plan, 300)
     with pytest.raises(SettingsError, match=r"'pull' has 3072 values.*'counts' has 768"):
         planned.over(Layout.of(plan, 768).vector_spec)
 
 
-def test_rows_that_travel_do_not_change_what_is_shared(users: UserSplit) -> None:
+def test_rows_that_travel_do_not_change_what_is_shared(users):
     """The state stays addressed by item: as long as the catalogue, whatever travelled."""
     learner = Learner(plan_of(), N_ITEMS, device="cpu")
     shared = counted(learner, users)

@@ -26,7 +26,7 @@ def plan_of(least: int, corrupt: int) -> Plan:
         (2, [False, False, False, False, False]),
     ],
 )
-def test_the_largest_counts_of_each_item_are_left_out(corrupt: int, expected: list[bool]) -> None:
+def test_the_largest_counts_of_each_item_are_left_out(corrupt, expected):
     counts = [
         np.array([2, 0, 900, 2, 1]),
         np.array([3, 900, 0, 2, 1]),
@@ -35,24 +35,24 @@ def test_the_largest_counts_of_each_item_are_left_out(corrupt: int, expected: li
     assert held_widely(plan_of(4, corrupt), counts).tolist() == expected
 
 
-def test_the_least_is_enough_and_one_less_is_not() -> None:
+def test_the_least_is_enough_and_one_less_is_not():
     counts = [np.array([4, 3]), np.array([4, 900])]
     assert held_widely(plan_of(4, 1), counts).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("n_cells", "corrupt"), [(1, 1), (2, 2), (2, 3), (64, 64)])
-def test_as_many_cells_as_may_be_corrupt_hold_nothing_widely(n_cells: int, corrupt: int) -> None:
+def test_as_many_cells_as_may_be_corrupt_hold_nothing_widely(n_cells, corrupt):
     counts = [np.array([900, 1])] * n_cells
     assert held_widely(plan_of(1, corrupt), counts).tolist() == [False, False]
 
 
-def test_counts_as_they_are_kept_do_not_overflow() -> None:
+def test_counts_as_they_are_kept_do_not_overflow():
     most = np.array([2**31 - 1], dtype=np.int32)
     assert held_widely(plan_of(4, 1), [most] * 4).tolist() == [True]
 
 
 @given(data=st.data())
-def test_an_item_that_passes_has_enough_holders_in_honest_cells(data: st.DataObject) -> None:
+def test_an_item_that_passes_has_enough_holders_in_honest_cells(data):
     """Whatever numbers the corrupt cells report, and whichever cells they are."""
     number = st.integers(0, 2**20)
     small = st.integers(0, 8)

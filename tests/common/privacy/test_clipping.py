@@ -20,7 +20,7 @@ def squared(values: np.ndarray) -> int:
     st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=60),
     st.integers(1, 2**41),
 )
-def test_no_contribution_is_longer_than_the_bound(given_values: list[int], bound: int) -> None:
+def test_no_contribution_is_longer_than_the_bound(given_values, bound):
     values = np.array(given_values, dtype=np.int64)
     found, shrunk = clipped_to(values, bound)
     assert squared(found) <= bound * bound
@@ -34,7 +34,7 @@ def test_no_contribution_is_longer_than_the_bound(given_values: list[int], bound
 
 @settings(deadline=None)
 @given(st.integers(1, 10**6), st.integers(0, 2**32 - 1))
-def test_long_contributions_keep_their_direction(bound: int, seed: int) -> None:
+def test_long_contributions_keep_their_direction(bound, seed):
     values = np.random.default_rng(seed).integers(-(2**30), 2**30, size=5000)
     found, shrunk = clipped_to(values, bound)
     assert shrunk
@@ -42,18 +42,18 @@ def test_long_contributions_keep_their_direction(bound: int, seed: int) -> None:
     assert np.abs(found - exact).max() <= 1.0 + bound * 1e-8
 
 
-def test_what_is_short_enough_is_left_alone() -> None:
+def test_what_is_short_enough_is_left_alone():
     found, shrunk = clipped_to(np.array([3, -4]), 6)
     assert found.tolist() == [3, -4] and not shrunk
 
 
-def test_what_is_too_long_is_shrunk_towards_zero() -> None:
+def test_what_is_too_long_is_shrunk_towards_zero():
     """(30, -40) has length 50; a tenth of it is (3, -4), a hair less rounds to (2, -3)."""
     found, shrunk = clipped_to(np.array([30, -40]), 5)
     assert shrunk and found.tolist() == [2, -3]
 
 
-def test_two_million_values_do_not_slip_past_the_bound() -> None:
+def test_two_million_values_do_not_slip_past_the_bound():
     """All equal, so that every rounding error of the sum of squares has the same sign."""
     values = np.full(2_000_000, 12_345, dtype=np.int64)
     bound = int(12_345 * math.sqrt(2_000_000))
@@ -65,7 +65,7 @@ def several(**tensors: list[object]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(own, dtype=torch.float64) for name, own in tensors.items()}
 
 
-def test_all_tensors_of_a_user_are_one_contribution() -> None:
+def test_all_tensors_of_a_user_are_one_contribution():
     """User 0 has (3, 4) and 12, of length 13; user 1 has (30, 40) and 0, of length 50."""
     values = several(rows=[[[3.0], [4.0]], [[30.0], [40.0]]], whole=[[12.0], [0.0]])
     found, longer = shrunk_to(values, 14)
@@ -81,7 +81,7 @@ def test_all_tensors_of_a_user_are_one_contribution() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 2**41), st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_a_user_is_shrunk_as_if_alone(bound: int, seed: int, n_users: int) -> None:
+def test_a_user_is_shrunk_as_if_alone(bound, seed, n_users):
     rng = np.random.default_rng(seed)
     size = 10.0 ** rng.uniform(0, 12, n_users)
     rows = np.trunc(rng.normal(size=(n_users, 5, 3)) * size[:, None, None])
@@ -102,9 +102,7 @@ def test_a_user_is_shrunk_as_if_alone(bound: int, seed: int, n_users: int) -> No
 
 @settings(deadline=None)
 @given(st.integers(1, 10**6), st.integers(1, 500), st.integers(0, 2**32 - 1))
-def test_what_is_contributed_to_many_items_counts_as_often(
-    bound: int, times: int, seed: int
-) -> None:
+def test_what_is_contributed_to_many_items_counts_as_often(bound, times, seed):
     values = np.random.default_rng(seed).integers(-(2**20), 2**20, size=(1, 7))
     tensor, often = torch.from_numpy(values), torch.tensor([times])
     found, longer = shrunk_to({"": tensor}, bound, often)

@@ -22,19 +22,19 @@ pytestmark = pytest.mark.slow
 KEY = bytes(range(32))
 
 
-def test_the_stream_is_aes_in_counter_mode() -> None:
+def test_the_stream_is_aes_in_counter_mode():
     cipher = Cipher(algorithms.AES256(KEY), modes.CTR(bytes(16))).encryptor()
     wanted = np.frombuffer(cipher.update(bytes(80)), dtype="<u8")
     bits = RandomBits(KEY)
     assert np.array_equal(np.concatenate([bits.words(4), bits.words(6)]), wanted)
 
 
-def test_no_two_streams_are_alike() -> None:
+def test_no_two_streams_are_alike():
     seen = {RandomBits().words(2).tobytes() for _ in range(100)}
     assert len(seen) == 100
 
 
-def test_no_module_of_privacy_draws_from_anything_else() -> None:
+def test_no_module_of_privacy_draws_from_anything_else():
     for module in pkgutil.iter_modules(fedrec.privacy.__path__):
         path = f"{fedrec.privacy.__path__[0]}/{module.name}.py"
         with open(path, encoding="utf-8") as file:
@@ -57,7 +57,7 @@ class Scripted(RandomBits):
         return np.array(given, dtype=np.uint64)
 
 
-def test_a_choice_compares_128_bits() -> None:
+def test_a_choice_compares_128_bits():
     """One edge at 5 x 2^64 + 7: below, above, and three ties that the second word decides."""
     edges = Edges(((5 << 64) + 7,))
     assert Scripted(4).chosen(edges, 1).tolist() == [0]
@@ -66,7 +66,7 @@ def test_a_choice_compares_128_bits() -> None:
         assert Scripted(5, second).chosen(edges, 1).tolist() == [reached]
 
 
-def test_edges_may_share_their_first_word() -> None:
+def test_edges_may_share_their_first_word():
     edges = Edges((3 << 64, (3 << 64) + 10, (3 << 64) + 20, 9 << 64))
     for second, reached in ((0, 1), (9, 1), (10, 2), (19, 2), (20, 3)):
         assert Scripted(3, second).chosen(edges, 1).tolist() == [reached]
@@ -90,7 +90,7 @@ def distance(found: np.ndarray, wanted: dict[int, float], width: int) -> float:
 
 
 @pytest.mark.parametrize("deviation", [16, 100, 256, 257, 300, 1000, 20_000])
-def test_gaussian_noise_has_its_law(deviation: int) -> None:
+def test_gaussian_noise_has_its_law(deviation):
     found = noise.discrete_gaussian(deviation, 200_000, RandomBits(KEY))
     width = max(1, deviation // 8)
     wanted = exact(lambda k: math.exp(-(k**2) / (2 * deviation**2)), 6 * deviation)
@@ -100,7 +100,7 @@ def test_gaussian_noise_has_its_law(deviation: int) -> None:
 
 
 @pytest.mark.parametrize("deviation", [1 << 20, 3_000_000, 10**9])
-def test_wide_gaussian_noise_has_its_moments(deviation: int) -> None:
+def test_wide_gaussian_noise_has_its_moments(deviation):
     found = noise.discrete_gaussian(deviation, 200_000, RandomBits(KEY)) / deviation
     assert abs(found.mean()) < 5 / math.sqrt(200_000)
     assert found.var() == pytest.approx(1.0, abs=5 * math.sqrt(2 / 200_000))
@@ -114,7 +114,7 @@ def test_wide_gaussian_noise_has_its_moments(deviation: int) -> None:
 
 
 @pytest.mark.parametrize("deviation", [16, 256, 257, 5000, 1 << 22])
-def test_levels_add_up_to_the_variance_and_stay_smooth(deviation: int) -> None:
+def test_levels_add_up_to_the_variance_and_stay_smooth(deviation):
     levels = noise._levels(deviation**2)
     total = sum(Fraction(factor) ** 2 * Fraction(square) for factor, square in levels)
     assert float(total / deviation**2) == pytest.approx(1.0, abs=1e-30)
@@ -130,7 +130,7 @@ def test_levels_add_up_to_the_variance_and_stay_smooth(deviation: int) -> None:
         assert 1 / (1 / outer + Fraction(step) ** 2 / inner) >= 4
 
 
-def test_no_noise_is_larger_than_the_bound_says() -> None:
+def test_no_noise_is_larger_than_the_bound_says():
     for deviation in (16, 256, 4000, 1 << 22):
         found = noise.discrete_gaussian(deviation, 50_000, RandomBits(KEY))
         assert abs(found).max() <= noise.largest_gaussian(deviation)
@@ -149,13 +149,13 @@ def test_no_noise_is_larger_than_the_bound_says() -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 7, 100, 5000])
-def test_laplace_noise_has_its_law(scale: int) -> None:
+def test_laplace_noise_has_its_law(scale):
     found = noise.discrete_laplace(scale, 200_000, RandomBits(KEY))
     wanted = exact(lambda k: math.exp(-abs(k) / scale), 40 * scale)
     assert 0.4 < distance(found, wanted, max(1, scale // 4)) < 1.8
 
 
-def test_a_narrow_table_is_exact() -> None:
+def test_a_narrow_table_is_exact():
     """Probabilities of the table for s = 16, against sums of Python's exponentials."""
     edges, reach = noise._table(noise._levels(256)[0][1])
     weights = [math.exp(-(k**2) / 512) for k in range(-reach, reach + 1)]

@@ -1,7 +1,5 @@
 """Papers' noise: its law, and that no random word spoils a value."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

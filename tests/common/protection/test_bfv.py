@@ -1,7 +1,5 @@
 """BFV: the noise really measured, and sums at the planned limits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +9,13 @@ from conformance.protection_suite import extreme, make_party
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import BlockMember, unpack_blocks
+from fedrec.protection.lattice import BlockMember
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import MAX_BOUND
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_1024_messages_at_the_largest_bound_of_a_slot_sum_exactly(sign: int) -> None:
+def test_1024_messages_at_the_largest_bound_of_a_slot_sum_exactly(sign):
     segment = SegmentSpec(name="all", length=4095, max_abs_sum=(4294828033 - 1) // 2)
     spec = VectorSpec(segments=(segment,), max_summands=1024)
     party = make_party(BFV, "default", spec)
@@ -33,7 +31,7 @@ def test_1024_messages_at_the_largest_bound_of_a_slot_sum_exactly(sign: int) -> 
 
 
 @pytest.mark.parametrize("preset", ["default", "wide"])
-def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset: str) -> None:
+def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset):
     segment = SegmentSpec(name="all", length=4000, max_abs_sum=2**31 - 2**20)
     spec = VectorSpec(segments=(segment,), max_summands=100)
     party = make_party(BFV, preset, spec)
@@ -47,7 +45,7 @@ def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset: str) -> 
     assert isinstance(party.member, BlockMember)
     cipher = party.member._open_cipher()
     plan = party.protection.chosen
-    (block,) = unpack_blocks(ResidueLayout.of_plan(plan), memoryview(total)[44:])
+    (block,) = ResidueLayout.of_plan(plan).unpack_all(memoryview(total)[44:])
     decryptor = cipher._context.decryptor().data
     budget = decryptor.invariant_noise_budget(cipher._loaded(block).ciphertext()[0])
     assert budget >= int(plan.headroom_bits) >= 6
@@ -57,7 +55,7 @@ def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["default", "wide"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_as_many_tagged_messages_as_planned_are_known(preset: str, sign: int) -> None:
+def test_as_many_tagged_messages_as_planned_are_known(preset, sign):
     """Tags fill their slots whatever the messages are, so that they carry the most noise."""
     segment = SegmentSpec(name="all", length=5000, max_abs_sum=2**20)
     spec = VectorSpec(segments=(segment,), max_summands=100, tagged=True)
@@ -79,7 +77,7 @@ def test_as_many_tagged_messages_as_planned_are_known(preset: str, sign: int) ->
             member.reveal(total, 100, wrong)
 
 
-def test_tags_without_a_key_are_refused() -> None:
+def test_tags_without_a_key_are_refused():
     spec = VectorSpec(
         segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),),
         max_summands=9,
@@ -91,7 +89,7 @@ def test_tags_without_a_key_are_refused() -> None:
         protection.member(context, secret.export_for_wrapping())
 
 
-def test_a_plan_without_tags_opens_nothing_by_names() -> None:
+def test_a_plan_without_tags_opens_nothing_by_names():
     spec = VectorSpec(
         segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),), max_summands=9
     )
@@ -104,7 +102,7 @@ def test_a_plan_without_tags_opens_nothing_by_names() -> None:
 
 @pytest.mark.parametrize("preset", ["default", "wide"])
 @pytest.mark.parametrize("bound", [2**19, 2**39, 2**60 - 1, 2**60, 2**61, MAX_BOUND])
-def test_tagged_slots_stay_below_half_the_modulus(preset: str, bound: int) -> None:
+def test_tagged_slots_stay_below_half_the_modulus(preset, bound):
     """Tags are residues of the plain modulus, which wide values reach and their limbs do not."""
     segment = SegmentSpec(name="all", length=9, max_abs_sum=bound)
     spec = VectorSpec(segments=(segment,), max_summands=100, tagged=True)

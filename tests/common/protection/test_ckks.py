@@ -1,7 +1,5 @@
 """CKKS in exact mode: the error really measured against the planned bound."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.protection_suite import extreme, make_party, random_vectors
@@ -9,7 +7,7 @@ from conformance.protection_suite import extreme, make_party, random_vectors
 from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.protection.lattice import BlockMember, unpack_blocks
+from fedrec.protection.lattice import BlockMember
 
 
 @pytest.mark.slow
@@ -18,9 +16,7 @@ from fedrec.protection.lattice import BlockMember, unpack_blocks
     [("lean", 256, 2**27), ("lean", 16, 2**28), ("paper", 16, 2**32)],
 )
 @pytest.mark.parametrize("content", ["random", "extreme"])
-def test_the_measured_error_stays_below_the_bound(
-    preset: str, n_summands: int, largest: int, content: str
-) -> None:
+def test_the_measured_error_stays_below_the_bound(preset, n_summands, largest, content):
     segment = SegmentSpec(name="all", length=2000, max_abs_sum=largest)
     spec = VectorSpec(segments=(segment,), max_summands=n_summands)
     party = make_party(CKKS, preset, spec)
@@ -38,14 +34,14 @@ def test_the_measured_error_stays_below_the_bound(
     assert isinstance(party.member, BlockMember)
     plan = party.protection.chosen
     assert plan.n_blocks == 1
-    (block,) = unpack_blocks(ResidueLayout.of_plan(plan), memoryview(total)[44:])
+    (block,) = ResidueLayout.of_plan(plan).unpack_all(memoryview(total)[44:])
     decrypted = np.array(party.member._open_cipher().decrypt(block))
     error = np.abs(decrypted - np.rint(decrypted)).max()
     assert error <= plan.error_bound <= 0.25
     assert plan.headroom_bits >= 6
 
 
-def test_the_set_that_proved_nothing_is_refused_by_name() -> None:
+def test_the_set_that_proved_nothing_is_refused_by_name():
     spec = VectorSpec(
         segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),), max_summands=9
     )
@@ -55,7 +51,7 @@ def test_the_set_that_proved_nothing_is_refused_by_name() -> None:
         assert name in (refused.value.remedy or "")
 
 
-def test_sums_with_tags_are_refused() -> None:
+def test_sums_with_tags_are_refused():
     spec = VectorSpec(
         segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),),
         max_summands=9,

@@ -37,7 +37,7 @@ for _kind in PROTECTIONS.values():
 
 
 @pytest.mark.parametrize("name", PROTECTIONS)
-def test_a_protection_goes_by_its_name_and_says_what_it_is(name: str) -> None:
+def test_a_protection_goes_by_its_name_and_says_what_it_is(name):
     kind, about = PROTECTIONS[name], about_protection(name)
     assert kind.name == name and kind.presets and about.summary and about.statement
     assert kind.settings_type(name=name).name == name
@@ -57,7 +57,7 @@ MEANS = {
 
 
 @pytest.mark.parametrize("name", MEANS)
-def test_keys_of_an_earlier_release_belong_to_the_same_plan(name: str) -> None:
+def test_keys_of_an_earlier_release_belong_to_the_same_plan(name):
     """Another fingerprint refuses every epoch that is installed: it needs a version of its own."""
     rows = SegmentSpec(name="rows", length=1000, max_abs_sum=1 << 20)
     spec = VectorSpec(segments=(rows,), max_summands=16)

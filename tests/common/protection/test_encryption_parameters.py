@@ -24,16 +24,16 @@ def spec(length: int = 100_000, largest: int = 2**27, summands: int = 64) -> Vec
     ("degree", "largest"),
     [(1024, 27), (2048, 54), (4096, 109), (8192, 218), (16384, 438), (32768, 881)],
 )
-def test_the_security_table_ends_where_the_standard_ends(degree: int, largest: int) -> None:
+def test_the_security_table_ends_where_the_standard_ends(degree, largest):
     assert security_bits(degree, largest) == 128
     assert security_bits(degree, largest + 1) == 0
 
 
-def test_unknown_rings_have_no_security() -> None:
+def test_unknown_rings_have_no_security():
     assert security_bits(512, 10) == 0
 
 
-def test_every_preset_has_128_bits() -> None:
+def test_every_preset_has_128_bits():
     for preset in (*BFV_PRESETS.values(), *CKKS_PRESETS.values()):
         assert security_bits(preset.degree, sum(preset.coeff_mod_bit_sizes)) >= 128
 
@@ -41,7 +41,7 @@ def test_every_preset_has_128_bits() -> None:
 @pytest.mark.parametrize(
     "preset", [*BFV_PRESETS.values(), *CKKS_PRESETS.values()], ids=lambda p: str(p.degree)
 )
-def test_the_primes_are_those_of_seal(preset: object) -> None:
+def test_the_primes_are_those_of_seal(preset):
     from tenseal import sealapi as seal
 
     degree, sizes = preset.degree, preset.coeff_mod_bit_sizes  # type: ignore[attr-defined]
@@ -49,12 +49,12 @@ def test_the_primes_are_those_of_seal(preset: object) -> None:
     assert list(coefficient_primes(degree, sizes)) == expected
 
 
-def test_the_plain_modulus_is_the_largest_prime_that_batches() -> None:
+def test_the_plain_modulus_is_the_largest_prime_that_batches():
     assert batching_prime(4096, 32) == 4294828033
     assert batching_prime(4096, 32) % 8192 == 1
 
 
-def test_the_price_is_what_the_design_promises() -> None:
+def test_the_price_is_what_the_design_promises():
     bfv = BFV.plan(spec())
     lean = CKKS.plan(spec())
     paper = CKKS.plan(spec(), preset="paper")
@@ -64,7 +64,7 @@ def test_the_price_is_what_the_design_promises() -> None:
     assert (bfv.n_blocks, bfv.frame_bytes) == (25, 4096 * 2 * 54 // 8)
 
 
-def test_the_noise_bound_is_its_formula() -> None:
+def test_the_noise_bound_is_its_formula():
     # One message, N = 4096, P = 2^55: (1 + N) / 2 + 1/2 and a trace of the key-level error.
     noise = bfv_noise(4096, 55, 1, 1)
     assert noise.worst_case == pytest.approx(2049, abs=1e-3)
@@ -72,20 +72,20 @@ def test_the_noise_bound_is_its_formula() -> None:
     assert noise.likely == pytest.approx(158.9, abs=0.2)
 
 
-def test_wide_values_take_limbs_or_the_wide_preset() -> None:
+def test_wide_values_take_limbs_or_the_wide_preset():
     wide = spec(largest=2**38)
     assert BFV.plan(wide).limbs == (2,)
     assert BFV.plan(wide, preset="wide").limbs == (1,)
 
 
-def test_a_smaller_plain_modulus_serves_more_messages() -> None:
+def test_a_smaller_plain_modulus_serves_more_messages():
     few, many = BFV.plan(spec(summands=64)), BFV.plan(spec(largest=10**6, summands=30_000))
     assert few.plain_modulus is not None and many.plain_modulus is not None
     assert many.plain_modulus < few.plain_modulus
     assert many.headroom_bits >= 6
 
 
-def test_what_holds_always_and_what_holds_but_for_a_chance_is_told_apart() -> None:
+def test_what_holds_always_and_what_holds_but_for_a_chance_is_told_apart():
     assert BFV.plan(spec(summands=64)).proof == "worst case"
     assert BFV.plan(spec(summands=5000)).proof == "probability"
     assert CKKS.plan(spec(), preset="paper").proof == "worst case"
@@ -95,7 +95,7 @@ def test_what_holds_always_and_what_holds_but_for_a_chance_is_told_apart() -> No
 
 @pytest.mark.parametrize("summands", [1, 3, 100, 3000])
 @pytest.mark.parametrize("largest", [2**12, 2**28, 2**34, 2**45, 2**61])
-def test_whatever_is_planned_keeps_the_rules(summands: int, largest: int) -> None:
+def test_whatever_is_planned_keeps_the_rules(summands, largest):
     for kind in (BFV, CKKS):
         for preset in kind.presets:
             plan = kind.plan(spec(largest=largest, summands=summands), preset=preset)
@@ -105,7 +105,7 @@ def test_whatever_is_planned_keeps_the_rules(summands: int, largest: int) -> Non
             assert plan.proof in ("worst case", "probability")
 
 
-def test_an_impossible_plan_names_the_rule_and_the_nearest_that_works() -> None:
+def test_an_impossible_plan_names_the_rule_and_the_nearest_that_works():
     with pytest.raises(SettingsError, match=r"10000000 messages.*bound.*bfv/wide"):
         BFV.plan(spec(summands=10**7))
     with pytest.raises(SettingsError, match=r"at most [0-9]+ messages"):
@@ -113,19 +113,19 @@ def test_an_impossible_plan_names_the_rule_and_the_nearest_that_works() -> None:
 
 
 @pytest.mark.parametrize("largest", [0, -1, 2**62])
-def test_impossible_segments_are_refused(largest: int) -> None:
+def test_impossible_segments_are_refused(largest):
     with pytest.raises(SettingsError):
         SegmentSpec(name="all", length=1, max_abs_sum=largest)
 
 
-def test_impossible_vectors_are_refused() -> None:
+def test_impossible_vectors_are_refused():
     segment = SegmentSpec(name="all", length=1, max_abs_sum=1)
     for segments, summands in (((), 1), ((segment,), 0), ((segment, segment), 1)):
         with pytest.raises(SettingsError):
             VectorSpec(segments=segments, max_summands=summands)
 
 
-def test_every_plan_prints_its_price() -> None:
+def test_every_plan_prints_its_price():
     for name, kind in PROTECTIONS.items():
         assert kind.name == name
         rows = dict(kind.plan(spec()).describe())

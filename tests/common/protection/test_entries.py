@@ -19,7 +19,7 @@ from fedrec.errors import (
     SettingsError,
     WrongTags,
 )
-from fedrec.protection import Paillier, ProtectionPlan, SegmentSpec, VectorSpec
+from fedrec.protection import Paillier, SegmentSpec, VectorSpec
 from fedrec.protection.vector import Integers
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def of(values: dict[int, int], counts: int = 0, metrics: int = 0) -> Integers:
 
 
 @pytest.fixture(scope="module")
-def party() -> Party:
+def party():
     return make_party(Paillier, "single-2048", SPEC)
 
 
@@ -84,16 +84,14 @@ class TestEveryPlaceEntered(EncryptedSuite):
         max_summands=6,
     )
 
-    def test_every_message_and_sum_has_the_promised_length(
-        self, party: Party, plan: ProtectionPlan
-    ) -> None:
+    def test_every_message_and_sum_has_the_promised_length(self, party, plan):
         vector = np.ones(5, dtype=np.int64)
         message = party.member.protect(vector)
         assert len(message) == plan.message_bytes == HEADER_BYTES + 4 * (4 + FRAME) + FRAME
         assert len(self.total(party, [message, message])) == plan.message_bytes
 
 
-def test_a_sum_has_the_union_of_indices_and_is_zero_elsewhere(party: Party) -> None:
+def test_a_sum_has_the_union_of_indices_and_is_zero_elsewhere(party):
     first = of({3: 7, 8: -2, 20: 1, 21: 5, 39: 9}, counts=1, metrics=11)
     second = of({8: 4, 21: -5, 22: 6, 30: 1, 31: 1}, counts=2, metrics=100)
     total = summed(party, party.member.protect(first), party.member.protect(second))
@@ -107,20 +105,20 @@ def test_a_sum_has_the_union_of_indices_and_is_zero_elsewhere(party: Party) -> N
     )
 
 
-def test_missing_values_are_zeros_at_the_lowest_indices_that_are_left(party: Party) -> None:
+def test_missing_values_are_zeros_at_the_lowest_indices_that_are_left(party):
     message = party.member.protect(of({1: 5, 30: -4}))
     assert len(message) == MESSAGE_BYTES == party.protection.chosen.message_bytes
     assert indices_of(message, KEPT) == [0, 1, 2, 3, 30]
     assert np.array_equal(party.member.reveal(summed(party, message), 1), of({1: 5, 30: -4}))
 
 
-def test_more_values_than_a_message_carries_are_refused(party: Party) -> None:
+def test_more_values_than_a_message_carries_are_refused(party):
     with pytest.raises(MalformedUpdate, match="more than 5 values") as caught:
         party.member.protect(of(dict.fromkeys(range(10, 16), 1)))
     assert "update.indices" in caught.value.remedy
 
 
-def test_the_bounds_come_back(party: Party) -> None:
+def test_the_bounds_come_back(party):
     """Half of the bound twice, in either direction, and the sum is the bound itself."""
     vector = of({0: 2**26, 1: -(2**26), 2: 1, 3: -1, 39: 2**26}, counts=2500, metrics=2**59)
     total = summed(party, party.member.protect(vector), party.member.protect(vector))
@@ -138,9 +136,7 @@ def test_the_bounds_come_back(party: Party) -> None:
     ],
     ids=["behind the end", "far behind", "twice", "out of order", "descending"],
 )
-def test_indices_that_do_not_ascend_within_the_table_are_refused(
-    party: Party, indices: list[int]
-) -> None:
+def test_indices_that_do_not_ascend_within_the_table_are_refused(party, indices):
     honest = party.member.protect(of({7: 3}))
     total = party.protection.accumulator(party.context)
     total.add(honest)
@@ -153,7 +149,7 @@ def test_indices_that_do_not_ascend_within_the_table_are_refused(
 
 
 @pytest.mark.parametrize("more", [-4 - FRAME, -1, 1, 4 + FRAME, 2**20])
-def test_messages_of_another_length_are_refused(party: Party, more: int) -> None:
+def test_messages_of_another_length_are_refused(party, more):
     honest = party.member.protect(of({7: 3}))
     changed = honest[:more] if more < 0 else honest + bytes(more)
     with pytest.raises(MalformedUpdate, match="bytes"):
@@ -161,7 +157,7 @@ def test_messages_of_another_length_are_refused(party: Party, more: int) -> None
 
 
 @pytest.mark.parametrize("number", [0, 1, "n", "n^2"])
-def test_an_entry_that_is_no_ciphertext_is_refused(party: Party, number: int | str) -> None:
+def test_an_entry_that_is_no_ciphertext_is_refused(party, number):
     n = int.from_bytes(party.context[CONTEXT_HEAD:], "big")
     value = {"n": n, "n^2": n * n}.get(str(number), number)
     assert isinstance(value, int)
@@ -178,7 +174,7 @@ def test_an_entry_that_is_no_ciphertext_is_refused(party: Party, number: int | s
         party.protection.accumulator(party.context).add(poisoned)
 
 
-def test_sums_of_impossible_lengths_are_refused(party: Party) -> None:
+def test_sums_of_impossible_lengths_are_refused(party):
     message = party.member.protect(of({7: 3}))
     total = summed(party, message, message)
     for changed in (total[:-1], total + b"\0", total[: -4 - FRAME], total + bytes(2**20)):
@@ -190,7 +186,7 @@ def test_sums_of_impossible_lengths_are_refused(party: Party) -> None:
         party.member.reveal(eleven, 2)
 
 
-def test_a_count_round_of_the_same_federation_packs_its_fixed_places(party: Party) -> None:
+def test_a_count_round_of_the_same_federation_packs_its_fixed_places(party):
     spec = replace(SPEC, segments=SPEC.segments[1:])
     protection = party.protection.over(spec)
     member = party.member.over(protection)
@@ -202,7 +198,7 @@ def test_a_count_round_of_the_same_federation_packs_its_fixed_places(party: Part
     assert np.array_equal(member.reveal(total.finish(), 3), 3 * vector)
 
 
-def test_a_round_of_fewer_rows_than_planned_keeps_as_many_entries(party: Party) -> None:
+def test_a_round_of_fewer_rows_than_planned_keeps_as_many_entries(party):
     shorter = replace(SPEC.segments[0], length=8, entries=KEPT)
     spec = replace(SPEC, segments=(shorter, *SPEC.segments[1:]))
     protection = party.protection.over(spec)
@@ -219,12 +215,12 @@ def test_a_round_of_fewer_rows_than_planned_keeps_as_many_entries(party: Party) 
             )
 
 
-def test_packed_ciphertexts_are_refused_with_the_reason() -> None:
+def test_packed_ciphertexts_are_refused_with_the_reason():
     with pytest.raises(SettingsError, match="nobody can move a slot"):
         Paillier.plan(SPEC, preset="packed-3072")
 
 
-def test_the_plan_says_what_a_message_and_a_sum_have() -> None:
+def test_the_plan_says_what_a_message_and_a_sum_have():
     table = SegmentSpec(name="table", length=53_824, max_abs_sum=2**31, entries=841)
     counts = SegmentSpec(name="counts", length=1792, max_abs_sum=1023, signed=False)
     plan = Paillier.plan(
@@ -244,7 +240,7 @@ def test_the_plan_says_what_a_message_and_a_sum_have() -> None:
     assert other.fingerprint() != plan.fingerprint()
 
 
-def test_a_plan_without_entries_is_of_another_vector(party: Party) -> None:
+def test_a_plan_without_entries_is_of_another_vector(party):
     dense = replace(SPEC, segments=(replace(SPEC.segments[0], entries=0), *SPEC.segments[1:]))
     assert dense.fingerprint() != SPEC.fingerprint()
     with pytest.raises(PlanMismatch):
@@ -252,7 +248,7 @@ def test_a_plan_without_entries_is_of_another_vector(party: Party) -> None:
 
 
 @pytest.mark.parametrize("problem", ["too many entries", "two segments", "nothing else"])
-def test_vectors_that_cannot_travel_so_are_refused(problem: str) -> None:
+def test_vectors_that_cannot_travel_so_are_refused(problem):
     table = SPEC.segments[0]
     with pytest.raises(SettingsError):
         if problem == "too many entries":
@@ -263,7 +259,7 @@ def test_vectors_that_cannot_travel_so_are_refused(problem: str) -> None:
             Paillier.plan(replace(SPEC, segments=(table,)), preset="single-2048")
 
 
-def test_without_phe_the_papers_preset_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_phe_the_papers_preset_names_it(monkeypatch):
     spec = TestEveryPlaceEntered.spec
     protection = Paillier(spec, Paillier.plan(spec, preset="paper"))
     context, secret = protection.generate()
@@ -273,7 +269,7 @@ def test_without_phe_the_papers_preset_names_it(monkeypatch: pytest.MonkeyPatch)
     assert "single-3072" in caught.value.remedy
 
 
-def test_phe_reads_an_entry(party: Party) -> None:
+def test_phe_reads_an_entry(party):
     """Value and counter, as any implementation of the scheme decrypts them."""
     key = party.secret.export_for_wrapping()[len(party.context) :]
     p, q = (int.from_bytes(key[at : at + 128], "big") for at in (0, 128))
@@ -292,7 +288,7 @@ def test_phe_reads_an_entry(party: Party) -> None:
 
 
 @pytest.fixture(scope="module")
-def tagged() -> Party:
+def tagged():
     most = (2**61 - 2) // 2
     segments = tuple(replace(s, max_abs_sum=min(s.max_abs_sum, most)) for s in SPEC.segments)
     spec = replace(SPEC, segments=segments, tagged=True)
@@ -316,14 +312,14 @@ def messages_of(tagged: Party) -> list[bytes]:
     ]
 
 
-def test_the_sum_of_exactly_the_named_messages_opens(tagged: Party) -> None:
+def test_the_sum_of_exactly_the_named_messages_opens(tagged):
     assert tagged.protection.chosen.n_tags == 2
     total = summed(tagged, *messages_of(tagged))
     fresh = tagged.protection.accumulator(tagged.context).refreshed(total)
     assert np.array_equal(tagged.member.reveal(fresh, 3, NAMES), np.sum(VECTORS, axis=0))
 
 
-def test_other_sums_than_of_the_named_messages_are_refused(tagged: Party) -> None:
+def test_other_sums_than_of_the_named_messages_are_refused(tagged):
     first, second, third = messages_of(tagged)
     twice = summed(tagged, first, first, second)
     without_an_entry = _without(summed(tagged, first, second, third), place=8)
@@ -342,7 +338,7 @@ def _without(total: bytes, *, place: int) -> bytes:
     return total[:index] + total[index + 4 : entry] + total[entry + FRAME :]
 
 
-def test_values_moved_to_other_indices_are_refused(tagged: Party) -> None:
+def test_values_moved_to_other_indices_are_refused(tagged):
     """A coordinator that lies about the union: the same ciphertexts beside other indices."""
     total = summed(tagged, *messages_of(tagged))
     n_entries = (len(total) - HEADER_BYTES - N_TAIL * FRAME) // (4 + FRAME)
@@ -353,7 +349,7 @@ def test_values_moved_to_other_indices_are_refused(tagged: Party) -> None:
         tagged.member.reveal(with_indices(total, [*honest[:-1], 38]), 3, NAMES)
 
 
-def test_an_entry_that_no_message_had_is_refused(tagged: Party) -> None:
+def test_an_entry_that_no_message_had_is_refused(tagged):
     first, second, third = messages_of(tagged)
     honest = summed(tagged, first, second, third)
     invented = tagged.member.protect(of({35: 3}), b"invented")

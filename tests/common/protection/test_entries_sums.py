@@ -31,7 +31,7 @@ def party() -> Party:
 
 @settings(max_examples=15, deadline=None)
 @given(changes=st.lists(CHANGE, min_size=1, max_size=4))
-def test_it_is_the_sum_of_what_top_k_keeps(changes: list[list[int]]) -> None:
+def test_it_is_the_sum_of_what_top_k_keeps(changes):
     """Values of few sizes: most are tied, some are zero, sums cancel."""
     topk = UPDATES["topk"](UpdateSettings(structure="topk", ratio=KEPT / (N_ITEMS * DIM)), DIM)
     total, wanted = party().protection.accumulator(party().context), [0] * (N_ITEMS * DIM)

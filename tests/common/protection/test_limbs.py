@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedrec.errors import RevealRefused
 from fedrec.protection import SegmentSpec, VectorSpec
-from fedrec.protection.protection_plan import LimbLayout
+from fedrec.protection.vector import LimbLayout
 
 
 @st.composite
@@ -32,9 +32,7 @@ def cases(draw: st.DrawFn) -> tuple[VectorSpec, int, list[list[int]]]:
 @pytest.mark.slow
 @given(cases())
 @settings(max_examples=300, deadline=None)
-def test_limbs_sum_to_the_exact_values_within_the_capacity(
-    case: tuple[VectorSpec, int, list[list[int]]],
-) -> None:
+def test_limbs_sum_to_the_exact_values_within_the_capacity(case):
     spec, capacity, messages = case
     layout = LimbLayout.fit(spec, capacity)
     if layout is None:
@@ -48,7 +46,7 @@ def test_limbs_sum_to_the_exact_values_within_the_capacity(
     assert joined.tolist() == [sum(column) for column in zip(*messages, strict=True)]
 
 
-def test_the_split_by_hand() -> None:
+def test_the_split_by_hand():
     # Capacity 1000 and 10 messages: w = 6, since 10 x 63 <= 1000 < 10 x 127. -100 = -2 x 64 + 28.
     segment = SegmentSpec(name="all", length=1, max_abs_sum=2000)
     spec = VectorSpec(segments=(segment,), max_summands=10)
@@ -58,7 +56,7 @@ def test_the_split_by_hand() -> None:
     assert layout.largest_sum(spec) == 630
 
 
-def test_limbs_outside_their_bounds_are_refused() -> None:
+def test_limbs_outside_their_bounds_are_refused():
     segment = SegmentSpec(name="all", length=1, max_abs_sum=2000)
     spec = VectorSpec(segments=(segment,), max_summands=10)
     layout = LimbLayout(limb_bits=6, limbs=(2,))

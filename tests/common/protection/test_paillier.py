@@ -42,19 +42,19 @@ def tagged(spec: VectorSpec) -> VectorSpec:
 
 
 @pytest.fixture(scope="module")
-def party() -> Party:
+def party():
     return make_party(Paillier, "packed-2048", SHORT)
 
 
 @pytest.fixture(scope="module")
-def key(party: Party) -> PaillierSecretKey:
+def key(party):
     public = PaillierPublicKey.from_bytes(party.context[CONTEXT_HEAD:], 2048)
     raw = party.secret.export_for_wrapping()[len(party.context) :]
     return PaillierSecretKey.from_bytes(raw, public)
 
 
 @pytest.fixture(scope="module")
-def theirs(key: PaillierSecretKey) -> tuple[phe.PaillierPublicKey, phe.PaillierPrivateKey]:
+def theirs(key):
     """Return the same key as phe has it."""
     public = phe.PaillierPublicKey(int(key.public.n))
     p, q = (int(number) for number in key._numbers[:2])
@@ -77,7 +77,7 @@ def summed(party: Party, *messages: bytes) -> bytes:
     return total.finish()
 
 
-def test_the_price_is_what_the_design_promises() -> None:
+def test_the_price_is_what_the_design_promises():
     # Each of 1024 messages may have values of 32 bits: sums of 42 bits.
     segment = SegmentSpec(name="all", length=100_000, max_abs_sum=2**41 - 1)
     spec = VectorSpec(segments=(segment,), max_summands=1024)
@@ -98,15 +98,13 @@ def test_the_price_is_what_the_design_promises() -> None:
 
 
 @pytest.mark.parametrize("preset", ["packed-1024", "single-512", "packed-2047"])
-def test_shorter_keys_are_refused_with_the_reason(preset: str) -> None:
+def test_shorter_keys_are_refused_with_the_reason(preset):
     with pytest.raises(SettingsError, match="can be factored") as caught:
         Paillier.plan(SHORTEST, preset=preset)
     assert "packed-3072" in caught.value.remedy
 
 
-def test_phe_reads_our_ciphertexts(
-    party: Party, theirs: tuple[phe.PaillierPublicKey, phe.PaillierPrivateKey]
-) -> None:
+def test_phe_reads_our_ciphertexts(party, theirs):
     vector = np.zeros(SHORT.length, dtype=np.int64)
     vector[:3] = 7, -2, 1
     first = numbers_in(party.member.protect(vector))[0]
@@ -115,9 +113,7 @@ def test_phe_reads_our_ciphertexts(
     assert theirs[1].raw_decrypt(first) == expected
 
 
-def test_we_read_the_ciphertexts_of_phe(
-    party: Party, theirs: tuple[phe.PaillierPublicKey, phe.PaillierPrivateKey]
-) -> None:
+def test_we_read_the_ciphertexts_of_phe(party, theirs):
     ours = party.member.protect(np.zeros(SHORT.length, dtype=np.int64))
     numbers = [theirs[0].raw_encrypt(1 << 1983) for _ in numbers_in(ours)]
     numbers[0] = theirs[0].raw_encrypt((1 << 1983) + 5 + (6 << 29))
@@ -126,7 +122,7 @@ def test_we_read_the_ciphertexts_of_phe(
 
 
 @pytest.mark.slow
-def test_every_ciphertext_has_a_residue_of_its_own(key: PaillierSecretKey) -> None:
+def test_every_ciphertext_has_a_residue_of_its_own(key):
     p, q = key._numbers[:2]
     zeros = [key.encrypt(mpz(0)) for _ in range(50)]
     public = list(islice(key.public.residues(), 50))
@@ -137,7 +133,7 @@ def test_every_ciphertext_has_a_residue_of_its_own(key: PaillierSecretKey) -> No
         assert key.decrypt(residue) == 0
 
 
-def test_a_forked_process_draws_other_residues(key: PaillierSecretKey) -> None:
+def test_a_forked_process_draws_other_residues(key):
     key.encrypt(mpz(0))
     reading, writing = os.pipe()
     child = os.fork()
@@ -151,14 +147,14 @@ def test_a_forked_process_draws_other_residues(key: PaillierSecretKey) -> None:
     assert theirs != key.encrypt(mpz(0))
 
 
-def test_a_key_is_not_shown_or_copied(key: PaillierSecretKey) -> None:
+def test_a_key_is_not_shown_or_copied(key):
     assert repr(key) == "<PaillierSecretKey, content hidden>"
     for steal in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError):
             steal(key)
 
 
-def test_the_bases_of_members_generate_all_residues(key: PaillierSecretKey) -> None:
+def test_the_bases_of_members_generate_all_residues(key):
     for prime, generator in zip(key._numbers[:2], key._numbers[2:], strict=True):
         # By trial division p - 1 = 2 c r with r a prime; the order divides none of its parts.
         rest, factors = prime - 1, set()
@@ -175,7 +171,7 @@ def test_the_bases_of_members_generate_all_residues(key: PaillierSecretKey) -> N
         assert gmpy2.powmod(generator, prime - 1, prime) == 1
 
 
-def test_fresh_keys_have_the_asked_length_and_distant_factors() -> None:
+def test_fresh_keys_have_the_asked_length_and_distant_factors():
     first, second = PaillierSecretKey.generate(2048), PaillierSecretKey.generate(2048)
     assert first.public.n != second.public.n
     for key in (first, second):
@@ -187,7 +183,7 @@ def test_fresh_keys_have_the_asked_length_and_distant_factors() -> None:
 
 
 @pytest.mark.parametrize("window_bits", [1, 5, 7, 8])
-def test_powers_by_the_table(window_bits: int) -> None:
+def test_powers_by_the_table(window_bits):
     modulus, base = mpz(10**40 + 7), mpz(3**70)
     table = FixedBase(base, modulus, 100, window_bits=window_bits)
     for exponent in (0, 1, 2, 127, 128, 2**99 + 2**50, 2**100 - 1):
@@ -198,9 +194,7 @@ def test_powers_by_the_table(window_bits: int) -> None:
 
 @pytest.mark.parametrize("at", [0, 2, -1])
 @pytest.mark.parametrize("kind", ["zero", "n squared", "above", "n", "p", "p times more"])
-def test_numbers_that_are_no_ciphertexts_are_refused_before_the_sum(
-    party: Party, key: PaillierSecretKey, kind: str, at: int
-) -> None:
+def test_numbers_that_are_no_ciphertexts_are_refused_before_the_sum(party, key, kind, at):
     n, p = int(key.public.n), int(key._numbers[0])
     hostile = {
         "zero": 0,
@@ -224,7 +218,7 @@ def test_numbers_that_are_no_ciphertexts_are_refused_before_the_sum(
         party.member.reveal(forged, 1)
 
 
-def test_an_exponent_has_no_place_in_a_message(party: Party, key: PaillierSecretKey) -> None:
+def test_an_exponent_has_no_place_in_a_message(party, key):
     message = party.member.protect(np.zeros(SHORT.length, dtype=np.int64))
     with pytest.raises(MalformedUpdate, match="bytes"):
         summed(party, message + (-1000).to_bytes(4, "little", signed=True))
@@ -238,9 +232,7 @@ def test_an_exponent_has_no_place_in_a_message(party: Party, key: PaillierSecret
             party.member.reveal(lied, count)
 
 
-def test_a_poisoned_value_is_refused_when_revealed(
-    party: Party, theirs: tuple[phe.PaillierPublicKey, phe.PaillierPrivateKey]
-) -> None:
+def test_a_poisoned_value_is_refused_when_revealed(party, theirs):
     honest = party.member.protect(random_vectors(SHORT, 2)[0])
     numbers = [theirs[0].raw_encrypt(1 << 1983) for _ in numbers_in(honest)]
     # 2^28 - 1 leaves -2^27..2^27, whatever the honest value of at most 2^26 adds.
@@ -249,7 +241,7 @@ def test_a_poisoned_value_is_refused_when_revealed(
         party.member.reveal(summed(party, honest, with_numbers(honest, numbers)), 2)
 
 
-def test_a_refreshed_sum_is_another_that_reveals_the_same(party: Party) -> None:
+def test_a_refreshed_sum_is_another_that_reveals_the_same(party):
     vectors = random_vectors(SHORT, 3)
     total = summed(party, *map(party.member.protect, vectors))
     fresh = [party.protection.accumulator(party.context).refreshed(total) for _ in range(2)]
@@ -263,7 +255,7 @@ def test_a_refreshed_sum_is_another_that_reveals_the_same(party: Party) -> None:
         party.protection.accumulator(party.context).refreshed(total[:-1])
 
 
-def test_a_context_is_a_modulus_and_no_factor(party: Party, key: PaillierSecretKey) -> None:
+def test_a_context_is_a_modulus_and_no_factor(party, key):
     n, (p, q) = key.public.n, key._numbers[:2]
     assert party.context[CONTEXT_HEAD:] == n.to_bytes(256, "big")
     for number, word in (
@@ -282,9 +274,7 @@ def test_a_context_is_a_modulus_and_no_factor(party: Party, key: PaillierSecretK
         assert number.to_bytes(128, "big") not in party.context
 
 
-def test_secrets_of_other_keys_or_damaged_ones_are_refused(
-    party: Party, key: PaillierSecretKey
-) -> None:
+def test_secrets_of_other_keys_or_damaged_ones_are_refused(party, key):
     raw = key.to_bytes()
     p, q, first, _ = (raw[at : at + 128] for at in range(0, 512, 128))
     one = (1).to_bytes(128, "big")
@@ -303,7 +293,7 @@ def test_secrets_of_other_keys_or_damaged_ones_are_refused(
             party.protection.member(party.context, party.context + content)
 
 
-def test_a_closed_member_does_nothing(party: Party) -> None:
+def test_a_closed_member_does_nothing(party):
     member = party.protection.member(party.context, party.secret)
     zeros = np.zeros(SHORT.length, dtype=np.int64)
     total = summed(party, member.protect(zeros))
@@ -315,7 +305,7 @@ def test_a_closed_member_does_nothing(party: Party) -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_1024_messages_at_the_largest_bound_sum_exactly(sign: int) -> None:
+def test_1024_messages_at_the_largest_bound_sum_exactly(sign):
     segment = SegmentSpec(name="all", length=3, max_abs_sum=1024 << 31)
     spec = VectorSpec(segments=(segment,), max_summands=1024)
     party = make_party(Paillier, "packed-2048", spec)
@@ -330,7 +320,7 @@ def test_1024_messages_at_the_largest_bound_sum_exactly(sign: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["packed-2048", "single-2048"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_tagged_sums_are_exact_and_known(preset: str, sign: int) -> None:
+def test_tagged_sums_are_exact_and_known(preset, sign):
     """The largest values of as many messages as planned, with tags above every counter."""
     spec = tagged(SHORTEST if preset.startswith("single") else SHORT)
     plan = Paillier.plan(spec, preset=preset)
@@ -356,7 +346,7 @@ def test_tagged_sums_are_exact_and_known(preset: str, sign: int) -> None:
         member.reveal(total(*range(6)), 6, (*names[1:], b"another"))
 
 
-def test_a_slot_cannot_be_moved_by_a_multiple_of_the_tags_modulus() -> None:
+def test_a_slot_cannot_be_moved_by_a_multiple_of_the_tags_modulus():
     """Whoever adds the modulus to a slot keeps the hash modulo it; the slot's bounds do not."""
     spec = tagged(SHORT)
     protection = Paillier(spec, Paillier.plan(spec, preset="packed-2048"))
@@ -377,7 +367,7 @@ def test_a_slot_cannot_be_moved_by_a_multiple_of_the_tags_modulus() -> None:
 
 
 @pytest.mark.parametrize("preset", ["packed-2048", "single-2048"])
-def test_segments_as_wide_as_the_tags_modulus_are_refused(preset: str) -> None:
+def test_segments_as_wide_as_the_tags_modulus_are_refused(preset):
     """Half of 2^61 - 1 is 2^60 - 1/2: 2^60 - 1 and its negative have different residues."""
     fits, wide = (
         VectorSpec(
@@ -398,7 +388,7 @@ def test_segments_as_wide_as_the_tags_modulus_are_refused(preset: str) -> None:
     assert Paillier.plan(replace(wide, tagged=False), preset=preset).n_tags == 0
 
 
-def test_sums_at_the_border_cannot_be_moved_by_the_modulus() -> None:
+def test_sums_at_the_border_cannot_be_moved_by_the_modulus():
     """What turned a sum of -3 into 2^61 - 4 where slots were as wide as the modulus."""
     segment = SegmentSpec(name="change", length=2, max_abs_sum=2**60 - 1)
     spec = VectorSpec(segments=(segment,), max_summands=3, tagged=True)

@@ -27,7 +27,7 @@ def random_block(layout: ResidueLayout, seed: int) -> Residues:
 @pytest.mark.parametrize(
     "sizes", [(54, 55), (60, 49), (60, 40, 40, 60), (24, 30), (31, 30), (47, 30), (57, 30)]
 )
-def test_blocks_survive_packing(sizes: tuple[int, ...]) -> None:
+def test_blocks_survive_packing(sizes):
     layout = ResidueLayout.of(1024, sizes)
     block = random_block(layout, 1)
     block[0, :, 0] = np.array(layout.primes, dtype=np.uint64) - np.uint64(1)
@@ -36,7 +36,7 @@ def test_blocks_survive_packing(sizes: tuple[int, ...]) -> None:
     assert np.array_equal(layout.unpack(frame), block)
 
 
-def test_a_residue_that_is_its_prime_is_refused() -> None:
+def test_a_residue_that_is_its_prime_is_refused():
     layout = ResidueLayout.of(4096, (54, 55))
     block = random_block(layout, 1)
     block[1, 0, 77] = layout.primes[0]
@@ -44,7 +44,7 @@ def test_a_residue_that_is_its_prime_is_refused() -> None:
         layout.unpack(layout.pack(block))
 
 
-def test_addition_is_addition_modulo_the_primes() -> None:
+def test_addition_is_addition_modulo_the_primes():
     layout = ResidueLayout.of(1024, (60, 40, 40, 60))
     first, second = random_block(layout, 1), random_block(layout, 2)
     moduli = np.array(layout.primes, dtype=object)[:, None]
@@ -62,7 +62,7 @@ def test_addition_is_addition_modulo_the_primes() -> None:
         ("ckks", "paper"),
     ],
 )
-def test_the_plain_twin_is_addition_by_seal(name: str, preset: str) -> None:
+def test_the_plain_twin_is_addition_by_seal(name, preset):
     party = make_party(PROTECTIONS[name], preset, SMALL)
     assert isinstance(party.member, BlockMember)
     cipher = party.member._open_cipher()
@@ -76,7 +76,7 @@ def test_the_plain_twin_is_addition_by_seal(name: str, preset: str) -> None:
     assert payload.endswith(first.tobytes())
 
 
-def test_the_coordinator_needs_no_tenseal() -> None:
+def test_the_coordinator_needs_no_tenseal():
     party = make_party(PROTECTIONS["bfv"], "default", SMALL)
     message = party.member.protect(np.arange(10))
     plan = party.protection.chosen
@@ -134,7 +134,7 @@ print(counts["added"], counts["wrong"])
 """
 
 
-def test_hostile_bytes_never_crash_and_never_reveal_as_something_else() -> None:
+def test_hostile_bytes_never_crash_and_never_reveal_as_something_else():
     done = subprocess.run(
         [sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=120, check=False
     )

@@ -31,7 +31,7 @@ def layout_of(
     return spec, SlotLayout(spec, WIDTHS)
 
 
-def test_a_slot_is_as_wide_as_the_range_of_its_sum() -> None:
+def test_a_slot_is_as_wide_as_the_range_of_its_sum():
     def bits(bound: int, signed: bool) -> int:
         return slot_bits(SegmentSpec(name="a", length=1, max_abs_sum=bound, signed=signed))
 
@@ -41,14 +41,14 @@ def test_a_slot_is_as_wide_as_the_range_of_its_sum() -> None:
     assert bits(1024 << 20, True) == 32
 
 
-def test_packing_by_hand() -> None:
+def test_packing_by_hand():
     # Two slots of 4 bits and one of 3, all in one block, below a counter at bit 100.
     _, layout = layout_of((2, 4, True), (1, 7, False))
     (block,) = layout.pack(np.array([-1, 3, 5], dtype=np.int64))
     assert block == (1 << 100) - 1 + (3 << 4) + (5 << 8)
 
 
-def test_no_slot_lies_across_two_blocks() -> None:
+def test_no_slot_lies_across_two_blocks():
     # Slots of 40 bits: two fit into 100 bits, so that 5 values take 3 blocks.
     spec, layout = layout_of((5, 2**39 - 1, True))
     assert layout.n_blocks == WIDTHS.n_blocks(spec) == 3
@@ -65,9 +65,7 @@ def test_no_slot_lies_across_two_blocks() -> None:
     single=st.booleans(),
 )
 @settings(max_examples=200, deadline=None)
-def test_sums_of_packed_vectors_unpack_to_the_sum(
-    segments: list[tuple[int, int, bool]], count: int, seed: int, single: bool
-) -> None:
+def test_sums_of_packed_vectors_unpack_to_the_sum(segments, count, seed, single):
     spec, _ = layout_of(*segments, n_summands=5)
     widths = SlotWidths(capacity_bits=100, most_values=1) if single else WIDTHS
     layout = SlotLayout(spec, widths)
@@ -82,7 +80,7 @@ def test_sums_of_packed_vectors_unpack_to_the_sum(
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_slots_at_their_bounds_do_not_touch_each_other(sign: int) -> None:
+def test_slots_at_their_bounds_do_not_touch_each_other(sign):
     spec, layout = layout_of((7, 2**20, True), (5, 1000, False), (2, 2**61, True))
     vector = extreme(spec, sign)
     vector[1::2] = 0
@@ -103,7 +101,7 @@ def test_slots_at_their_bounds_do_not_touch_each_other(sign: int) -> None:
         (-5, "bounds"),
     ],
 )
-def test_what_no_messages_sum_to_is_refused(change: int, word: str) -> None:
+def test_what_no_messages_sum_to_is_refused(change, word):
     _, layout = layout_of((2, 4, True), (1, 7, False))
     zeros = layout.pack(np.zeros(3, dtype=np.int64))
     assert not layout.unpack(zeros, MODULUS, 1)[0].any()

@@ -30,7 +30,7 @@ def centred(values: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
 @pytest.mark.parametrize("modulus", MODULI)
 @settings(max_examples=20, deadline=None)
 @given(n=st.integers(1, 6), seed=st.integers(0, 100))
-def test_the_sum_of_the_signed_messages_passes(modulus: int, n: int, seed: int) -> None:
+def test_the_sum_of_the_signed_messages_passes(modulus, n, seed):
     tagging = Tagging(KEY, modulus, SLOTS)
     slots, names = messages(n, seed)
     tags = np.stack([tagging.of_message(m, name) for m, name in zip(slots, names, strict=True)])
@@ -63,7 +63,7 @@ FORGERIES: dict[str, Forgery] = {
 
 @pytest.mark.parametrize("modulus", MODULI)
 @pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES.keys())
-def test_whatever_else_a_coordinator_makes_of_them_fails(modulus: int, forgery: Forgery) -> None:
+def test_whatever_else_a_coordinator_makes_of_them_fails(modulus, forgery):
     """The attacker has what it has in truth: ciphertexts, that is linear maps of slots and tags."""
     tagging = Tagging(KEY, modulus, SLOTS)
     slots, names = messages(4)
@@ -72,7 +72,7 @@ def test_whatever_else_a_coordinator_makes_of_them_fails(modulus: int, forgery: 
     assert not tagging.are_right(forged_slots, forged_tags, names)  # type: ignore[arg-type]
 
 
-def test_tags_of_another_round_or_key_fail() -> None:
+def test_tags_of_another_round_or_key_fail():
     modulus = MODULI[1]
     slots, names = messages(3)
     tagging, other = Tagging(KEY, modulus, SLOTS), Tagging(bytes(32), modulus, SLOTS)
@@ -83,7 +83,7 @@ def test_tags_of_another_round_or_key_fail() -> None:
     assert not tagging.are_right(slots.sum(0), total, [name + b"'" for name in names])
 
 
-def test_a_tag_is_what_the_formula_says() -> None:
+def test_a_tag_is_what_the_formula_says():
     """Two messages of one name differ by <w, m - m'>, and by nothing where m = m'."""
     modulus = MODULI[0]
     tagging = Tagging(KEY, modulus, SLOTS)
@@ -103,7 +103,7 @@ def test_a_tag_is_what_the_formula_says() -> None:
     assert found.tolist() == expected
 
 
-def test_tags_look_uniform_whatever_is_tagged() -> None:
+def test_tags_look_uniform_whatever_is_tagged():
     """Without the pads' key a tag says nothing: zeros and large values spread alike."""
     modulus = MODULI[0]
     tagging = Tagging(KEY, modulus, SLOTS)
@@ -114,6 +114,6 @@ def test_tags_look_uniform_whatever_is_tagged() -> None:
         assert abs(tags.mean()) < 5 * modulus / np.sqrt(12 * tags.size)
 
 
-def test_a_short_key_is_refused() -> None:
+def test_a_short_key_is_refused():
     with pytest.raises(KeysError, match="32 bytes"):
         Tagging(b"short", MODULI[0], SLOTS)

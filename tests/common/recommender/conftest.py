@@ -1,7 +1,5 @@
 """A model written down by hand: two tastes, so that the right answers are known."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 import numpy as np
@@ -15,12 +13,12 @@ from fedrec.recommender import ModelFile, Recommender, UsersFile
 
 
 @pytest.fixture(scope="session")
-def catalogue() -> Catalogue:
+def catalogue():
     return Catalogue.of(["a0", "b0", "a1", "b1", "a2", "b2", "rare"])
 
 
 @pytest.fixture(scope="session")
-def model(catalogue) -> ModelFile:
+def model(catalogue):
     """Items a* lie along the first axis, b* along the second; nobody learned `rare`."""
     table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2], [1, 0.1], [0.1, 1], [99, 99]], float)
     plan = Plan.model_validate(
@@ -41,7 +39,7 @@ def model(catalogue) -> ModelFile:
 
 
 @pytest.fixture(scope="session")
-def users() -> UsersFile:
+def users():
     """anna likes a* and has a0, a2 and b0; ben likes b* and has nothing of the catalogue's rest."""
     split = UserSplit(
         user_ids=(UserId("anna"), UserId("ben"), UserId("cleo")),
@@ -55,5 +53,5 @@ def users() -> UsersFile:
 
 
 @pytest.fixture
-def recommender(model, catalogue, users) -> Recommender:
+def recommender(model, catalogue, users):
     return Recommender(model, catalogue, users)

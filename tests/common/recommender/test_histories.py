@@ -12,7 +12,7 @@ from fedrec.recommender.histories import find_history
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """The folder of a run whose settings name a file outside it."""
     folder = tmp_path / "runs" / "r1"
     folder.mkdir(parents=True)
@@ -25,13 +25,13 @@ def write(path: Path, rows: str) -> None:
     path.write_text(f"user_id,item_id\n{rows}")
 
 
-def test_every_item_once(run: Path) -> None:
+def test_every_item_once(run):
     found = find_history(run, "anna")
     assert found.item_ids == ("a", "b")
     assert found.source.samefile(run.parent.parent / "data.csv")
 
 
-def test_a_demos_clients_are_asked_too(run: Path) -> None:
+def test_a_demos_clients_are_asked_too(run):
     own = run / "clients" / "2"
     own.mkdir(parents=True)
     write(own / "interactions.csv", "cleo,x\n")
@@ -40,7 +40,7 @@ def test_a_demos_clients_are_asked_too(run: Path) -> None:
     assert find_history(run, "ben").item_ids == ("c",)
 
 
-def test_a_file_that_is_given_counts_alone(run: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_given_counts_alone(run, tmp_path):
     write(tmp_path / "other.csv", "anna,z\n")
     assert find_history(run, "anna", DataSettings(path=str(tmp_path / "other.csv"))).item_ids == (
         "z",
@@ -51,7 +51,7 @@ def test_a_file_that_is_given_counts_alone(run: Path, tmp_path: Path) -> None:
         find_history(run, "ben", DataSettings(path=str(tmp_path / "missing.csv")))
 
 
-def test_an_unknown_user_is_told_whom_to_ask(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_user_is_told_whom_to_ask(run, monkeypatch):
     with pytest.raises(DataError, match=r"'dora' has no history here.*data\.csv") as error:
         find_history(run, "dora")
     assert "fedrec client recommend" in error.value.remedy

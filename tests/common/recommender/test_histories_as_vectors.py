@@ -1,7 +1,5 @@
 """Recommending by ease, whose users have no vector but their history."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 import numpy as np
@@ -30,12 +28,12 @@ NOBODY = PrivateState(MappingProxyType({}))
 
 
 @pytest.fixture
-def catalogue() -> Catalogue:
+def catalogue():
     return Catalogue.of(["a", "b", "c", "rare"])
 
 
 @pytest.fixture
-def model(catalogue: Catalogue) -> ModelFile:
+def model(catalogue):
     plan = Plan.model_validate(
         {
             "algorithm": {"name": "ease", "regularisation": 1.0},
@@ -52,7 +50,7 @@ def model(catalogue: Catalogue) -> ModelFile:
 
 
 @pytest.fixture
-def users() -> UserSplit:
+def users():
     """anna has a, and b for test; ben has only what nobody learned."""
     return UserSplit(
         user_ids=(UserId("anna"), UserId("ben")),
@@ -63,7 +61,7 @@ def users() -> UserSplit:
     )
 
 
-def test_a_history_is_scored_by_its_weights(model: ModelFile, catalogue: Catalogue) -> None:
+def test_a_history_is_scored_by_its_weights(model, catalogue):
     recommender = Recommender(model, catalogue)
     vector = recommender.fold_in(["a", "c", "rare"])
     assert vector.tolist() == [1.0, 0.0, 1.0]
@@ -76,9 +74,7 @@ def test_a_history_is_scored_by_its_weights(model: ModelFile, catalogue: Catalog
         recommender.recommend_vector(np.ones(4), 1)
 
 
-def test_known_users_are_answered_from_all_that_they_have(
-    model: ModelFile, catalogue: Catalogue, users: UserSplit
-) -> None:
+def test_known_users_are_answered_from_all_that_they_have(model, catalogue, users):
     recommender = Recommender(model, catalogue, UsersFile.of(users, NOBODY))
     ids, scores = recommender.recommend("anna", 5)
     assert ids.tolist() == ["c"]
@@ -94,16 +90,14 @@ def test_known_users_are_answered_from_all_that_they_have(
     assert own.tolist() == pytest.approx([1 / 8])
 
 
-def test_it_survives_the_disk(
-    model: ModelFile, catalogue: Catalogue, users: UserSplit, tmp_path
-) -> None:
+def test_it_survives_the_disk(model, catalogue, users, tmp_path):
     Recommender(model, catalogue, UsersFile.of(users, NOBODY)).save(tmp_path)
     loaded = Recommender.load(tmp_path)
     assert loaded.user_ids == ("anna", "ben")
     assert loaded.recommend("anna", 1)[0].tolist() == ["c"]
 
 
-def test_similar_items_have_similar_weights(model: ModelFile, catalogue: Catalogue) -> None:
+def test_similar_items_have_similar_weights(model, catalogue):
     ids, scores = Recommender(model, catalogue).similar_items("b", 2)
     # Rows of B transposed: a [0, 2/3, 1/2], b [4/7, 0, -2/7], c [3/8, -1/4, 0].
     of_a = -(1 / 2) * (2 / 7) / np.hypot(2 / 3, 1 / 2) / np.hypot(4 / 7, 2 / 7)
@@ -112,7 +106,7 @@ def test_similar_items_have_similar_weights(model: ModelFile, catalogue: Catalog
     assert scores.tolist() == pytest.approx([of_c, of_a], abs=1e-6)
 
 
-def test_a_model_of_another_size_is_refused(model: ModelFile, users: UserSplit) -> None:
+def test_a_model_of_another_size_is_refused(model, users):
     tensors = {**SHARED.tensors, "pairs": np.zeros(5)}
     wrong = SharedState(MappingProxyType(tensors), SHARED.holders)
     broken = ModelFile(

@@ -1,7 +1,5 @@
 """The model's files: what is in them, who may read them, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from safetensors import safe_open

@@ -1,7 +1,5 @@
 """The best of a row of scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

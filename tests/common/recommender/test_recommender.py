@@ -1,7 +1,5 @@
 """Recommendations from a model whose right answers are known."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -21,7 +21,7 @@ from fedrec.settings.explain import (
 from fedrec.settings.schema import CoordinatorSettings, PartiesSettings, Settings
 
 
-def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
+def test_every_setting_has_a_sentence_and_words_for_its_values():
     for setting in all_settings().values():
         assert setting.sentence.endswith("."), setting.key
         assert not setting.allowed.startswith("<"), setting.key
@@ -46,13 +46,13 @@ def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
         ("parties.address", "host:port, such as fedrec.example:7447 or [::1]:7447"),
     ],
 )
-def test_ranges_are_told_in_words(key: str, allowed: str) -> None:
+def test_ranges_are_told_in_words(key, allowed):
     (setting,) = explain(key)
     assert setting.allowed == allowed
 
 
 @pytest.mark.parametrize("address", ["h:1", "[::1]:7447", "fedrec.example:65535"])
-def test_addresses(address: str) -> None:
+def test_addresses(address):
     assert PartiesSettings(address=address).address == address
     assert CoordinatorSettings(page="").page == ""
     assert CoordinatorSettings(page="[0::1]:0", host="[::1]").page == "[::1]:0"
@@ -62,12 +62,12 @@ def test_addresses(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["", "h", ":80", "h:", "h:0", "h:65536", "h:100000", "a b:1", "a_b:1", "[::]:1"]
 )
-def test_what_is_no_address(address: str) -> None:
+def test_what_is_no_address(address):
     with pytest.raises(ValueError, match="address"):
         PartiesSettings(address=address)
 
 
-def test_conditions_are_about_settings_and_values_that_there_are() -> None:
+def test_conditions_are_about_settings_and_values_that_there_are():
     conditions = 0
     for section, _, model in section_types(Settings):
         for one in (item for field in model.model_fields.values() for item in field.metadata):
@@ -81,7 +81,7 @@ def test_conditions_are_about_settings_and_values_that_there_are() -> None:
     assert conditions > 20
 
 
-def test_rules_are_about_settings_that_there_are_and_have_their_words() -> None:
+def test_rules_are_about_settings_that_there_are_and_have_their_words():
     rules = 0
     for section, _, model in section_types(Settings):
         for rule in model.rules:
@@ -132,9 +132,7 @@ class Around(Section):
         ({"dim": 1, "full": True}, []),
     ],
 )
-def test_relations_are_told_where_they_are_broken(
-    values: dict[str, object], sentences: list[str]
-) -> None:
+def test_relations_are_told_where_they_are_broken(values, sentences):
     section = Ranked.model_validate(values)
     assert [sentence for _, sentence in section.problems("x")] == sentences
     inside = [keys for keys, _ in Around(inner=section).problems("y")]
@@ -147,20 +145,20 @@ def _values(field: FieldInfo) -> tuple[object, ...]:
     return (True, False) if field.annotation is bool else choices
 
 
-def test_where_a_setting_has_a_say_is_told_with_it() -> None:
+def test_where_a_setting_has_a_say_is_told_with_it():
     (info,) = (one for one in explain("algorithm.projector_rate") if one.owner == "plgc")
     assert info.sentence.endswith(
         'Only where regulariser is "err" and projector is true and weight is above 0.'
     )
 
 
-def test_a_section_or_everything_can_be_explained() -> None:
+def test_a_section_or_everything_can_be_explained():
     assert {setting.section for setting in explain("update")} == {"update"}
     assert {setting.key for setting in explain()} == set(all_settings())
     assert explain("rounds.total")[0].environment == "FEDREC_ROUNDS__TOTAL"
 
 
-def test_an_unknown_key_names_the_nearest() -> None:
+def test_an_unknown_key_names_the_nearest():
     with pytest.raises(SettingsError) as caught:
         explain("rounds.totl")
     assert caught.value.remedy == "The nearest setting is rounds.total."
@@ -168,10 +166,10 @@ def test_an_unknown_key_names_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("value", [1, 1.5, 1e-9, True, False, "", 'quo"ted\\\n', "üñ"])
-def test_values_are_written_as_toml_reads_them(value: object) -> None:
+def test_values_are_written_as_toml_reads_them(value):
     assert tomllib.loads(f"x = {as_toml(value)}")["x"] == value
 
 
-def test_the_nearest_choice_is_named() -> None:
+def test_the_nearest_choice_is_named():
     assert 'The nearest is "fedals".' in wrong_sentence("algorithm.name", "fedasl")
     assert "in steps of 0.125" in wrong_sentence("algorithm.frequency_exponent", 0.3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
@@ -38,7 +37,7 @@ def forget() -> None:
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def registered(monkeypatch):
     forget()
     monkeypatch.setitem(PROTECTIONS, "relay", Relay)
     told = AboutProtection(summary="shares that two parties add up")
@@ -53,7 +52,7 @@ def plan(**protection: object) -> Plan:
     return Plan.model_validate({"protection": protection})
 
 
-def test_they_are_read_from_text_of_any_origin() -> None:
+def test_they_are_read_from_text_of_any_origin():
     values = {"protection.name": "relay", "protection.relays": "3"}
     environment = {"FEDREC_PROTECTION__RELAYS": "4"}
     read = load_settings(values={**values}).protection
@@ -75,14 +74,14 @@ def test_they_are_read_from_text_of_any_origin() -> None:
         ({"name": "relay", "corrupt_share": 0.2}, "relay does not use it, only masks"),
     ],
 )
-def test_what_is_wrong_is_named(values: dict[str, object], sentence: str) -> None:
+def test_what_is_wrong_is_named(values, sentence):
     with pytest.raises(SettingsError) as refused:
         load_settings(values={f"protection.{name}": value for name, value in values.items()})
     (problem,) = refused.value.problems
     assert re.search(sentence, problem)
 
 
-def test_they_are_explained_and_in_the_reference() -> None:
+def test_they_are_explained_and_in_the_reference():
     (found,) = explaining.explain("protection.relays")
     assert (found.owner, found.sentence) == ("relay", "Parties that add up apart.")
     assert "protection.relays" not in explaining.all_settings("fedmf", "bfv")
@@ -92,7 +91,7 @@ def test_they_are_explained_and_in_the_reference() -> None:
     assert '"masks", "relay"' in page and "relay: shares that two parties add up." in page
 
 
-def test_they_travel_and_are_written_as_they_are() -> None:
+def test_they_travel_and_are_written_as_they_are():
     chosen = plan(name="relay", relays=5)
     assert plan_from_json(plan_to_json(chosen)) == chosen
     assert plan_fingerprint(chosen) != plan_fingerprint(plan(name="relay"))
@@ -100,11 +99,11 @@ def test_they_travel_and_are_written_as_they_are() -> None:
     assert Plan(protection=ProtectionSettings(name="relay")) == plan(name="relay")
 
 
-def test_other_protections_plans_have_nothing_of_them() -> None:
+def test_other_protections_plans_have_nothing_of_them():
     assert b"relays" not in plan_to_json(Plan())
 
 
-def test_a_client_compares_them_where_its_own_file_is_silent() -> None:
+def test_a_client_compares_them_where_its_own_file_is_silent():
     (found,) = plan_differences(plan(name="relay"), plan(name="relay", relays=3))
     assert found.agreeing == "protection.relays = 3"
     assert not plan_differences(plan(name="none"), plan(name="relay", relays=3))

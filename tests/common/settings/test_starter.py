@@ -1,9 +1,5 @@
 """The first settings file works as it is written."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from fedrec.errors import SettingsError
@@ -15,7 +11,7 @@ from fedrec_lab.demo.demonstration import DemoOptions
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "masks", "none"])
 @pytest.mark.parametrize("n_clients", [0, 3, 7, 50, 51, 1000])
-def test_it_can_be_loaded(tmp_path: Path, protection: str, n_clients: int) -> None:
+def test_it_can_be_loaded(tmp_path, protection, n_clients):
     path = tmp_path / "run.toml"
     path.write_text(Starter(protection=protection, n_clients=n_clients).text(), encoding="utf-8")
     settings = load_settings(path, environ={})
@@ -24,9 +20,7 @@ def test_it_can_be_loaded(tmp_path: Path, protection: str, n_clients: int) -> No
 
 
 @pytest.mark.parametrize("n_clients", [0, 3, 7, 80])
-def test_an_algorithm_that_needs_everybody_waits_for_everybody(
-    tmp_path: Path, n_clients: int
-) -> None:
+def test_an_algorithm_that_needs_everybody_waits_for_everybody(tmp_path, n_clients):
     path = tmp_path / "run.toml"
     starter = Starter(algorithm="ease", n_clients=n_clients, protection="none")
     path.write_text(starter.text(), encoding="utf-8")
@@ -41,7 +35,7 @@ def test_an_algorithm_that_needs_everybody_waits_for_everybody(
 @pytest.mark.parametrize(
     ("n_clients", "least"), [(3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (8, 4), (9, 6), (12, 8)]
 )
-def test_over_whole_cells_a_round_can_lose_one(algorithm: str, n_clients: int, least: int) -> None:
+def test_over_whole_cells_a_round_can_lose_one(algorithm, n_clients, least):
     """Of one cell one may leave for good while three are left; of several the largest may be away:
     6 are 3 + 3, 7 are 3 + 4, 8 are 4 + 4, 9 are 3 + 3 + 3.
     """
@@ -49,25 +43,25 @@ def test_over_whole_cells_a_round_can_lose_one(algorithm: str, n_clients: int, l
     assert f"\nminimum_clients = {least}\n" in text
 
 
-def test_it_leaves_room_for_twice_the_users() -> None:
+def test_it_leaves_room_for_twice_the_users():
     assert [users_with_room(n) for n in (1, 2, 3, 512, 943, 1025)] == [2, 4, 8, 1024, 2048, 4096]
     assert "maximum_users = 2048\n" in Starter(n_users=943).text()
 
 
-def test_paths_that_are_known_are_set_and_others_only_shown() -> None:
+def test_paths_that_are_known_are_set_and_others_only_shown():
     text = Starter(data="data/a.csv").text()
     assert '\npath = "data/a.csv"\n' in text
     assert '\n# catalogue = ""\n' in text
 
 
-def test_too_few_clients_for_encryption_are_refused() -> None:
+def test_too_few_clients_for_encryption_are_refused():
     with pytest.raises(SettingsError, match="fewer than 3 clients is never revealed"):
         Starter(n_clients=2)
     assert "minimum_clients = 1\n" in Starter(n_clients=1, protection="none").text()
 
 
 @pytest.mark.parametrize("algorithm", sorted(TUNED))
-def test_the_demo_and_the_first_settings_file_train_alike(tmp_path: Path, algorithm: str) -> None:
+def test_the_demo_and_the_first_settings_file_train_alike(tmp_path, algorithm):
     path = tmp_path / "run.toml"
     path.write_text(
         Starter(algorithm=algorithm, n_clients=3, protection="ckks").text(), encoding="utf-8"

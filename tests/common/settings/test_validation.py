@@ -25,12 +25,12 @@ def problems_of(path: Path, **more: object) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+def test_an_empty_file_gives_the_defaults(tmp_path):
     settings = load_settings(write(tmp_path, ""), environ={})
     assert plan_fingerprint(settings.plan) == plan_fingerprint(Plan())
 
 
-def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> None:
+def test_flag_before_environment_before_file_before_default(tmp_path):
     path = write(tmp_path, "[rounds]\ntotal = 1\nminimum_clients = 4\ndeadline_seconds = 9\n")
     environ = {"FEDREC_ROUNDS__TOTAL": "2", "FEDREC_ROUNDS__MINIMUM_CLIENTS": "5"}
     loaded = load_with_sources(path, {"rounds.total": 3}, environ)
@@ -43,7 +43,7 @@ def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> N
     assert origins["recompute_limit"].kind == "default"
 
 
-def test_unset_takes_away_what_file_and_environment_say(tmp_path: Path) -> None:
+def test_unset_takes_away_what_file_and_environment_say(tmp_path):
     base = (
         '[update]\nstructure = "dense"\n'
         '[algorithm]\nname = "plgc"\n[algorithm.base]\nname = "fedmf"\n'
@@ -56,7 +56,7 @@ def test_unset_takes_away_what_file_and_environment_say(tmp_path: Path) -> None:
     assert "no.such" in problems_of(write(tmp_path, ""), **{"no.such": UNSET})[0]
 
 
-def test_flags_and_variables_may_be_text(tmp_path: Path) -> None:
+def test_flags_and_variables_may_be_text(tmp_path):
     environ = {"FEDREC_DATA__STRICT": "true", "FEDREC_CACHE": "not a setting"}
     flags = {"update.clip": "0.5", "data.layout": None}
     settings = load_settings(write(tmp_path, ""), flags, environ)
@@ -64,7 +64,7 @@ def test_flags_and_variables_may_be_text(tmp_path: Path) -> None:
     assert settings.update.clip == 0.5
 
 
-def test_an_integer_will_do_for_a_number_but_text_will_not(tmp_path: Path) -> None:
+def test_an_integer_will_do_for_a_number_but_text_will_not(tmp_path):
     assert load_settings(write(tmp_path, "[update]\nclip = 2\n"), environ={}).update.clip == 2.0
     (problem,) = problems_of(write(tmp_path, '[rounds]\ntotal = "5"\n'))
     assert 'rounds.total = "5": expected an integer from 1 to 1000000' in problem
@@ -81,27 +81,25 @@ def test_an_integer_will_do_for_a_number_but_text_will_not(tmp_path: Path) -> No
         ("[client]\ncertficate = 'x'\n", "client.certificate"),
     ],
 )
-def test_a_misspelt_key_is_answered_with_the_nearest(
-    tmp_path: Path, text: str, nearest: str
-) -> None:
+def test_a_misspelt_key_is_answered_with_the_nearest(tmp_path, text, nearest):
     (problem,) = problems_of(write(tmp_path, text))
     assert f"the nearest is {nearest} (" in problem
     assert "Rename it, or remove the line." in problem
 
 
-def test_a_key_of_another_algorithm_is_answered_with_one_of_that_name(tmp_path: Path) -> None:
+def test_a_key_of_another_algorithm_is_answered_with_one_of_that_name(tmp_path):
     (problem,) = problems_of(write(tmp_path, "[algorithm]\nrank = 5\n"))
     assert "fedmf has no such setting, only" in problem
     assert "Leave it out, use update.rank, or change algorithm.name." in problem
 
 
-def test_a_key_like_no_other_is_answered_with_what_there_is(tmp_path: Path) -> None:
+def test_a_key_like_no_other_is_answered_with_what_there_is(tmp_path):
     unknown, strange = problems_of(write(tmp_path, "[output]\nqqq = 1\n[zzz]\nqqq = 2\n"))
     assert "[output] has runs." in unknown
     assert "sections are federation, algorithm" in strange
 
 
-def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path):
     text = "# first\n[update]\nrank = 0\n\n[rounds]\ntotla = 5\nminimum_clients = 1.5\n"
     path = write(tmp_path, text)
     environ = {"FEDREC_EVALUATION__AT": "many", "FEDREC_NO__SUCH": "1"}
@@ -117,9 +115,7 @@ def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
     }
 
 
-def test_contradictions_are_told_with_their_line_and_beside_other_problems(
-    tmp_path: Path,
-) -> None:
+def test_contradictions_are_told_with_their_line_and_beside_other_problems(tmp_path):
     path = write(tmp_path, "[update]\nrank = 64\n[rounds]\ntotla = 1\nminimum_clients = 1\n")
     rank, unknown, clients = problems_of(path)
     assert rank.startswith(f"{path}:2: update.rank is 64, but algorithm.dim is 32")
@@ -127,7 +123,7 @@ def test_contradictions_are_told_with_their_line_and_beside_other_problems(
     assert clients.startswith(f"{path}:5: rounds.minimum_clients is 1, but under bfv")
 
 
-def test_dotted_and_quoted_keys_and_inline_tables_have_lines(tmp_path: Path) -> None:
+def test_dotted_and_quoted_keys_and_inline_tables_have_lines(tmp_path):
     path = write(tmp_path, '\nrounds . total = 0\n[update]\n"rank" = 0\n[algorithm]\ndim = 0\n')
     assert [p.split(":")[1] for p in problems_of(path)] == ["2", "4", "6"]
     path = write(tmp_path, "\nupdate = { rank = 0 }\n")
@@ -135,7 +131,7 @@ def test_dotted_and_quoted_keys_and_inline_tables_have_lines(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_numbers_are_finite(tmp_path: Path, value: str) -> None:
+def test_numbers_are_finite(tmp_path, value):
     (problem,) = problems_of(write(tmp_path, f"[rounds]\ndeadline_seconds = {value}\n"))
     assert f"rounds.deadline_seconds = {value}: expected a number above 0" in problem
 
@@ -144,20 +140,20 @@ def test_numbers_are_finite(tmp_path: Path, value: str) -> None:
     ("text", "line", "found"),
     [("[rounds]\ntotal =\n", 2, "total ="), ("[rounds\n", 1, "[rounds"), ("a = 1\na = 2", 2, "a")],
 )
-def test_a_syntax_error_has_its_line(tmp_path: Path, text: str, line: int, found: str) -> None:
+def test_a_syntax_error_has_its_line(tmp_path, text, line, found):
     path = write(tmp_path, text)
     (problem,) = problems_of(path)
     assert problem.startswith(f"{path}:{line}: invalid TOML: ")
     assert found in problem
 
 
-def test_a_section_is_a_table(tmp_path: Path) -> None:
+def test_a_section_is_a_table(tmp_path):
     for text in ("rounds = 5\n", "[[rounds]]\ntotal = 5\n"):
         (problem,) = problems_of(write(tmp_path, text))
         assert "rounds is a section. Expected [rounds]" in problem
 
 
-def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_not_text(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read") as caught:
         load_settings(tmp_path / "none.toml")
     assert "fedrec init" in caught.value.remedy
@@ -166,14 +162,12 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         load_settings(tmp_path / "run.toml")
 
 
-def test_long_values_are_cut_in_messages(tmp_path: Path) -> None:
+def test_long_values_are_cut_in_messages(tmp_path):
     (problem,) = problems_of(write(tmp_path, f"[rounds]\ntotal = '{'x' * 5000}'\n"))
     assert len(problem) < 400
 
 
-def test_paths_start_at_the_settings_file_but_those_of_flags_at_the_working_folder(
-    tmp_path: Path,
-) -> None:
+def test_paths_start_at_the_settings_file_but_those_of_flags_at_the_working_folder(tmp_path):
     path = write(tmp_path, "[data]\npath = 'a.csv'\n[client]\nstate = '/state'\n")
     environ = {"FEDREC_OUTPUT__RUNS": "here"}
     settings = load_settings(path, {"data.catalogue": "b.csv"}, environ)
@@ -185,7 +179,7 @@ def test_paths_start_at_the_settings_file_but_those_of_flags_at_the_working_fold
     assert settings.client.certificate is None
 
 
-def test_a_path_is_written_as_short_as_it_can_be(tmp_path: Path) -> None:
+def test_a_path_is_written_as_short_as_it_can_be(tmp_path):
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "runs" / "one")
@@ -196,7 +190,7 @@ def test_a_path_is_written_as_short_as_it_can_be(tmp_path: Path) -> None:
     assert behind_a_link == str(tmp_path / "link" / "../../a.csv"), "two folders up from its target"
 
 
-def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not() -> None:
+def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not():
     others = {
         "data.layout",
         "data.columns",
@@ -226,14 +220,14 @@ def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not() -> None:
     assert not {setting.key for setting in all_settings().values() if setting.in_plan} & PATHS
 
 
-def test_only_what_was_set_counts_as_set(tmp_path: Path) -> None:
+def test_only_what_was_set_counts_as_set(tmp_path):
     """A client's file need not repeat the plan; what it sets must be the federation's."""
     settings = load_settings(write(tmp_path, "[rounds]\ntotal = 7\n"), environ={})
     assert settings.rounds.model_fields_set == {"total"}
     assert settings.update.model_fields_set == set()
 
 
-def test_the_environment_reaches_the_settings_inside_a_table(tmp_path: Path) -> None:
+def test_the_environment_reaches_the_settings_inside_a_table(tmp_path):
     path = write(tmp_path, '[algorithm]\nname = "plgc"\n')
     assert all_settings()["algorithm.base"].environment == "FEDREC_ALGORITHM__BASE__NAME"
     environ = {"FEDREC_ALGORITHM__BASE__NAME": "pfedrec", "FEDREC_ALGORITHM__BASE__DIM": "8"}
@@ -244,7 +238,7 @@ def test_the_environment_reaches_the_settings_inside_a_table(tmp_path: Path) -> 
     assert "update.rank.more = " in caught.value.problems[0]
 
 
-def test_a_contradiction_inside_a_table_names_the_line_of_the_table(tmp_path: Path) -> None:
+def test_a_contradiction_inside_a_table_names_the_line_of_the_table(tmp_path):
     text = '[update]\nstructure = "dense"\n[algorithm]\nname = "plgc"\n[algorithm.base]\n'
     path = write(tmp_path, text + 'name = "fedmf"\nbatch_size = 1\n')
     with pytest.raises(SettingsError) as caught:

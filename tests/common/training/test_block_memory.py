@@ -1,7 +1,5 @@
 """What a device holds at once, counted on the CPU, against what training may take there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

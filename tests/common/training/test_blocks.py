@@ -1,7 +1,5 @@
 """Blocks: shapes and samples that follow from the user alone, and bits that do, too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

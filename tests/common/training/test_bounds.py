@@ -32,11 +32,11 @@ from fedrec.training.bounds import SumTerms, most_users
 
 
 @pytest.fixture
-def total() -> Sum:
+def total():
     return Sum.of(plan_of())
 
 
-def test_users_who_all_moved_as_far_as_they_may(total: Sum) -> None:
+def test_users_who_all_moved_as_far_as_they_may(total):
     table = total.part("item_embedding")
     table[:, 0], table[:, 1] = STEPS * np.array(COUNTS), -STEPS * np.array(COUNTS)
     total.check()
@@ -44,7 +44,7 @@ def test_users_who_all_moved_as_far_as_they_may(total: Sum) -> None:
 
 @pytest.mark.parametrize(("row", "item"), [(0, "item row 0"), (1, "item row 1"), (2, "item row 3")])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_step_further(total: Sum, row: int, item: str, sign: int) -> None:
+def test_a_step_further(total, row, item, sign):
     most = STEPS * COUNTS[row]
     total.part("item_embedding")[row, 1] = sign * (most + 1)
     total.refused(
@@ -52,14 +52,14 @@ def test_a_step_further(total: Sum, row: int, item: str, sign: int) -> None:
     )
 
 
-def test_a_row_that_nobody_touched(total: Sum) -> None:
+def test_a_row_that_nobody_touched(total):
     total.counts[1] = 0
     total.part("item_embedding")[1, 0] = 1
     total.refused("item_embedding of item row 1 is 1, allowed is 0 to 0")
 
 
 @pytest.mark.parametrize("row", [3, 4])
-def test_rows_without_an_item(total: Sum, row: int) -> None:
+def test_rows_without_an_item(total, row):
     total.part("item_embedding")[row, 0] = 1
     total.refused(f"item_embedding of row {row}, padding, is 1")
     total.part("item_embedding")[row, 0] = 0
@@ -67,19 +67,19 @@ def test_rows_without_an_item(total: Sum, row: int) -> None:
     total.refused(f"counts of row {row}, padding, is 1")
 
 
-def test_more_holders_than_users_who_trained(total: Sum) -> None:
+def test_more_holders_than_users_who_trained(total):
     total.counts[2] = N_TRAINED
     total.check()
     total.counts[2] += 1
     total.refused("counts of item row 3 is 4, allowed is 0 to 3")
 
 
-def test_a_negative_denominator(total: Sum) -> None:
+def test_a_negative_denominator(total):
     total.counts[0] = -1
     total.refused("counts of item row 0 is -1, allowed is 0 to 3")
 
 
-def test_more_users_than_its_clients_have(total: Sum) -> None:
+def test_more_users_than_its_clients_have(total):
     total.metric("participants", MOST_USERS)
     total.check()
     total.metric("participants", MOST_USERS + 1)
@@ -103,7 +103,7 @@ def test_more_users_than_its_clients_have(total: Sum) -> None:
         ("local.test.hits", 0),
     ],
 )
-def test_every_metric(total: Sum, name: str, most: int) -> None:
+def test_every_metric(total, name, most):
     total.metric("model.validation.users", 2)
     total.metric(name, most)
     total.check()
@@ -114,7 +114,7 @@ def test_every_metric(total: Sum, name: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["item_embedding", "counts", "participants"])
-def test_a_round_that_measures_has_nothing_else(name: str) -> None:
+def test_a_round_that_measures_has_nothing_else(name):
     total = Sum.of(plan_of(), kind="evaluate")
     total.vector[:] = 0
     total.metric("model.test.users", MOST_USERS)
@@ -127,7 +127,7 @@ def test_a_round_that_measures_has_nothing_else(name: str) -> None:
     total.refused("In the sum of a round of kind evaluate", f"{name} of item row 0 is 1")
 
 
-def test_a_count_round() -> None:
+def test_a_count_round():
     layout = Layout.counting(plan_of(), N_ITEMS)
     total = Sum(layout, kind="count", rows=ActiveRows.whole(N_ITEMS))
     total.vector[:] = 0
@@ -140,7 +140,7 @@ def test_a_count_round() -> None:
     total.refused("participants is 1, allowed is 0 to 0")
 
 
-def test_a_mean_over_the_users() -> None:
+def test_a_mean_over_the_users():
     """PFedRec divides by everybody who trained, whatever they touched."""
     total = Sum.of(plan_of(algorithm={"name": "pfedrec", "dim": 2}))
     total.part("users")[0] = 2
@@ -159,7 +159,7 @@ def test_a_mean_over_the_users() -> None:
     total.refused("counts of item row 0 is 1, allowed is 0 to 0")
 
 
-def test_a_weighed_mean() -> None:
+def test_a_weighed_mean():
     """FedNCF weighs networks by items, of which a user counts 4096 at most."""
     total = Sum.of(plan_of(algorithm={"name": "fedncf", "dim": 2}))
     samples = 3 * 4096
@@ -173,7 +173,7 @@ def test_a_weighed_mean() -> None:
     total.refused("samples is 12289, allowed is 0 to 12288")
 
 
-def test_a_mean_of_every_entry() -> None:
+def test_a_mean_of_every_entry():
     plan = plan_of(update={"structure": "scolr", "rank": 2, "normaliser": "entry"})
     total = Sum.of(plan)
     total.part("entries")[2] = [2, 1]
@@ -186,7 +186,7 @@ def test_a_mean_of_every_entry() -> None:
     total.refused("entries of item row 3 is 3, allowed is 0 to 2")
 
 
-def test_least_squares() -> None:
+def test_least_squares():
     plan = plan_of(algorithm={"name": "fedals", "dim": 2}, update={"clip": 2.0})
     total = Sum.of(plan)
     total.part("users")[0] = 2
@@ -197,7 +197,7 @@ def test_least_squares() -> None:
     total.refused("gram at place 2 is 33")
 
 
-def test_holders_of_an_earlier_count() -> None:
+def test_holders_of_an_earlier_count():
     """What is the same in every round is counted once: nobody counts rows any more."""
     layout = replace(
         Layout.of(plan_of(algorithm={"name": "sketch", "dim": 2}), N_ITEMS), counts_rows=False
@@ -214,7 +214,7 @@ def test_holders_of_an_earlier_count() -> None:
     total.refused("counts of item row 0 is 1, allowed is 0 to 0")
 
 
-def test_grades_are_of_everybody_who_is_measured() -> None:
+def test_grades_are_of_everybody_who_is_measured():
     """Also of users who have nothing to train on."""
     total = Sum.of(plan_of(algorithm={"name": "sketch", "dim": 2}, rounds={"total": 3}))
     total.part("grades")[:] = MOST_USERS << 20
@@ -223,7 +223,7 @@ def test_grades_are_of_everybody_who_is_measured() -> None:
     total.refused("grades at place 1")
 
 
-def test_a_rank_that_a_client_gives_its_sum_stays_in_the_rows_range() -> None:
+def test_a_rank_that_a_client_gives_its_sum_stays_in_the_rows_range():
     """The nearest matrix of rank 1 turns the row (1, 1) to an axis at pi / 8: (1.21, .5)."""
     plan = plan_of(update={"structure": "svd", "rank": 1, "compress": "client"})
     algorithm = algorithm_of(plan, 2)
@@ -234,7 +234,7 @@ def test_a_rank_that_a_client_gives_its_sum_stays_in_the_rows_range() -> None:
     assert n_clipped == 1
 
 
-def test_members_have_as_many_users_as_the_plan_says_of_all() -> None:
+def test_members_have_as_many_users_as_the_plan_says_of_all():
     known = (
         Standing(client_id=ClientId("a"), users_cap=5),
         Standing(client_id=ClientId("b")),
@@ -247,7 +247,7 @@ def test_members_have_as_many_users_as_the_plan_says_of_all() -> None:
     assert most_users(plan_of(), roster, [clients[0], clients[2]]) == 12
 
 
-def test_memory_beside_a_large_sum() -> None:
+def test_memory_beside_a_large_sum():
     """105,000 rows of 64 values are 54 MB; what is made beside them is a fraction of that."""
     n_items = 105_000
     layout = Layout.of(plan_of(algorithm={"name": "fedmf", "dim": 64}), n_items, n_items)

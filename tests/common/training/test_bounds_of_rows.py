@@ -48,7 +48,7 @@ def largest(total: Sum) -> int:
     [(0, N_TRAINED), (1, 2), (3, 0)],
     ids=["no more than trained", "as counted", "fewer than may be told apart"],
 )
-def test_rows_of_items_that_were_counted_before(item: int, times: int) -> None:
+def test_rows_of_items_that_were_counted_before(item, times):
     """Of items 0, 1 and 3 users hold 50, 2 and 1 by the count; 2 are the fewest for a row."""
     total = CountedBefore([50, 2, 9, 1] + [0] * (N_ITEMS - 4), least=2)
     assert N_TRAINED < 50
@@ -60,7 +60,7 @@ def test_rows_of_items_that_were_counted_before(item: int, times: int) -> None:
     total.refused(f"pull of item row {item} is {-most - 1}, allowed is {-most} to {most}")
 
 
-def test_a_count_that_nobody_trained_after() -> None:
+def test_a_count_that_nobody_trained_after():
     """Every client abstained: there is nothing to divide, and nothing to be divided by."""
     total = CountedBefore([9] * N_ITEMS)
     total.metric("participants", 0)
@@ -70,7 +70,7 @@ def test_a_count_that_nobody_trained_after() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, 7, 10])
-def test_pairs_of_items(first: int) -> None:
+def test_pairs_of_items(first):
     """Every pair has at most as many holders as the rarer of its items has."""
     plan = plan_of(algorithm={"name": "ease"}, rounds={"total": 2})
     rows = ActiveRows(n_items=N_ITEMS, index=np.arange(5), n_rows=5)
@@ -92,7 +92,7 @@ def test_pairs_of_items(first: int) -> None:
 
 
 @pytest.mark.slow
-def test_pairs_of_many_items() -> None:
+def test_pairs_of_many_items():
     """Numbers of pairs are found for all places, far behind where float32 would err."""
     n_items = 16_384
     plan = plan_of(algorithm={"name": "ease"}, rounds={"total": 100})
@@ -133,7 +133,7 @@ def noisy_plan(mechanism: str = "gaussian") -> Plan:
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_sums_with_noise(kind: str) -> None:
+def test_sums_with_noise(kind):
     """Every user adds the clip at most, 2^15 steps, and every client its noise."""
     layout = Layout.of(noisy_plan(kind), N_ITEMS)
     mechanism = layout.mechanism
@@ -149,7 +149,7 @@ def test_sums_with_noise(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["counts", "participants"])
-def test_nobody_counts_under_noise(name: str) -> None:
+def test_nobody_counts_under_noise(name):
     layout = Layout.of(noisy_plan(), N_ITEMS)
     total = Sum(layout, rows=ActiveRows.whole(N_ITEMS))
     if name == "counts":
@@ -167,7 +167,7 @@ def mechanism(kind: str) -> Mechanism:
 
 @pytest.mark.parametrize("n_shares", [1, 3, 64])
 @pytest.mark.parametrize("n_values", [1, 105_000 * 64])
-def test_gaussian_noise_is_not_taken_for_an_attack(n_shares: int, n_values: int) -> None:
+def test_gaussian_noise_is_not_taken_for_an_attack(n_shares, n_values):
     """By the normal distribution's own tail; the bound is not much wider than it needs to be."""
     found = mechanism("gaussian")
     deviation = found.share * math.sqrt(n_shares)
@@ -177,7 +177,7 @@ def test_gaussian_noise_is_not_taken_for_an_attack(n_shares: int, n_values: int)
 
 
 @pytest.mark.parametrize("n_values", [1, 105_000 * 64])
-def test_laplace_noise_is_not_taken_for_an_attack(n_values: int) -> None:
+def test_laplace_noise_is_not_taken_for_an_attack(n_values):
     """Of one value |x| > r has the chance e^-r/b, of the sum of two e^-r/b (1 + r / 2b)."""
     found = mechanism("laplace")
     for n_shares in (1, 2):

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,7 @@ def digests(cache: Path) -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="module")
-def cold(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, str]]:
+def cold(tmp_path_factory):
     """A cache that was empty, and what was trained while it was filled."""
     cache = tmp_path_factory.mktemp("compiled")
     return cache, digests(cache)
@@ -59,7 +59,7 @@ def entries(cache: Path) -> Mapping[str, Sequence[Path]]:
     return found
 
 
-def test_from_the_cache(cold: tuple[Path, Mapping[str, str]]) -> None:
+def test_from_the_cache(cold):
     cache, wanted = cold
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nbi")}
     assert before, "nothing was compiled"
@@ -77,9 +77,7 @@ def test_from_the_cache(cold: tuple[Path, Mapping[str, str]]) -> None:
     ],
     ids=["that calls the others", "that is called", "between them"],
 )
-def test_without_one_function_of_each_module(
-    cold: tuple[Path, Mapping[str, str]], chosen: Callable[[Sequence[Path]], Path]
-) -> None:
+def test_without_one_function_of_each_module(cold, chosen):
     cache, wanted = cold
     removed = [chosen(paths) for paths in entries(cache).values()]
     for index in removed:

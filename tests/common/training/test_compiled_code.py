@@ -29,7 +29,7 @@ def compiled() -> Iterator[tuple[str, Dispatcher]]:
                     yield f"{name}.{key}", value
 
 
-def test_nothing_is_left_to_the_compiler() -> None:
+def test_nothing_is_left_to_the_compiler():
     found = dict(compiled())
     assert found, "nothing is compiled: this test has no purpose any more"
     wrong = {
@@ -42,7 +42,7 @@ def test_nothing_is_left_to_the_compiler() -> None:
 
 
 @pytest.mark.parametrize("fastmath", [True, {"reassoc"}, {"contract"}, False], ids=str)
-def test_what_is_asked_for_is_told(fastmath: bool | set[str]) -> None:
+def test_what_is_asked_for_is_told(fastmath):
     """The options that the test above reads are those that reach the compiler."""
 
     def total(values):  # type: ignore[no-untyped-def]  # numba derives the types

@@ -1,7 +1,5 @@
 """Holder counts of exact algorithms: never in a training round, and counted again without some."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from reference.plain_ease import interactions_of, plain_ease

@@ -6,8 +6,6 @@ sums choose their order by shape: repeated and regrouped sums agree within 1e-4 
 with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -28,7 +28,7 @@ FINEST = 36
 
 
 @pytest.fixture(scope="module")
-def users() -> UserSplit:
+def users():
     data = generate(n_users=24, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
     return leave_one_out(data.interactions, data.catalogue)
 
@@ -77,9 +77,7 @@ def unrounded(learner: Learner, users: UserSplit, before: SharedState) -> Shared
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_two_rounds_are_those_of_unrounded_changes(
-    name: str, users: UserSplit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_rounds_are_those_of_unrounded_changes(name, users, monkeypatch):
     clip, near = RANGES.get(name, (0.0, NEAR))
     learner = learner_of(name, **({"clip": clip} if clip else {}))
     before = counted(learner, users)
@@ -95,6 +93,6 @@ def test_two_rounds_are_those_of_unrounded_changes(
     assert np.linalg.norm(found - wanted) <= near * np.linalg.norm(wanted)
 
 
-def test_what_ease_sums_is_whole(users: UserSplit) -> None:
+def test_what_ease_sums_is_whole(users):
     """Counts: no grid could round them."""
     assert {tensor.step for tensor in learner_of("ease").layout.tensors} == {1.0}

@@ -1,7 +1,5 @@
 """Which device is taken, which names are refused, and how much memory may be taken there."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

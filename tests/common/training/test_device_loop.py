@@ -4,8 +4,6 @@ Tensors of torch's meta device have no values: whoever reads one, or asks for a 
 depends on values, fails. What a device would wait for is seen by `DeviceGuard` besides.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

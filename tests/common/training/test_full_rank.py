@@ -1,7 +1,5 @@
 """At rank = dim an update structure's steps are those of whole rows, wherever it may stand in."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.party import plan_of

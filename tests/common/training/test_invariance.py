@@ -44,7 +44,7 @@ def in_make_test(case: str) -> Any:
 
 
 @pytest.mark.parametrize("case", [in_make_test(case) for case in (SHAPES, *CASES)])
-def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
+def test_a_users_contribution_is_the_same_in_every_company(case):
     assert differences(case) == []
 
 
@@ -55,14 +55,14 @@ def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
         *(case if case in SMALL else pytest.param(case, marks=pytest.mark.long) for case in CASES),
     ],
 )
-def test_it_is_also_where_shapes_decide_about_bits(case: str) -> None:
+def test_it_is_also_where_shapes_decide_about_bits(case):
     """On every processor, whatever kernels its library would choose, and wherever users are."""
     with ShapeDependence():
         # Threads are part of what decides there.
         assert differences(case, [2]) == []
 
 
-def test_products_that_follow_from_the_company_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_that_follow_from_the_company_are_found(monkeypatch):
     monkeypatch.setattr(invariance, "product_of_blocks", torch.matmul)
     with ShapeDependence() as library:
         found = differences(SHAPES)
@@ -86,7 +86,7 @@ def run(*arguments: str, **environment: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def usual() -> dict[str, Any]:
+def usual():
     """What a process is that nothing is set for."""
     return run()
 
@@ -111,9 +111,7 @@ def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
         pytest.param("OPENBLAS_CORETYPE", "Prescott", LARGE, marks=pytest.mark.long),
     ],
 )
-def test_as_on_another_processor(
-    usual: dict[str, Any], name: str, value: str, cases: list[str]
-) -> None:
+def test_as_on_another_processor(usual, name, value, cases):
     """Compared within the setting: what differs from the usual process is as good.
 
     The next version of a model is that of the usual process, bit by bit.

@@ -1,7 +1,5 @@
 """A party's contribution: independent of chunks and threads, clipped in the open, finite."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Noise on uploads: on every value of every user's table, before anything is rounded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -16,7 +16,7 @@ def matrices(n: int, n_rows: int, n_columns: int, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 1023, 1024, 1025])
 @pytest.mark.parametrize("turned", [False, True], ids=["in rows", "in columns"])
-def test_it_is_the_product(n: int, turned: bool) -> None:
+def test_it_is_the_product(n, turned):
     left = matrices(n, 5, 7, 1).mT if turned else matrices(n, 7, 5, 1)
     right = matrices(n, 5, 3, 2)
     wanted = (left.double()[:, :, :, None] * right.double()[:, None]).sum(2)
@@ -27,7 +27,7 @@ def test_it_is_the_product(n: int, turned: bool) -> None:
 
 
 @pytest.mark.parametrize("size", [4, 64, 300])
-def test_shapes_do_not_follow_from_how_many_there_are(size: int) -> None:
+def test_shapes_do_not_follow_from_how_many_there_are(size):
     left, right = matrices(40, size, size, 1), matrices(40, size, size, 2)
     with ShapeDependence() as library:
         whole = batched_product(left, right)
@@ -36,14 +36,14 @@ def test_shapes_do_not_follow_from_how_many_there_are(size: int) -> None:
     assert library.seen
 
 
-def test_a_call_has_work_for_a_moment_and_at_least_two() -> None:
+def test_a_call_has_work_for_a_moment_and_at_least_two():
     assert _at_once(1) == 1024
     assert _at_once(1 << 20) == 16
     assert _at_once((1 << 20) + 1) == 8
     assert _at_once(1 << 40) == 2
 
 
-def test_threads_are_given_back() -> None:
+def test_threads_are_given_back():
     before = torch.get_num_threads()
     with pytest.raises(ZeroDivisionError), one_thread():
         assert torch.get_num_threads() == 1
@@ -53,9 +53,7 @@ def test_threads_are_given_back() -> None:
 
 @pytest.mark.parametrize("n_rows", [2, 5, 11, 24, 31])
 @pytest.mark.parametrize("dim", [4, 5, 6, 32])
-def test_a_users_product_and_its_gradient_do_not_depend_on_the_others(
-    n_rows: int, dim: int
-) -> None:
+def test_a_users_product_and_its_gradient_do_not_depend_on_the_others(n_rows, dim):
     """On an AMD EPYC plain products of five columns differed by a user's place in the batch."""
     generator = torch.Generator().manual_seed(n_rows * dim)
     left, right = (torch.randn(37, n_rows, dim, generator=generator) for _ in range(2))
@@ -79,7 +77,7 @@ def test_a_users_product_and_its_gradient_do_not_depend_on_the_others(
                 assert torch.equal(part, whole[rows]), (shape, n_users)
 
 
-def test_the_gradient_of_users_products_is_the_derivative() -> None:
+def test_the_gradient_of_users_products_is_the_derivative():
     generator = torch.Generator().manual_seed(1)
     left = torch.randn(3, 5, 4, dtype=torch.float64, generator=generator, requires_grad=True)
     right = torch.randn(3, 4, 7, dtype=torch.float64, generator=generator, requires_grad=True)

@@ -40,7 +40,7 @@ def drawn(learner: Learner, shared: SharedState, rng: np.random.Generator) -> ND
 
 
 @pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "fedrap", "pfedclr", "pfedrec"])
-def test_rows_of_item_tables_and_their_counts(name: str) -> None:
+def test_rows_of_item_tables_and_their_counts(name):
     rng, learner = np.random.default_rng(3), learner_of(name)
     shared = counted(learner, rng)
     vector, kept = drawn(learner, shared, rng), rng.random(N_ITEMS) < 0.5
@@ -63,7 +63,7 @@ def test_rows_of_item_tables_and_their_counts(name: str) -> None:
     assert 0 < np.count_nonzero(found) < len(found)
 
 
-def test_the_counts_of_a_count_round() -> None:
+def test_the_counts_of_a_count_round():
     rng, learner = np.random.default_rng(4), learner_of("fedals")
     shared = learner.initial_shared()
     layout = learner.travelling.layout("count", shared)
@@ -76,7 +76,7 @@ def test_the_counts_of_a_count_round() -> None:
 
 
 @pytest.mark.parametrize("begun", [0, 1, 2])
-def test_pairs_of_an_item_that_is_left_out_in_every_part_of_the_products(begun: int) -> None:
+def test_pairs_of_an_item_that_is_left_out_in_every_part_of_the_products(begun):
     """Each round sums the pairs behind those that earlier rounds summed."""
     rng, learner = np.random.default_rng(5), learner_of("ease")
     shared = counted(learner, rng)

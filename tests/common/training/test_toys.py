@@ -1,7 +1,5 @@
 """Algorithms that fedrec does not have yet run on the trainer, and as their plain loops say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The trainer and FedMF's plain loop agree, under every update structure."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.unrounded import assert_near, begin, train_unrounded

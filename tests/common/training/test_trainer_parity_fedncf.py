@@ -1,7 +1,5 @@
 """The trainer and FedNCF's plain loops agree: autograd and torch's own optimisers, user by user."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The trainer and FedRAP's plain loop agree: every variant, rows that nobody touches included."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

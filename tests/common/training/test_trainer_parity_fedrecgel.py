@@ -1,7 +1,5 @@
 """The trainer and FedRecGEL's plain twin agree: three passes by autograd and torch's own Adam."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The trainer and PFedCLR's plain loops agree: torch's own Adam over whole tables, user by user."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The trainer and PFedRec's plain loop agree, personal scores included."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.unrounded import assert_near, begin, train_unrounded

@@ -1,7 +1,5 @@
 """The trainer and PLGC's plain loop agree, over every base and with every regulariser."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

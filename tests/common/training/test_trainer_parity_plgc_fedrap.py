@@ -3,8 +3,6 @@
 Both tables move there and shrink as wholes, so that norms change where no row is touched.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

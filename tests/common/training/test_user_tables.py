@@ -1,7 +1,5 @@
 """A round's private tables: on the device while they fit, and found there by the next round."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 import numpy as np

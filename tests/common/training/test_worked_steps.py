@@ -1,7 +1,5 @@
 """Steps of the specification, worked out by hand, through the trainer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.hand_made import HandMade

@@ -1,7 +1,5 @@
 """SVD and Top-K: worked matrices, agreement with plain numpy, users on their own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -158,9 +156,7 @@ def test_what_one_is_warned_of(kind):
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.25, 0.9])
-def test_both_forms_of_topk_keep_the_same_values(
-    ratio: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_forms_of_topk_keep_the_same_values(ratio, monkeypatch):
     """With ties and zeros a processor and a device agree in bits; no number stays no number."""
     drawn = np.random.default_rng(4).integers(-3, 4, (5, 30, 4)).astype(np.float32)
     drawn[2, 7, 1] = np.nan

@@ -1,7 +1,5 @@
 """Every update structure of the registry keeps the seam's contract."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from conformance.update_suite import UpdateSuite
@@ -15,7 +13,7 @@ class TestUpdates(UpdateSuite):
     """Parametrised over `UPDATES`."""
 
 
-def test_settings_and_registry_know_the_same_structures() -> None:
+def test_settings_and_registry_know_the_same_structures():
     named = set(get_args(UpdateSettings.model_fields["structure"].annotation))
     assert named == set(UPDATES)
     assert named == {name for row in COMBINATIONS for name in row.updates}

@@ -1,7 +1,5 @@
 """Table 2 of the CoLR paper: minutes on its link, MovieLens-1M, dim 64, 1000 rounds."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedrec.updates import UPDATES

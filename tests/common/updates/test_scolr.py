@@ -1,7 +1,5 @@
 """SCoLR's subsets: uniform, drawn from public numbers, each user's or each client's."""
 
-from __future__ import annotations
-
 from math import comb
 
 import numpy as np

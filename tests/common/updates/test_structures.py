@@ -1,7 +1,5 @@
 """What CoLR promises beside the conformance suite: a basis for each round, a rank that fits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -293,17 +293,17 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
 
 
 @pytest.fixture
-def values() -> Values:
+def values():
     return Values()
 
 
 @pytest.fixture
-def coordinator(values: Values) -> FakeCoordinator:
+def coordinator(values):
     return FakeCoordinator(values)
 
 
 @pytest.fixture
-def serve(coordinator: FakeCoordinator) -> Iterator[Callable[..., str]]:
+def serve(coordinator):
     """Return a function that starts the coordinator and returns its address."""
     servers = []
 

@@ -17,7 +17,7 @@ def assembler(data: bytes = DATA, **changes: object) -> Assembler:
     return Assembler(blob.length, blob.digest, **arguments)  # type: ignore[arg-type]  # by name
 
 
-def test_pieces_have_at_most_one_mebibyte_and_join_again() -> None:
+def test_pieces_have_at_most_one_mebibyte_and_join_again():
     pieces = list(split(DATA))
     assert [offset for offset, _ in pieces] == [0, CHUNK_BYTES, 2 * CHUNK_BYTES]
     assert [len(piece) for _, piece in pieces] == [CHUNK_BYTES, CHUNK_BYTES, 462_848]
@@ -29,7 +29,7 @@ def test_pieces_have_at_most_one_mebibyte_and_join_again() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1])
-def test_lengths_around_a_chunk(length: int) -> None:
+def test_lengths_around_a_chunk(length):
     data = bytes(length)
     whole = assembler(data)
     for offset, piece in split(data):
@@ -39,7 +39,7 @@ def test_lengths_around_a_chunk(length: int) -> None:
 
 
 @pytest.mark.parametrize("start", [1, CHUNK_BYTES, CHUNK_BYTES + 5, len(DATA)])
-def test_an_assembly_goes_on_where_it_broke_off(start: int) -> None:
+def test_an_assembly_goes_on_where_it_broke_off(start):
     kept, spooled = (
         assembler(start=start, prefix=[DATA[:1], DATA[1:start]]),
         bytearray(DATA[:start]),
@@ -52,7 +52,7 @@ def test_an_assembly_goes_on_where_it_broke_off(start: int) -> None:
     assert sunk.finish() == b"" and spooled == DATA
 
 
-def test_too_much_is_refused_when_announced() -> None:
+def test_too_much_is_refused_when_announced():
     with pytest.raises(TooLarge):
         assembler(max_bytes=len(DATA) - 1)
 
@@ -67,7 +67,7 @@ def test_too_much_is_refused_when_announced() -> None:
     ],
     ids=["long chunk", "empty chunk", "gap", "beyond the end"],
 )
-def test_a_bad_chunk_reaches_no_sink(offset: int, data: bytes, error: type[Exception]) -> None:
+def test_a_bad_chunk_reaches_no_sink(offset, data, error):
     sunk: list[bytes] = []
     whole = assembler(b"0123456789", sink=sunk.append)
     with pytest.raises(error):
@@ -75,14 +75,14 @@ def test_a_bad_chunk_reaches_no_sink(offset: int, data: bytes, error: type[Excep
     assert sunk == [] and whole.offset == 0
 
 
-def test_a_repeated_chunk_is_refused() -> None:
+def test_a_repeated_chunk_is_refused():
     whole = assembler(b"0123456789")
     whole.add(0, b"01234")
     with pytest.raises(CorruptUpload, match="begins at 0, expected 5"):
         whole.add(0, b"01234")
 
 
-def test_missing_bytes_and_a_wrong_digest_are_refused() -> None:
+def test_missing_bytes_and_a_wrong_digest_are_refused():
     whole = assembler(b"0123456789")
     with pytest.raises(CorruptUpload, match="0 of 10"):
         whole.finish()
@@ -91,14 +91,14 @@ def test_missing_bytes_and_a_wrong_digest_are_refused() -> None:
         whole.finish()
 
 
-def test_a_prefix_that_does_not_fit_is_refused() -> None:
+def test_a_prefix_that_does_not_fit_is_refused():
     with pytest.raises(CorruptUpload, match="expected 6"):
         assembler(b"0123456789", start=6, prefix=[b"01234"])
     with pytest.raises(CorruptUpload):
         assembler(b"0123456789", start=11, prefix=[b"0123456789x"])
 
 
-def test_the_digest_is_blake3() -> None:
+def test_the_digest_is_blake3():
     # The first vector of BLAKE3's published test vectors, and b3sum's answer for "abc".
     empty, abc = (
         "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -14,8 +13,6 @@ from fedrec.wire import convert, messages
 from fedrec.wire.chunks import Blob
 from fedrec.wire.convert import (
     TASK,
-    remembered_from_proto,
-    remembered_to_proto,
 )
 from fedrec.wire.fields import MAX_CONTRIBUTIONS, MAX_REPORTS
 from fedrec.wire.messages import (
@@ -56,7 +53,7 @@ TRAIN = Train(
 )
 
 
-def test_every_message_has_a_conversion(values: Any) -> None:
+def test_every_message_has_a_conversion(values):
     convertible = {
         "Application",
         "UploadHeader",
@@ -82,7 +79,7 @@ def test_every_message_has_a_conversion(values: Any) -> None:
     assert convertible == kinds
 
 
-def test_values_come_back_the_same(values: Any) -> None:
+def test_values_come_back_the_same(values):
     header, statement = values.header(), values.statement()
     info, status = values.federation(), UploadStatus(offset=5, accepted=True)
     assert convert.UPLOAD_HEADER.from_proto(convert.UPLOAD_HEADER.to_proto(header)) == header
@@ -104,22 +101,28 @@ def test_values_come_back_the_same(values: Any) -> None:
     )
 
 
-def test_what_each_side_remembers_comes_back_the_same(values: Any) -> None:
+def test_what_each_side_remembers_comes_back_the_same(values):
     for remembered in (
         NOTHING,
-        Remembered(round=RoundId(7), digest=b"d" * 32),
-        Remembered(round=RoundId(7), digest=b"d" * 32, statement=values.statement()),
-        Remembered(round=RoundId(7), digest=b"d" * 32, header=values.header()),
+        Remembered(acknowledged_round=RoundId(7), acknowledged_digest=b"d" * 32),
+        Remembered(
+            acknowledged_round=RoundId(7),
+            acknowledged_digest=b"d" * 32,
+            statement=values.statement(),
+        ),
+        Remembered(
+            acknowledged_round=RoundId(7), acknowledged_digest=b"d" * 32, header=values.header()
+        ),
     ):
-        request = remembered_to_proto(remembered, coordinator_pb2.NextTaskRequest())
-        assert remembered_from_proto(request) == remembered
+        request = convert.REMEMBERED.to_proto(remembered)
+        assert convert.REMEMBERED.from_proto(request) == remembered
     for latest in (None, Latest(header=None), Latest(header=values.header())):
         task = Task(published_round=RoundId(3), task=Wait(reason=""), epoch=2, latest=latest)
         again = coordinator_pb2.Task.FromString(TASK.to_proto(task).SerializeToString())
         assert TASK.from_proto(again) == task
 
 
-def test_every_field_is_written(values: Any) -> None:
+def test_every_field_is_written(values):
     """A field that a conversion forgot would come back as its default."""
     message = convert.UPLOAD_HEADER.to_proto(values.header())
     assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.header())}
@@ -134,7 +137,7 @@ def test_every_field_is_written(values: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["header", "statement", "report"])
-def test_a_signature_covers_every_field(values: Any, kind: str) -> None:
+def test_a_signature_covers_every_field(values, kind):
     said = getattr(values, kind)()
     signed = {
         field.name
@@ -144,7 +147,7 @@ def test_a_signature_covers_every_field(values: Any, kind: str) -> None:
     assert signed == {field.name for field in fields(said)} - {"signature"}
 
 
-def test_tasks_come_back_the_same(values: Any) -> None:
+def test_tasks_come_back_the_same(values):
     for task in (
         Wait(reason="all busy"),
         Wait(),
@@ -160,13 +163,13 @@ def test_tasks_come_back_the_same(values: Any) -> None:
         assert TASK.from_proto(TASK.to_proto(whole)) == whole
 
 
-def test_a_reason_is_cut_to_what_the_other_side_accepts() -> None:
+def test_a_reason_is_cut_to_what_the_other_side_accepts():
     task = Task(published_round=RoundId(0), task=Finished(reason="a\nb" + "x" * 5_000))
     found = TASK.from_proto(TASK.to_proto(task)).task
     assert isinstance(found, Finished) and found.reason.startswith("a bx")
 
 
-def test_an_unknown_task_is_refused() -> None:
+def test_an_unknown_task_is_refused():
     with pytest.raises(ProtocolError, match="does not know"):
         TASK.from_proto(coordinator_pb2.Task(published_round=1))
 
@@ -195,9 +198,7 @@ def test_an_unknown_task_is_refused() -> None:
         ("signature", b"x" * 63, ProtocolError),
     ],
 )
-def test_a_bad_header_field_is_named(
-    values: Any, field: str, value: Any, error: type[Exception]
-) -> None:
+def test_a_bad_header_field_is_named(values, field, value, error):
     message = convert.UPLOAD_HEADER.to_proto(values.header())
     setattr(message, field, value)
     with pytest.raises(error, match=f"header.{field}"):
@@ -216,9 +217,7 @@ def test_a_bad_header_field_is_named(
         ("client_id", "x", ProtocolError),
     ],
 )
-def test_a_bad_statement_field_is_named(
-    values: Any, field: str, value: Any, error: type[Exception]
-) -> None:
+def test_a_bad_statement_field_is_named(values, field, value, error):
     message = convert.STATEMENT.to_proto(values.statement())
     setattr(message, field, value)
     with pytest.raises(error, match=f"statement.{field}"):
@@ -236,9 +235,7 @@ def test_a_bad_statement_field_is_named(
         ("client_id", "x", ProtocolError),
     ],
 )
-def test_a_bad_report_field_is_named(
-    values: Any, field: str, value: Any, error: type[Exception]
-) -> None:
+def test_a_bad_report_field_is_named(values, field, value, error):
     message = convert.REPORT.to_proto(values.report())
     setattr(message, field, value)
     with pytest.raises(error, match=f"report.{field}"):
@@ -255,9 +252,7 @@ def test_a_bad_report_field_is_named(
         ("published_round", 2**31, ProtocolError),
     ],
 )
-def test_a_bad_federation_field_is_named(
-    values: Any, field: str, value: Any, error: type[Exception]
-) -> None:
+def test_a_bad_federation_field_is_named(values, field, value, error):
     message = convert.FEDERATION.to_proto(values.federation())
     setattr(message, field, value)
     with pytest.raises(error, match=f"federation.{field}"):
@@ -279,7 +274,7 @@ def test_a_bad_federation_field_is_named(
         (lambda m: setattr(m, "published_round", 2**40), "task.published_round"),
     ],
 )
-def test_a_bad_task_field_is_named(values: Any, change: Callable[[Any], None], field: str) -> None:
+def test_a_bad_task_field_is_named(values, change, field):
     kind = field.partition(".")[0]
     task = reveal(values) if kind == "reveal" else TRAIN
     message = TASK.to_proto(Task(published_round=RoundId(0), task=task))
@@ -288,7 +283,7 @@ def test_a_bad_task_field_is_named(values: Any, change: Callable[[Any], None], f
         TASK.from_proto(message)
 
 
-def test_lists_are_bounded_and_name_no_client_twice(values: Any) -> None:
+def test_lists_are_bounded_and_name_no_client_twice(values):
     header = convert.UPLOAD_HEADER.to_proto(values.header())
     message = convert.PUBLISHED.to_proto(values.published())
     message.contributions.append(header)

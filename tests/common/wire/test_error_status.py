@@ -40,7 +40,7 @@ class Told(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # grpc is untyped
 
 
 @pytest.mark.parametrize("kind", ERRORS.values(), ids=ERRORS.keys())
-def test_every_error_crosses_the_wire_and_keeps_its_type(kind: type[FedrecError]) -> None:
+def test_every_error_crosses_the_wire_and_keeps_its_type(kind):
     error = kind("found a canary, expected none.", remedy="Do this.")
     status, message, metadata = to_details(error, incident="incident-1")
     assert status is STATUS[kind.code] and status.name == kind.grpc_status
@@ -57,14 +57,14 @@ def test_every_error_crosses_the_wire_and_keeps_its_type(kind: type[FedrecError]
 
 
 @pytest.mark.parametrize("error", [ValueError("canary"), FedrecError("canary")])
-def test_what_is_not_in_the_table_is_internal(error: Exception) -> None:
+def test_what_is_not_in_the_table_is_internal(error):
     status, message, metadata = to_details(error)
     assert status is grpc.StatusCode.INTERNAL
     assert message == InternalError.public
     assert dict(metadata)[CODE_KEY] == "internal" and len(dict(metadata)[INCIDENT_KEY]) == 16
 
 
-def test_incidents_differ() -> None:
+def test_incidents_differ():
     error = KeysError("found")
     assert to_details(error) != to_details(error)
 
@@ -81,9 +81,7 @@ def test_incidents_differ() -> None:
     ],
 )
 @pytest.mark.parametrize("metadata", [None, (), ((CODE_KEY, "of tomorrow"),), ((CODE_KEY, b"x"),)])
-def test_a_status_without_a_known_code_is_explained(
-    status: grpc.StatusCode, kind: type[FedrecError], metadata: Any
-) -> None:
+def test_a_status_without_a_known_code_is_explained(status, kind, metadata):
     error = from_rpc_error(Told(status, "text", metadata))
     assert type(error) is kind
     assert status.name in str(error) and "text" in str(error)
@@ -104,26 +102,24 @@ def test_a_status_without_a_known_code_is_explained(
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", "did not answer in time"),
     ],
 )
-def test_a_connection_that_fails_is_told_in_our_words(
-    status: grpc.StatusCode, text: str, told: str
-) -> None:
+def test_a_connection_that_fails_is_told_in_our_words(status, text, told):
     error = from_rpc_error(Told(status, text, ()))
     assert type(error) is Unreachable
     assert told in error.message and "ocket" not in error.message and status.name not in str(error)
 
 
-def test_an_error_that_says_nothing_is_internal() -> None:
+def test_an_error_that_says_nothing_is_internal():
     assert type(from_rpc_error(grpc.RpcError())) is InternalError
     assert type(from_rpc_error(Told(grpc.StatusCode.UNKNOWN, None, None))) is InternalError
 
 
-def test_a_peer_cannot_forge_log_lines_or_fill_the_screen() -> None:
+def test_a_peer_cannot_forge_log_lines_or_fill_the_screen():
     error = from_rpc_error(
         Told(grpc.StatusCode.INTERNAL, "a\nb\x1b[31m" + "x" * 9_000, ((CODE_KEY, "internal"),))
     )
     assert error.message.isprintable() and len(error.message) <= 2_000
 
 
-def test_a_long_message_fits_the_headers() -> None:
+def test_a_long_message_fits_the_headers():
     _, message, _ = to_details(ProtocolError("é" * 9_000))
     assert len(message.encode()) <= 2_000 and message.startswith(ProtocolError.public)

@@ -1,7 +1,5 @@
 """The generated protocol code is that of protos/."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import grpc
 import pytest
@@ -26,9 +24,7 @@ NAMES = [
 ]
 
 
-def test_a_call_that_was_interrupted_at_its_start_does_not_hold_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_that_was_interrupted_at_its_start_does_not_hold_the_end(monkeypatch):
     def interrupted(state: object) -> None:
         raise KeyboardInterrupt
 
@@ -41,7 +37,7 @@ def test_a_call_that_was_interrupted_at_its_start_does_not_hold_the_end(
     assert time.monotonic() - began < 10
 
 
-def test_a_closed_channel_takes_no_calls() -> None:
+def test_a_closed_channel_takes_no_calls():
     channel = open_channel("127.0.0.1:1", credentials())
     close_channel(channel)
     with pytest.raises(ValueError, match="closed channel"):
@@ -74,7 +70,7 @@ class Proxy:
 
 
 @pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def proxy(monkeypatch):
     for name in (*NAMES, "no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
     made = Proxy()
@@ -94,9 +90,7 @@ def unreachable(address: str) -> list[str]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_no_proxy_is_between_this_machine_and_itself(
-    host: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_proxy_is_between_this_machine_and_itself(host, proxy, monkeypatch):
     for name in NAMES:
         monkeypatch.setenv(name, proxy.url)
     for said in unreachable(f"{host}:1"):
@@ -105,9 +99,7 @@ def test_no_proxy_is_between_this_machine_and_itself(
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy"])
-def test_elsewhere_the_error_names_the_variable(
-    name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_elsewhere_the_error_names_the_variable(name, proxy, monkeypatch):
     monkeypatch.setenv(name, proxy.url)
     for said in unreachable("fedrec.example:7447"):
         assert said.startswith("The proxy refused to connect.")
@@ -130,9 +122,7 @@ def test_elsewhere_the_error_names_the_variable(
         ({"ALL_PROXY": "http://p:1"}, "ALL_PROXY is set, but not used"),
     ],
 )
-def test_which_variable_is_named(
-    environment: dict[str, str], named: str, proxy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_variable_is_named(environment, named, proxy, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     said = proxy_words("fedrec.example:7447")

@@ -6,11 +6,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import grpc
 import pytest
@@ -38,18 +37,16 @@ AWAY = grpc.RpcError(grpc.StatusCode.UNAVAILABLE)
 
 
 @pytest.fixture
-def link(serve: Callable[..., str]) -> Iterator[GrpcLink]:
+def link(serve):
     with GrpcLink(serve(), credentials()) as opened:
         yield opened
 
 
-def test_the_federation_is_fetched(link: GrpcLink, values: Any) -> None:
+def test_the_federation_is_fetched(link, values):
     assert link.federation(values.client) == values.federation()
 
 
-def test_blobs_longer_than_a_message_arrive_whole(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_blobs_longer_than_a_message_arrive_whole(link, coordinator, values):
     other = ClientId("cd" * 32)
     coordinator.blobs = {"catalogue": LONG + LONG, "sum": LONG, other: b"", values.client: b"x"}
     assert link.catalogue(values.client) == LONG + LONG
@@ -58,7 +55,7 @@ def test_blobs_longer_than_a_message_arrive_whole(
     assert link.contribution(values.client, values.run, RoundId(3), values.client) == b"x"
 
 
-def test_published_rounds_and_snapshots(link: GrpcLink, coordinator: Any, values: Any) -> None:
+def test_published_rounds_and_snapshots(link, coordinator, values):
     assert link.published(values.client, values.run, RoundId(0)) is None
     assert link.snapshot(values.client, values.run, RoundId(0)) is None
     coordinator.published, coordinator.snapshot = values.published(LONG), values.snapshot(LONG)
@@ -67,9 +64,7 @@ def test_published_rounds_and_snapshots(link: GrpcLink, coordinator: Any, values
     assert link.published(values.client, values.run, RoundId(3)) is None
 
 
-def test_statements_arrive_with_and_without_a_blob(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_statements_arrive_with_and_without_a_blob(link, coordinator, values):
     link.submit_reveal(values.statement(), b"")
     link.submit_snapshot(values.report(), LONG)
     link.submit_report(values.report(metrics=b""))
@@ -81,9 +76,7 @@ def test_statements_arrive_with_and_without_a_blob(
 
 
 @pytest.mark.parametrize("payload", [b"", b"short", bytes(CHUNK_BYTES), LONG])
-def test_an_update_arrives_in_chunks_once(
-    link: GrpcLink, coordinator: Any, values: Any, payload: bytes
-) -> None:
+def test_an_update_arrives_in_chunks_once(link, coordinator, values, payload):
     header = values.header(payload)
     assert link.submit_update(header, payload) is False
     assert coordinator.accepted == {header.digest: payload}
@@ -92,9 +85,7 @@ def test_an_update_arrives_in_chunks_once(
     assert link.submit_update(header, payload) is True
 
 
-def test_a_broken_upload_goes_on_where_it_broke(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_a_broken_upload_goes_on_where_it_broke(link, coordinator, values):
     header = values.header(LONG)
     coordinator.break_after_chunks = 2
     with pytest.raises(Unreachable):
@@ -105,9 +96,7 @@ def test_a_broken_upload_goes_on_where_it_broke(
     assert coordinator.chunk_offsets == [i * CHUNK_BYTES for i in range(4)]
 
 
-def test_an_upload_of_an_earlier_start_goes_on(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_an_upload_of_an_earlier_start_goes_on(link, coordinator, values):
     header = values.header(LONG)
     coordinator.spool[header.digest] = bytearray(LONG[: CHUNK_BYTES + 7])
     assert link._status(header) == UploadStatus(offset=CHUNK_BYTES + 7, accepted=False)
@@ -116,9 +105,7 @@ def test_an_upload_of_an_earlier_start_goes_on(
     assert coordinator.accepted[header.digest] == LONG
 
 
-def test_of_a_later_round_nobody_can_have_sent_a_part(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_of_a_later_round_nobody_can_have_sent_a_part(link, coordinator, values):
     for number, expected in (
         (3, ["GetUploadStatus", "SubmitUpdate"]),
         (4, ["SubmitUpdate"]),
@@ -131,9 +118,7 @@ def test_of_a_later_round_nobody_can_have_sent_a_part(
         assert payload in coordinator.accepted.values()
 
 
-def test_a_lost_acknowledgement_is_not_sent_twice(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_a_lost_acknowledgement_is_not_sent_twice(link, coordinator, values):
     coordinator.faults["after SubmitUpdate"] = [AWAY]
     with pytest.raises(Unreachable):
         link.submit_update(values.header(LONG), LONG)
@@ -141,9 +126,7 @@ def test_a_lost_acknowledgement_is_not_sent_twice(
     assert coordinator.calls == ["GetUploadStatus", "SubmitUpdate", "GetUploadStatus"]
 
 
-def test_a_damaged_spool_is_sent_again_from_the_start(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_a_damaged_spool_is_sent_again_from_the_start(link, coordinator, values):
     header = values.header(LONG)
     coordinator.spool[header.digest] = bytearray(b"damaged")
     with pytest.raises(CorruptUpload, match="announced digest"):
@@ -152,25 +135,19 @@ def test_a_damaged_spool_is_sent_again_from_the_start(
     assert coordinator.accepted[header.digest] == LONG
 
 
-def test_a_payload_that_is_not_the_headers_is_not_sent(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_a_payload_that_is_not_the_headers_is_not_sent(link, coordinator, values):
     with pytest.raises(CorruptUpload, match="the header's length"):
         link.submit_update(values.header(b"other"), b"shorter")
     assert coordinator.calls == []
 
 
-def test_other_bytes_of_the_same_length_are_not_accepted(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_other_bytes_of_the_same_length_are_not_accepted(link, coordinator, values):
     with pytest.raises(CorruptUpload, match="the header's length and digest"):
         link.submit_update(values.header(b"other"), b"short")
     assert coordinator.calls
 
 
-def test_a_claim_of_more_bytes_than_there_are_is_refused(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_a_claim_of_more_bytes_than_there_are_is_refused(link, coordinator, values):
     header = values.header(b"short")
     coordinator.spool[header.digest] = bytearray(6)
     with pytest.raises(ProtocolError, match="claims 6 bytes"):
@@ -188,8 +165,8 @@ def test_a_claim_of_more_bytes_than_there_are_is_refused(
     ],
 )
 def test_errors_arrive_as_what_they_are_and_are_not_repeated(
-    link: GrpcLink, coordinator: Any, values: Any, raised: Exception, expected: type[Exception]
-) -> None:
+    link, coordinator, values, raised, expected
+):
     coordinator.faults["GetFederation"] = [raised]
     with pytest.raises(expected) as caught:
         link.federation(values.client)
@@ -197,9 +174,7 @@ def test_errors_arrive_as_what_they_are_and_are_not_repeated(
     assert coordinator.calls == ["GetFederation"]
 
 
-def test_a_refusal_in_the_middle_of_a_stream_arrives(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_a_refusal_in_the_middle_of_a_stream_arrives(link, coordinator, values):
     coordinator.faults["SubmitUpdate"] = [RoundClosed("too late")]
     with pytest.raises(RoundClosed, match="too late"):
         link.submit_update(values.header(LONG), LONG)
@@ -209,8 +184,8 @@ def test_a_refusal_in_the_middle_of_a_stream_arrives(
 
 @pytest.mark.parametrize("method", ["GetFederation", "FetchSum"])
 def test_what_is_unavailable_is_asked_once_and_may_be_asked_again(
-    link: GrpcLink, coordinator: Any, values: Any, method: str
-) -> None:
+    link, coordinator, values, method
+):
     coordinator.faults[method], coordinator.blobs = [AWAY], {"sum": b"total"}
     ask = {
         "GetFederation": lambda: link.federation(values.client),
@@ -222,7 +197,7 @@ def test_what_is_unavailable_is_asked_once_and_may_be_asked_again(
     assert ask() in (values.federation(), b"total")
 
 
-def test_nobody_at_the_address_is_unreachable(values: Any) -> None:
+def test_nobody_at_the_address_is_unreachable(values):
     with (
         GrpcLink("127.0.0.1:1", credentials()) as link,
         pytest.raises(Unreachable, match="Connection refused: nothing listens at the address"),
@@ -230,9 +205,7 @@ def test_nobody_at_the_address_is_unreachable(values: Any) -> None:
         link.federation(values.client)
 
 
-def test_a_silent_coordinator_ends_at_the_deadline(
-    serve: Callable[..., str], coordinator: Any, values: Any
-) -> None:
+def test_a_silent_coordinator_ends_at_the_deadline(serve, coordinator, values):
     deadlines = Deadlines(control_seconds=0.2, stream_seconds=0.2, poll_grace_seconds=0.2)
     coordinator.faults = {name: [coordinator.wake.wait] for name in ("GetFederation", "FetchSum")}
     with GrpcLink(serve(), credentials(), deadlines=deadlines) as link:
@@ -243,14 +216,12 @@ def test_a_silent_coordinator_ends_at_the_deadline(
     assert coordinator.calls == ["GetFederation", "FetchSum"]
 
 
-def test_a_stream_may_take_longer_the_longer_it_is() -> None:
+def test_a_stream_may_take_longer_the_longer_it_is():
     assert Deadlines().stream(0) == 30.0
     assert Deadlines().stream(1_000_000) == 40.0
 
 
-def test_a_download_beyond_the_limit_or_beside_its_digest_is_refused(
-    serve: Callable[..., str], coordinator: Any, values: Any
-) -> None:
+def test_a_download_beyond_the_limit_or_beside_its_digest_is_refused(serve, coordinator, values):
     coordinator.blobs = {"catalogue": b"12345", "sum": b"1234", "sum announced": b"1235"}
     with GrpcLink(serve(), credentials(), max_download_bytes=4) as link:
         with pytest.raises(TooLarge):
@@ -259,7 +230,7 @@ def test_a_download_beyond_the_limit_or_beside_its_digest_is_refused(
             link.round_sum(values.client, values.run, RoundId(3))
 
 
-def test_a_long_poll_waits_and_is_woken(link: GrpcLink, coordinator: Any, values: Any) -> None:
+def test_a_long_poll_waits_and_is_woken(link, coordinator, values):
     asked = (values.client, values.run, RoundId(0))
     assert link.next_task(*asked, wait_seconds=0.0) == coordinator.task
     train = Train(round=RoundId(1), kind="train", base_round=RoundId(0), seconds_left=60.0, epoch=1)
@@ -271,7 +242,7 @@ def test_a_long_poll_waits_and_is_woken(link: GrpcLink, coordinator: Any, values
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
-def test_ctrl_c_leaves_a_waiting_long_poll(link: GrpcLink, coordinator: Any, values: Any) -> None:
+def test_ctrl_c_leaves_a_waiting_long_poll(link, coordinator, values):
     main = threading.main_thread().ident
     assert main is not None
     interrupted = []
@@ -288,9 +259,7 @@ def test_ctrl_c_leaves_a_waiting_long_poll(link: GrpcLink, coordinator: Any, val
     assert link.federation(values.client) == values.federation()
 
 
-def test_closing_a_link_ends_what_waits_in_another_thread(
-    link: GrpcLink, coordinator: Any, values: Any
-) -> None:
+def test_closing_a_link_ends_what_waits_in_another_thread(link, coordinator, values):
     coordinator.faults["NextTask"] = [lambda: threading.Timer(0.1, link.close).start()]
     with pytest.raises(Unreachable, match="closed"):
         link.next_task(values.client, values.run, RoundId(0), wait_seconds=60.0)
@@ -314,9 +283,7 @@ def listening(own: Credentials, *, clients_of: bytes | None = None) -> Iterator[
         server.stop(None).wait()
 
 
-def test_what_a_handshake_refuses_is_told_in_our_words(
-    serve: Callable[..., str], coordinator: Any, values: Any
-) -> None:
+def test_what_a_handshake_refuses_is_told_in_our_words(serve, coordinator, values):
     """Which side refuses, and for what where that is known."""
     address = serve()
     with GrpcLink(address, credentials()) as link:
@@ -356,7 +323,7 @@ def test_what_a_handshake_refuses_is_told_in_our_words(
         (0, "elsewhere.example", "the coordinator's certificate is for another host"),
     ],
 )
-def test_whose_certificate_is_wrong_is_told(values: Any, days: int, host: str, said: str) -> None:
+def test_whose_certificate_is_wrong_is_told(values, days, host, said):
     made = datetime.now(UTC) + timedelta(days=days)
     own = issuer("ours").credentials("coordinator", "localhost", hosts=[host], now=made)
     with (
@@ -368,7 +335,7 @@ def test_whose_certificate_is_wrong_is_told(values: Any, days: int, host: str, s
     assert told.value.message.startswith("The handshake failed: ") and said in told.value.message
 
 
-def test_a_members_certificate_does_not_pass_for_the_coordinators(values: Any) -> None:
+def test_a_members_certificate_does_not_pass_for_the_coordinators(values):
     """Or any member could stand where others look for the coordinator."""
     own = issuer("ours").credentials("client", "localhost", hosts=["127.0.0.1", "localhost"])
     with (
@@ -379,7 +346,7 @@ def test_a_members_certificate_does_not_pass_for_the_coordinators(values: Any) -
         link.federation(values.client)
 
 
-def test_a_valid_certificate_that_is_refused_is_called_valid(values: Any) -> None:
+def test_a_valid_certificate_that_is_refused_is_called_valid(values):
     """By the coordinator's clock it may be out of date; TLS gives no reason."""
     with (
         listening(credentials("coordinator"), clients_of=issuer("theirs").certificate) as address,

@@ -29,7 +29,7 @@ def written(path: Path, frames: list[Frame], *, max_bytes: int = 1 << 20) -> lis
     return taken
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_what_was_written_is_read(tmp_path):
     path = tmp_path / "new" / "a.frames"
     assert written(path, FRAMES) == [True, True, True]
     reader = FrameReader(path)
@@ -37,7 +37,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert (reader.truncated, reader.limited) == (False, False)
 
 
-def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_only_its_owner_reads_it(tmp_path):
     umask = os.umask(0)
     try:
         written(tmp_path / "folder" / "a.frames", [])
@@ -47,14 +47,14 @@ def test_only_its_owner_reads_it(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
 
 
-def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_file_is_left_alone(tmp_path):
     (tmp_path / "a.frames").write_bytes(b"something")
     with pytest.raises(StorageError, match="cannot be written"):
         FrameWriter(tmp_path / "a.frames", max_bytes=1 << 20)
     assert (tmp_path / "a.frames").read_bytes() == b"something"
 
 
-def test_a_file_cut_anywhere_is_readable_up_to_there(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_is_readable_up_to_there(tmp_path):
     small = FRAMES[:2]
     path = tmp_path / "a.frames"
     written(path, small)
@@ -70,7 +70,7 @@ def test_a_file_cut_anywhere_is_readable_up_to_there(tmp_path: Path) -> None:
         assert reader.truncated == (size not in ends)
 
 
-def test_the_size_limit_ends_the_recording(tmp_path: Path) -> None:
+def test_the_size_limit_ends_the_recording(tmp_path):
     path = tmp_path / "a.frames"
     many = [frame(number, bytes(100)) for number in range(1, 50)]
     taken = written(path, many, max_bytes=1000)
@@ -83,7 +83,7 @@ def test_the_size_limit_ends_the_recording(tmp_path: Path) -> None:
     assert (reader.truncated, reader.limited) == (False, True)
 
 
-def test_a_message_that_no_file_takes_ends_it_too(tmp_path: Path) -> None:
+def test_a_message_that_no_file_takes_ends_it_too(tmp_path):
     path = tmp_path / "a.frames"
     huge = frame(2, bytes(MAX_RECORDED_BYTES + 1))
     assert written(path, [FRAMES[0], huge, FRAMES[0]], max_bytes=1 << 30) == [True, False, False]
@@ -91,7 +91,7 @@ def test_a_message_that_no_file_takes_ends_it_too(tmp_path: Path) -> None:
     assert list(FrameReader(path)) == [FRAMES[0]]
 
 
-def test_a_frame_that_claims_too_much_is_damage_and_takes_no_memory(tmp_path: Path) -> None:
+def test_a_frame_that_claims_too_much_is_damage_and_takes_no_memory(tmp_path):
     path = tmp_path / "a.frames"
     written(path, FRAMES[:1])
     head = struct.pack("<IHBQd", MAX_RECORDED_BYTES + 1, 6, 0, 2, 0.0)
@@ -101,7 +101,7 @@ def test_a_frame_that_claims_too_much_is_damage_and_takes_no_memory(tmp_path: Pa
 
 
 @pytest.mark.parametrize("content", [b"", b"fedrec wire recording 9\n", b"x" * 100])
-def test_other_files_are_no_recordings(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_no_recordings(tmp_path, content):
     path = tmp_path / "a.frames"
     path.write_bytes(content)
     with pytest.raises(StorageError, match="does not begin like a recording"):

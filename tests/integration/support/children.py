@@ -191,7 +191,7 @@ def _run_client(
     settings: Settings, kill: KillClient | None, in_files: bool, parent: Connection
 ) -> None:
     from fedrec.follower.events import ClientEvent
-    from fedrec.follower.stopping import Stopped, StopSwitch
+    from fedrec.follower.patient_link import Stopped, StopSwitch
     from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp
     from fedrec_client.connecting import open_link

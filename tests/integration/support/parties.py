@@ -15,7 +15,7 @@ from integration.support.links import DEADLINE_SECONDS, Wrap, poll
 
 from fedrec.errors import FedrecError
 from fedrec.follower.events import ClientEvent
-from fedrec.follower.stopping import Stopped, StopSwitch
+from fedrec.follower.patient_link import Stopped, StopSwitch
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,13 +28,13 @@ def plan(mechanism: str = "gaussian", **privacy: float) -> Plan:
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_the_mechanism_keeps_its_promise(mechanism: str, epsilon: float) -> None:
+def test_the_mechanism_keeps_its_promise(mechanism, epsilon):
     report = audit_noise(plan(mechanism, epsilon=epsilon, rounds_per_user=1), trials=400)
     assert report.holds, report
     assert report.present - report.absent == pytest.approx(1.0, abs=5 * report.deviation / 14)
 
 
-def test_sums_under_masks_keep_the_promise() -> None:
+def test_sums_under_masks_keep_the_promise():
     """The release is what a coordinator unmasks; the noise is what each client put in before.
 
     Of four clients one tells it its own, so that three are left.
@@ -59,7 +58,7 @@ def test_sums_under_masks_keep_the_promise() -> None:
     assert report.present - report.absent == pytest.approx(1.0, abs=5 * report.deviation / 10)
 
 
-def test_half_of_the_noise_is_caught() -> None:
+def test_half_of_the_noise_is_caught():
     def half(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
         assert layout.mechanism is not None
         less = replace(layout.mechanism, share=layout.mechanism.share // 2)
@@ -69,7 +68,7 @@ def test_half_of_the_noise_is_caught() -> None:
     assert not report.holds
 
 
-def test_noise_on_touched_rows_alone_is_caught() -> None:
+def test_noise_on_touched_rows_alone_is_caught():
     """The sum's noise then shows which rows somebody touched: the canary's above all."""
 
     def touched(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
@@ -80,7 +79,7 @@ def test_noise_on_touched_rows_alone_is_caught() -> None:
     assert not report.holds
 
 
-def test_a_clip_that_does_nothing_is_caught() -> None:
+def test_a_clip_that_does_nothing_is_caught():
     """The canary asks for twice the clip; a sum that lets it pass has half the noise it needs."""
 
     def unclipped(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
@@ -89,14 +88,14 @@ def test_a_clip_that_does_nothing_is_caught() -> None:
     assert not audit_noise(plan(rounds_per_user=1), trials=1500, release=unclipped).holds
 
 
-def test_without_noise_there_is_nothing_to_audit() -> None:
+def test_without_noise_there_is_nothing_to_audit():
     with pytest.raises(SettingsError, match="no noise to audit"):
         audit_noise(Plan())
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (7, 1000)])
 @pytest.mark.parametrize("error", [0.05, 1e-4])
-def test_bounds_are_those_of_the_beta_distribution(hits: int, trials: int, error: float) -> None:
+def test_bounds_are_those_of_the_beta_distribution(hits, trials, error):
     """Clopper and Pearson 1934, by quantiles of scipy's beta distribution."""
     # Half a second for every worker that only collects.
     from scipy.stats import beta
@@ -107,7 +106,7 @@ def test_bounds_are_those_of_the_beta_distribution(hits: int, trials: int, error
     assert high == pytest.approx(wanted, abs=1e-9)
 
 
-def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_found(tmp_path, capsys):
     app = typer.Typer()
     app.command()(audit_dp)
     path = tmp_path / "run.toml"

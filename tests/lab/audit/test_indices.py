@@ -27,12 +27,12 @@ USERS = leave_one_out(DATA.interactions, DATA.catalogue)
 N_ITEMS = len(DATA.catalogue)
 
 
-def test_items_that_came_every_time_are_guessed() -> None:
+def test_items_that_came_every_time_are_guessed():
     times = np.array([3, 2, 0, 3, 1])
     assert guessed_items(times, 3).tolist() == [0, 3]
 
 
-def test_precision_and_recall_by_hand() -> None:
+def test_precision_and_recall_by_hand():
     """Two of four guesses are right of five items; one of one of two; nothing of one."""
     guesses = [
         (np.array([1, 2, 3, 4]), np.array([3, 4, 5, 6, 7])),
@@ -47,7 +47,7 @@ def test_precision_and_recall_by_hand() -> None:
     assert leak_of([(np.array([1, 2]), np.array([1, 2]))], 1).known_users == 1
 
 
-def test_touched_rows_hold_every_item_of_the_history() -> None:
+def test_touched_rows_hold_every_item_of_the_history():
     """A dense update moves the rows of all positives, and of as many negatives as were drawn."""
     found = audit_indices(plan_of("dense"), USERS, N_ITEMS, n_rounds=3)
     first, _, third = found.rounds
@@ -60,7 +60,7 @@ def test_touched_rows_hold_every_item_of_the_history() -> None:
     assert found.chance == pytest.approx(held / N_ITEMS)
 
 
-def test_fewer_kept_values_show_fewer_rows() -> None:
+def test_fewer_kept_values_show_fewer_rows():
     """k = ceil(.005 x 200 x 4) = 4 values are in four rows at most."""
     found = audit_indices(plan_of("topk", ratio=0.005), USERS, N_ITEMS, n_rounds=1, most_users=5)
     assert found.sent == "the 4 largest of 800 values, each with its index"
@@ -68,7 +68,7 @@ def test_fewer_kept_values_show_fewer_rows() -> None:
     assert 1 <= found.rounds[0].guessed <= 4
 
 
-def test_clear_indices_are_said_to_travel() -> None:
+def test_clear_indices_are_said_to_travel():
     """What is measured is the same: hidden or not, the same values are kept."""
     clear = plan_of("topk", ratio=0.005, indices="clear")
     hidden = plan_of("topk", ratio=0.005)
@@ -77,6 +77,6 @@ def test_clear_indices_are_said_to_travel() -> None:
     assert (sent.sent, sent.rounds) == (would.sent, would.rounds)
 
 
-def test_sums_without_rows_of_items_have_no_indices() -> None:
+def test_sums_without_rows_of_items_have_no_indices():
     with pytest.raises(SettingsError, match="no rows of items"):
         audit_indices(plan_of("dense", "ease"), USERS, N_ITEMS)

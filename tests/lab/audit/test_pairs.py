@@ -1,7 +1,5 @@
 """The audit of pair counts, on data whose answer is known."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """The audit of sketches, on data whose answer is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

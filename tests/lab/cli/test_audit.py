@@ -1,20 +1,14 @@
 """`fedrec audit` on data whose answer is known."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from world.federation import DemoData, prepare
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan
 
-from .conftest import Fedrec
-
 
 @pytest.fixture
-def settings_file(tmp_path: Path) -> Path:
+def settings_file(tmp_path):
     rows = {"anna": "ab", "ben": "ab", "cleo": "ac"}
     lines = [f"{user},{item}" for user, held in rows.items() for item in held]
     (tmp_path / "data.csv").write_text("\n".join(["user_id,item_id", *lines]) + "\n")
@@ -26,7 +20,7 @@ def settings_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_names_whom_the_sums_determine(fedrec: Fedrec, settings_file: Path) -> None:
+def test_it_names_whom_the_sums_determine(fedrec, settings_file):
     outcome = fedrec("audit", settings_file)
     assert outcome.code == 0, outcome.err
     assert "1 of 3 users are determined, at least." in outcome.out
@@ -38,7 +32,7 @@ def test_it_names_whom_the_sums_determine(fedrec: Fedrec, settings_file: Path) -
     assert (found["users"], found["items"], found["active_items"]) == (3, 3, 3)
 
 
-def test_the_setting_helps(fedrec: Fedrec, settings_file: Path) -> None:
+def test_the_setting_helps(fedrec, settings_file):
     least = ("--set", "federation.minimum_item_users=2")
     found = fedrec("audit", settings_file, *least, "--json").json
     assert found["determined"] == []
@@ -46,14 +40,14 @@ def test_the_setting_helps(fedrec: Fedrec, settings_file: Path) -> None:
     assert "0 of 3 users are determined" in fedrec("audit", settings_file, *least).out
 
 
-def test_other_algorithms_are_audited_by_rows(fedrec: Fedrec, settings_file: Path) -> None:
+def test_other_algorithms_are_audited_by_rows(fedrec, settings_file):
     found = fedrec("audit", settings_file, "--set", "algorithm.name=fedals", "--json").json
     assert found["algorithm"] == "fedals"
     assert found["determined"] == ["cleo"]
     assert found["findings"]["users_alone_with_an_item"] == 1
 
 
-def test_it_needs_data(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_it_needs_data(fedrec, tmp_path):
     path = tmp_path / "empty.toml"
     path.write_text("")
     refused = fedrec("audit", path)
@@ -61,7 +55,7 @@ def test_it_needs_data(fedrec: Fedrec, tmp_path: Path) -> None:
     assert "data.path is missing: an audit needs a file" in refused.err
 
 
-def test_the_short_form_is_that_of_the_sums(fedrec: Fedrec, settings_file: Path) -> None:
+def test_the_short_form_is_that_of_the_sums(fedrec, settings_file):
     short, whole = (
         fedrec("audit", *words) for words in ((settings_file,), ("sums", settings_file))
     )
@@ -70,13 +64,13 @@ def test_the_short_form_is_that_of_the_sums(fedrec: Fedrec, settings_file: Path)
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
-def test_its_help_names_the_audits(fedrec: Fedrec, words: tuple[str, ...]) -> None:
+def test_its_help_names_the_audits(fedrec, words):
     shown = fedrec("audit", *words)
     assert all(name in shown.out + shown.err for name in ("sums", "wire", "indices"))
 
 
 @pytest.fixture
-def coordinator(tmp_path: Path) -> Path:
+def coordinator(tmp_path):
     """Return the settings of a coordinator that has not begun, with its empty folder."""
     made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
     data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
@@ -89,14 +83,14 @@ def coordinator(tmp_path: Path) -> Path:
     return workspace.parties.coordinator
 
 
-def test_an_empty_folder_breaks_no_promise(fedrec: Fedrec, coordinator: Path) -> None:
+def test_an_empty_folder_breaks_no_promise(fedrec, coordinator):
     outcome = fedrec("audit", "wire", coordinator)
     assert outcome.code == 0, outcome.err
     assert "Nothing was recorded: only the coordinator's folder was looked at." in outcome.out
     assert "Every promise about bfv held." in outcome.out
 
 
-def test_a_broken_promise_is_an_exit_code(fedrec: Fedrec, coordinator: Path) -> None:
+def test_a_broken_promise_is_an_exit_code(fedrec, coordinator):
     (coordinator.parent / "coordinator" / "users.txt").write_text("anna")
     outcome = fedrec("audit", "wire", coordinator)
     assert outcome.code == 1
@@ -107,18 +101,14 @@ def test_a_broken_promise_is_an_exit_code(fedrec: Fedrec, coordinator: Path) -> 
     assert (found.json["holds"], found.json["protection"]) == (False, "bfv")
 
 
-def test_a_folder_without_recordings_is_refused(
-    fedrec: Fedrec, coordinator: Path, tmp_path: Path
-) -> None:
+def test_a_folder_without_recordings_is_refused(fedrec, coordinator, tmp_path):
     (tmp_path / "empty").mkdir()
     refused = fedrec("audit", "wire", coordinator, "--recording", tmp_path / "empty")
     assert refused.code == 2
     assert "--record-wire" in refused.err
 
 
-def test_indices_are_measured_and_drawn(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path
-) -> None:
+def test_indices_are_measured_and_drawn(fedrec, settings_file, tmp_path):
     figure = tmp_path / "leak.svg"
     dense = ("--set", "algorithm.name=fedmf", "--rounds", "2")
     outcome = fedrec("audit", "indices", settings_file, *dense, "--figure", figure)

@@ -37,7 +37,7 @@ every_command = pytest.mark.parametrize(("command", "more"), COMMANDS.items(), i
 
 
 @pytest.fixture
-def said(fedrec: Fedrec, settings_file: Path) -> tuple[int, int]:
+def said(fedrec, settings_file):
     """How many rows are trained and left out, as `fedrec check` counts them."""
     found = fedrec("check", settings_file, "--cells", 2, *FLAGS, "--json").json
     cells = found["cells"]
@@ -66,26 +66,16 @@ def tells_the_same(
 
 
 @every_command
-def test_every_command_tells_the_same_rows(
-    fedrec: Fedrec,
-    settings_file: Path,
-    said: tuple[int, int],
-    command: str,
-    more: tuple[str, ...],
-) -> None:
+def test_every_command_tells_the_same_rows(fedrec, settings_file, said, command, more):
     tells_the_same(fedrec, settings_file, said, command, *more)
 
 
 @pytest.mark.long
-def test_several_seeds_tell_the_same_rows(
-    fedrec: Fedrec, settings_file: Path, said: tuple[int, int]
-) -> None:
+def test_several_seeds_tell_the_same_rows(fedrec, settings_file, said):
     tells_the_same(fedrec, settings_file, said, "simulate", "--seeds", "1,2", "--jobs", "1")
 
 
-def test_a_stopped_run_goes_on_with_its_cells_and_no_others(
-    fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_goes_on_with_its_cells_and_no_others(fedrec, settings_file, monkeypatch):
     whole = fedrec("simulate", settings_file, *FLAGS, "--cells", 2)
     with monkeypatch.context() as patched:
         patched.setattr(StopRequest, "requested", lambda self: True)
@@ -110,9 +100,7 @@ def test_a_stopped_run_goes_on_with_its_cells_and_no_others(
 
 
 @every_command
-def test_cells_that_cannot_be_and_cells_that_change_nothing(
-    fedrec: Fedrec, settings_file: Path, command: str, more: tuple[str, ...]
-) -> None:
+def test_cells_that_cannot_be_and_cells_that_change_nothing(fedrec, settings_file, command, more):
     corrupt = ("--set", "federation.corrupt_cells=2")
     refused = fedrec(command, settings_file, "--cells", 2, *FLAGS, *more, *corrupt)
     assert refused.code == 2

@@ -1,11 +1,7 @@
 """`fedrec costs`: the table as people and as programs read it."""
 
-from __future__ import annotations
 
-from .conftest import Fedrec
-
-
-def test_the_whole_table(fedrec: Fedrec) -> None:
+def test_the_whole_table(fedrec):
     outcome = fedrec("costs", "--sizes-only")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
@@ -18,7 +14,7 @@ def test_the_whole_table(fedrec: Fedrec) -> None:
     assert sum("by the paper's rules" in line for line in lines) == 12
 
 
-def test_some_rows_for_programs(fedrec: Fedrec) -> None:
+def test_some_rows_for_programs(fedrec):
     found = fedrec("costs", "colr", "--sizes-only", "--json").json
     rows = found["rows"]
     assert [row["published"]["name"] for row in found["times"]] == [
@@ -34,19 +30,19 @@ def test_some_rows_for_programs(fedrec: Fedrec) -> None:
         assert all(own["client_seconds"] is None for own in row["ours"])
 
 
-def test_an_unknown_row_is_named(fedrec: Fedrec) -> None:
+def test_an_unknown_row_is_named(fedrec):
     outcome = fedrec("costs", "scolr")
     assert outcome.code == 2
     assert "'scolr'" in outcome.err
 
 
-def test_a_structure_that_nobody_encrypts_has_minutes_alone(fedrec: Fedrec) -> None:
+def test_a_structure_that_nobody_encrypts_has_minutes_alone(fedrec):
     outcome = fedrec("costs", "svd", "--sizes-only")
     assert outcome.code == 0
     assert "table 2" in outcome.out and "table 3" not in outcome.out
 
 
-def test_the_space_table(fedrec: Fedrec) -> None:
+def test_the_space_table(fedrec):
     lines = fedrec("costs", "space").out.splitlines()
     (row,) = (line.split() for line in lines if line.startswith("pfedclr/ml-100k"))
     assert row == ["pfedclr/ml-100k", "943", "1,682", "0.1157", "0.1157", "96.9121", "96.9121"]

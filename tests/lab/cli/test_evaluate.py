@@ -1,7 +1,5 @@
 """`fedrec evaluate`, and the table of `fedrec simulate`."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -10,8 +8,6 @@ import pytest
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
-
-from .conftest import Fedrec
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +19,7 @@ SETTINGS = [text for value in SMALL for text in ("--set", value)]
 
 
 @pytest.fixture
-def interactions_file(tmp_path: Path) -> Path:
+def interactions_file(tmp_path):
     """Enough items for 99 candidates."""
     data = generate(
         n_users=60, n_items=120, n_clusters=3, interactions_per_user=12, noise=0.1, seed=3
@@ -36,14 +32,14 @@ def interactions_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+def settings_file(fedrec, tmp_path, interactions_file):
     path = tmp_path / "run.toml"
     start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
     assert fedrec(*start).code == 0
     return path
 
 
-def test_item_tables_by_their_spectra(fedrec: Fedrec, settings_file: Path, tmp_path: Path) -> None:
+def test_item_tables_by_their_spectra(fedrec, settings_file, tmp_path):
     """Of what an evaluation trained, and of a run folder, whose model is another version."""
     out = tmp_path / "results"
     asked = ["--seeds", 1, "--protocols", "full", "--no-references", "--out", out, "--diagnostics"]
@@ -65,9 +61,7 @@ def test_item_tables_by_their_spectra(fedrec: Fedrec, settings_file: Path, tmp_p
     assert fedrec("evaluate", folder).code == 2
 
 
-def test_one_table_with_references_and_its_files(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path
-) -> None:
+def test_one_table_with_references_and_its_files(fedrec, settings_file, tmp_path):
     out = tmp_path / "results"
     asked = ["--seeds", 2, "--skip", "centralised-ncf", "--skip", "centralised-mf", "--out", out]
     outcome = fedrec("evaluate", settings_file, *asked, *SETTINGS)
@@ -92,9 +86,7 @@ def test_one_table_with_references_and_its_files(
     assert (out / "resolved.toml").read_bytes() == before
 
 
-def test_without_references_only_what_the_federation_measures(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_without_references_only_what_the_federation_measures(fedrec, settings_file):
     asked = ("--protocols", "paper", "--seeds", "7,", "--no-references", "--json")
     found = fedrec("evaluate", settings_file, *asked, *SETTINGS).json
     assert [row["method"] for row in found["rows"]] == [
@@ -112,20 +104,18 @@ def test_without_references_only_what_the_federation_measures(
         ("--seeds", "many"), ("--skip", "popularity"), ("--resume", "nowhere"),
     ],
 )  # fmt: skip
-def test_a_wrong_option_stops_before_anything_begins(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path, wrong: tuple[str, str]
-) -> None:
+def test_a_wrong_option_stops_before_anything_begins(fedrec, settings_file, tmp_path, wrong):
     assert fedrec("evaluate", settings_file, *wrong).code == 2
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_folder_is_answered_with_its_settings(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_a_folder_is_answered_with_its_settings(fedrec, tmp_path):
     outcome = fedrec("evaluate", tmp_path)
     assert outcome.code == 2
     assert "resolved.toml" in outcome.err
 
 
-def test_simulate_has_full_and_sampled_side_by_side(fedrec: Fedrec, settings_file: Path) -> None:
+def test_simulate_has_full_and_sampled_side_by_side(fedrec, settings_file):
     outcome = fedrec("simulate", settings_file, *SETTINGS)
     assert outcome.code == 0, outcome.err
     assert "full HR@5" in outcome.out

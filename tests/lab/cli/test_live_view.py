@@ -65,9 +65,7 @@ class Run:
         return replace(STATUS, last_event=self.sent)
 
 
-def test_a_long_journal_costs_a_few_calls_and_ends_where_the_run_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_long_journal_costs_a_few_calls_and_ends_where_the_run_is(monkeypatch):
     shown: list[tuple[int, list[str]]] = []
     real = watch.live_view
 
@@ -88,7 +86,7 @@ def test_a_long_journal_costs_a_few_calls_and_ends_where_the_run_is(
         assert max(numbers, default=0) <= newest, "events below a header that is older"
 
 
-def test_a_coordinator_that_falls_silent_is_told() -> None:
+def test_a_coordinator_that_falls_silent_is_told():
     def broken() -> Iterator[RunEvent]:
         yield event(1)
         raise Unreachable("gone")
@@ -97,7 +95,7 @@ def test_a_coordinator_that_falls_silent_is_told() -> None:
         watch.watch_live(cast(AdminLink, Run(0)), broken())
 
 
-def test_an_event_is_told_without_the_names_of_its_fields() -> None:
+def test_an_event_is_told_without_the_names_of_its_fields():
     for kind, fields, told in (
         ("run finished", {"failed": False, "reason": "all is published"}, "all is published"),
         ("run finished", {"failed": True, "reason": "nobody came"}, "failed: nobody came"),
@@ -107,7 +105,7 @@ def test_an_event_is_told_without_the_names_of_its_fields() -> None:
         assert said == told
 
 
-def test_it_fits_80_columns() -> None:
+def test_it_fits_80_columns():
     published = event(
         1051, "round published", kind="train", metrics=measured(), counted=40,
         bytes_received=45_678_901, bytes_published=677_581, rows=1280, seconds=12.345,

@@ -15,8 +15,6 @@ from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.cli.round_progress import StopRequest
 from fedrec_lab.papers import ROWS, PublishedRow, paper_plan
 
-from .conftest import Fedrec
-
 TINY = PublicDataset(
     title="Tiny", source="https://example.org/tiny", licence="Free.", citation="Nobody.",
     copies=(
@@ -38,7 +36,7 @@ def _row(name: str, hr: float) -> PublishedRow:
 
 
 @pytest.fixture(autouse=True)
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def registry(tmp_path, monkeypatch):
     """Two rows on a data set called tiny, and an empty cache."""
     monkeypatch.setenv("FEDREC_CACHE", str(tmp_path / "cache"))
     rows = {row.name: row for row in (_row("tiny/a", 0.5), _row("tiny/b", 0.001))}
@@ -50,7 +48,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def interactions_file(tmp_path: Path) -> Path:
+def interactions_file(tmp_path):
     """Enough items for 99 candidates."""
     data = generate(
         n_users=60, n_items=120, n_clusters=3, interactions_per_user=12, noise=0.1, seed=3
@@ -61,14 +59,14 @@ def interactions_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def imported(fedrec: Fedrec, interactions_file: Path) -> None:
+def imported(fedrec, interactions_file):
     """The data set in the cache."""
     outcome = fedrec("data", "import", "tiny", interactions_file, "--json")
     assert outcome.code == 0
     assert outcome.json["n_users"] == 60
 
 
-def test_missing_data_is_named_with_its_source(fedrec: Fedrec, tmp_path: Path) -> None:
+def test_missing_data_is_named_with_its_source(fedrec, tmp_path):
     outcome = fedrec("reproduce", "tiny/a", "--out", tmp_path / "runs")
     assert outcome.code == 2
     assert "Tiny (interactions.csv) is not on this machine" in outcome.err
@@ -86,17 +84,15 @@ def test_missing_data_is_named_with_its_source(fedrec: Fedrec, tmp_path: Path) -
     ],
 )
 def test_a_setting_that_cannot_be_is_named_and_leaves_nothing(
-    fedrec: Fedrec, tmp_path: Path, imported: None, options: tuple[str, ...], key: str
-) -> None:
+    fedrec, tmp_path, imported, options, key
+):
     outcome = fedrec("reproduce", "tiny", *options, "--out", tmp_path / "runs")
     assert outcome.code == 2
     assert key in outcome.err and options[1].rpartition("=")[2] in outcome.err
     assert not (tmp_path / "runs").exists()
 
 
-def test_published_reproduced_and_honest_side_by_side(
-    fedrec: Fedrec, tmp_path: Path, imported: None
-) -> None:
+def test_published_reproduced_and_honest_side_by_side(fedrec, tmp_path, imported):
     found = fedrec("reproduce", "tiny", "--out", tmp_path / "runs", "--json").json
     assert found["finished"]
     assert [row["name"] for row in found["rows"]] == ["tiny/a", "tiny/b"]
@@ -123,9 +119,7 @@ def test_published_reproduced_and_honest_side_by_side(
     }  # fmt: skip
 
 
-def test_a_shortened_or_changed_run_gets_no_verdict(
-    fedrec: Fedrec, tmp_path: Path, imported: None
-) -> None:
+def test_a_shortened_or_changed_run_gets_no_verdict(fedrec, tmp_path, imported):
     outcome = fedrec(
         "reproduce", "tiny/a", "--out", tmp_path, "--rounds", 2, "--protocols", "paper",
         "--seeds", 2, "--set", "algorithm.learning_rate=0.1",
@@ -139,9 +133,7 @@ def test_a_shortened_or_changed_run_gets_no_verdict(
     assert "learning_rate = 0.1" in (folder / "tiny-a/paper-seed-1/resolved.toml").read_text()
 
 
-def test_other_data_than_the_paper_s_gets_no_verdict(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_other_data_than_the_paper_s_gets_no_verdict(fedrec, tmp_path, interactions_file):
     shorter = interactions_file.with_name("shorter.csv")
     rows = interactions_file.read_text().splitlines(keepends=True)
     shorter.write_text("".join(rows[:-1]))
@@ -153,9 +145,7 @@ def test_other_data_than_the_paper_s_gets_no_verdict(
     assert "other data (719 interactions" in found[0]["verdict"]
 
 
-def test_stopped_and_resumed_it_is_the_same(
-    fedrec: Fedrec, tmp_path: Path, imported: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_resumed_it_is_the_same(fedrec, tmp_path, imported, monkeypatch):
     whole = fedrec("reproduce", "tiny/a", "--out", tmp_path / "whole", "--json").json
     asked = iter([False] * 6)
     with monkeypatch.context() as patched:
@@ -173,9 +163,7 @@ def test_stopped_and_resumed_it_is_the_same(
     assert first == second
 
 
-def test_it_goes_on_elsewhere_only_on_somebody_s_word(
-    fedrec: Fedrec, tmp_path: Path, imported: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_elsewhere_only_on_somebody_s_word(fedrec, tmp_path, imported, monkeypatch):
     # Some machines set it.
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     asked = iter([False] * 2)
@@ -201,7 +189,7 @@ def test_it_goes_on_elsewhere_only_on_somebody_s_word(
     assert "paper-seed-1 has no format number, made by an older fedrec" in older.err
 
 
-def test_what_cannot_be_asked_for(fedrec: Fedrec, tmp_path: Path, imported: None) -> None:
+def test_what_cannot_be_asked_for(fedrec, tmp_path, imported):
     for arguments, sentence in (
         ((), "not said what to reproduce"),
         (("nobody/nothing",), "no published row 'nobody/nothing'"),
@@ -218,7 +206,7 @@ def test_what_cannot_be_asked_for(fedrec: Fedrec, tmp_path: Path, imported: None
         assert sentence in outcome.err
 
 
-def test_the_list_says_whose_data_is_here(fedrec: Fedrec, imported: None) -> None:
+def test_the_list_says_whose_data_is_here(fedrec, imported):
     outcome = fedrec("reproduce", "--list", "--json")
     available = {row["name"]: row["data_available"] for row in outcome.json["rows"]}
     assert available["tiny/a"] and not available["pfedrec/ml-100k"]

@@ -1,15 +1,11 @@
 """`fedrec runs` and `fedrec report`: what folders of runs say, and their figures made again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 
 from fedrec_lab.cli.round_progress import StopRequest
-
-from .conftest import Fedrec
 
 pytestmark = pytest.mark.slow
 
@@ -25,14 +21,14 @@ FIGURES = [
 
 
 @pytest.fixture
-def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+def settings_file(fedrec, tmp_path, interactions_file):
     path = tmp_path / "run.toml"
     start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
     assert fedrec(*start).code == 0
     return path
 
 
-def test_a_report_is_made_again_to_the_same_bytes(fedrec: Fedrec, settings_file: Path) -> None:
+def test_a_report_is_made_again_to_the_same_bytes(fedrec, settings_file):
     run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
     page, content = run / "report.html", run / "report.json"
     before = page.read_bytes(), content.read_bytes()
@@ -48,7 +44,7 @@ def test_a_report_is_made_again_to_the_same_bytes(fedrec: Fedrec, settings_file:
     assert record["report"] == str(page) and len(record["figures"]) == 2 * len(FIGURES)
 
 
-def test_what_cannot_be_reported_is_told(fedrec: Fedrec, settings_file: Path) -> None:
+def test_what_cannot_be_reported_is_told(fedrec, settings_file):
     run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
     (run / "report.json").write_text('{"title": 3}')
     damaged = fedrec("report", run)
@@ -61,9 +57,7 @@ def test_what_cannot_be_reported_is_told(fedrec: Fedrec, settings_file: Path) ->
     assert fedrec("report", settings_file.parent).code == 2
 
 
-def test_runs_are_listed_the_newest_first(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     whole = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
     with monkeypatch.context() as patched:

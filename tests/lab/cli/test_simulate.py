@@ -10,8 +10,6 @@ import pytest
 from fedrec.cli.terminal import human_bytes, human_share
 from fedrec_lab.cli.round_progress import StopRequest
 
-from .conftest import Fedrec
-
 pytestmark = pytest.mark.slow
 
 SMALL = (
@@ -25,7 +23,7 @@ SMALL = (
 
 
 @pytest.fixture
-def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+def settings_file(fedrec, tmp_path, interactions_file):
     path = tmp_path / "run.toml"
     start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
     assert fedrec(*start).code == 0
@@ -36,9 +34,7 @@ def small(*more: str) -> list[str]:
     return [text for value in (*SMALL, *more) for text in ("--set", value)]
 
 
-def test_the_last_line_is_the_run_and_it_recommends(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path
-) -> None:
+def test_the_last_line_is_the_run_and_it_recommends(fedrec, settings_file, tmp_path):
     outcome = fedrec("simulate", settings_file, *small())
     assert outcome.code == 0, outcome.err
     run = Path(outcome.out.splitlines()[-1])
@@ -58,9 +54,7 @@ def test_the_last_line_is_the_run_and_it_recommends(
     assert fedrec("recommend", tmp_path, "--user", user).code == 2
 
 
-def test_the_printed_command_goes_on_whatever_flags_were_given(
-    fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_printed_command_goes_on_whatever_flags_were_given(fedrec, settings_file, monkeypatch):
     flags = ("--clients", 3, "--protect")
     whole = fedrec("simulate", settings_file, *small(), *flags)
     with monkeypatch.context() as patched:
@@ -78,7 +72,7 @@ def test_the_printed_command_goes_on_whatever_flags_were_given(
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
-def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: Path) -> None:
+def test_protecting_changes_no_bit_of_the_result(fedrec, settings_file):
     plain = fedrec("simulate", settings_file, *small(), "--clients", 3, "--json").json
     protected = fedrec("simulate", settings_file, *small(), "--protect", "--json").json
     assert plain["results"] == protected["results"]
@@ -87,9 +81,7 @@ def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: 
     }  # fmt: skip
 
 
-def test_exposing_clients_takes_a_flag(
-    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
-) -> None:
+def test_exposing_clients_takes_a_flag(fedrec, tmp_path, interactions_file):
     path = tmp_path / "ease.toml"
     ease = ("--algorithm", "ease", "--clients", 3)
     assert fedrec("init", path, "--data", interactions_file, *ease).code == 0
@@ -107,9 +99,7 @@ def test_exposing_clients_takes_a_flag(
     assert len(found["items"]) == 2
 
 
-def test_seeds_side_by_side_are_the_runs_of_each(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path
-) -> None:
+def test_seeds_side_by_side_are_the_runs_of_each(fedrec, settings_file, tmp_path):
     outcome = fedrec("simulate", settings_file, *small(), "--seeds", "2,7", "--json")
     assert outcome.code == 0, outcome.err
     assert [entry["seed"] for entry in outcome.json["seeds"]] == [2, 7]
@@ -125,18 +115,14 @@ def test_seeds_side_by_side_are_the_runs_of_each(
 
 
 @pytest.mark.parametrize("seeds", ["", " ", ",", "0"])
-def test_seeds_that_name_none_are_told_and_leave_nothing(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path, seeds: str
-) -> None:
+def test_seeds_that_name_none_are_told_and_leave_nothing(fedrec, settings_file, tmp_path, seeds):
     outcome = fedrec("simulate", settings_file, *small(), "--seeds", seeds)
     assert outcome.code == 2
     assert f"--seeds is {seeds!r}" in outcome.err
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(
-    fedrec: Fedrec, settings_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_cannot_begin_leaves_no_folder(fedrec, settings_file, tmp_path):
     """Which devices there are is known only to torch, when training begins."""
     outcome = fedrec("simulate", settings_file, *small("client.device=cuda:9"))
     assert outcome.code == 2
@@ -144,7 +130,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_options_of_seeds_that_do_not_go_together(fedrec: Fedrec, settings_file: Path) -> None:
+def test_options_of_seeds_that_do_not_go_together(fedrec, settings_file):
     for options in (
         ("--seeds", "1,x"),
         ("--seeds", "1,1"),
@@ -154,13 +140,13 @@ def test_options_of_seeds_that_do_not_go_together(fedrec: Fedrec, settings_file:
         assert fedrec("simulate", settings_file, *options).code == 2
 
 
-def test_settings_are_checked_first(fedrec: Fedrec, settings_file: Path, tmp_path: Path) -> None:
+def test_settings_are_checked_first(fedrec, settings_file, tmp_path):
     assert fedrec("simulate", settings_file, "--set", "update.rank=99").code == 2
     assert fedrec("simulate", settings_file, "--set", "rounds.total").code == 2
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_first_ctrl_c_asks_and_the_second_stops(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_ctrl_c_asks_and_the_second_stops(capsys):
     stop = StopRequest("Stopping.")
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), stop.on_interrupt():
@@ -171,7 +157,7 @@ def test_the_first_ctrl_c_asks_and_the_second_stops(capsys: pytest.CaptureFixtur
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_numbers_have_units() -> None:
+def test_numbers_have_units():
     sizes = [0, 1023, 1024, 1536, 1024**2 - 1, 1024**2, 5 * 1024**3, 1024**5]
     assert [human_bytes(size) for size in sizes] == [
         "0 B", "1023 B", "1 KiB", "1.5 KiB", "1024 KiB", "1 MiB", "5 GiB", "1024 TiB",
@@ -180,9 +166,7 @@ def test_numbers_have_units() -> None:
     assert human_share(30, 2) == "15.0 x"
 
 
-def test_a_spent_budget_has_its_exit_code(
-    fedrec: Fedrec, settings_file: Path, interactions_file: Path
-) -> None:
+def test_a_spent_budget_has_its_exit_code(fedrec, settings_file, interactions_file):
     """By dp-accounting noise of four clips costs 1.356 after two rounds, 1.698 after three."""
     asked = (
         "privacy.mechanism=gaussian",

@@ -1,27 +1,19 @@
 """`fedrec tune`: settings side by side on validation."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-
-from .conftest import Fedrec
 
 SMALL = ("rounds.total=3", "algorithm.dim=4", "federation.minimum_item_users=1", "client.threads=1")
 FLAGS = [text for value in SMALL for text in ("--set", value)]
 
 
 @pytest.fixture
-def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+def settings_file(fedrec, tmp_path, interactions_file):
     path = tmp_path / "run.toml"
     assert fedrec("init", path, "--data", interactions_file, "--clients", 3).code == 0
     return path
 
 
-def test_the_best_settings_are_printed_as_the_file_takes_them(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_the_best_settings_are_printed_as_the_file_takes_them(fedrec, settings_file):
     flattened = ["--set", "algorithm.regularisation=100000", *FLAGS]
     asked = ["--try", "algorithm.regularisation=10,100000"]
     outcome = fedrec("tune", settings_file, *asked, *flattened)
@@ -38,7 +30,7 @@ def test_the_best_settings_are_printed_as_the_file_takes_them(
     assert found["trials"][0]["rates"]["ndcg"] > found["trials"][1]["rates"]["ndcg"]
 
 
-def test_the_grid_of_fedals_needs_no_flag(fedrec: Fedrec, settings_file: Path) -> None:
+def test_the_grid_of_fedals_needs_no_flag(fedrec, settings_file):
     found = fedrec("tune", settings_file, *FLAGS, "--json").json
     assert len(found["trials"]) == 6
     ndcg = [trial["rates"]["ndcg"] for trial in found["trials"]]
@@ -46,9 +38,7 @@ def test_the_grid_of_fedals_needs_no_flag(fedrec: Fedrec, settings_file: Path) -
     assert found["above_popularity"] == (ndcg[0] > found["popularity"]["ndcg"])
 
 
-def test_all_values_are_checked_before_anything_is_trained(
-    fedrec: Fedrec, settings_file: Path
-) -> None:
+def test_all_values_are_checked_before_anything_is_trained(fedrec, settings_file):
     outcome = fedrec("tune", settings_file, "--try", "algorithm.alpha=5,-1", *FLAGS)
     assert outcome.code == 2
     assert "algorithm.alpha = -1.0" in outcome.err

@@ -1,7 +1,5 @@
 """The laboratory's verbs are there in every installation, and import little before they run."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -22,7 +20,7 @@ OURS = {
 }
 
 
-def test_every_verb_of_the_laboratory_has_its_place_in_the_list() -> None:
+def test_every_verb_of_the_laboratory_has_its_place_in_the_list():
     assert {
         "simulate",
         "evaluate",
@@ -37,7 +35,7 @@ def test_every_verb_of_the_laboratory_has_its_place_in_the_list() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_each_is_found_where_a_coordinator_s_or_an_authority_s_extras_are_all(name: str) -> None:
+def test_each_is_found_where_a_coordinator_s_or_an_authority_s_extras_are_all(name):
     """Where those of clients and researchers are missing, `--help` answers all the same."""
     code = (
         "import sys\n"

@@ -1,7 +1,5 @@
 """What `fedrec watch --record` leaves of a run that somebody else carried out."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +10,7 @@ from fedrec_lab.reports.run_folder import summary_of
 BEGAN = datetime(2026, 11, 25, 10, 40, 40, tzinfo=UTC)
 
 
-def test_a_record_is_dated_by_the_start_of_the_run(
-    tmp_path: Path, interactions_file: Path, capsys
-) -> None:
+def test_a_record_is_dated_by_the_start_of_the_run(tmp_path, interactions_file, capsys):
     settings = tmp_path / "run.toml"
     settings.write_text(
         f'[federation]\nname = "movies"\n[data]\npath = "{interactions_file}"\n'

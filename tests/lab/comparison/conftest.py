@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
+from fedrec.data import generate, leave_one_out
 from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.measurement import MethodTask
 
 
 @pytest.fixture(scope="session")
-def planted() -> tuple[UserSplit, Catalogue]:
+def planted():
     """60 users in 4 clusters of taste, 120 items."""
     made = generate(n_users=60, n_items=120, n_clusters=4, interactions_per_user=12, seed=8)
     return leave_one_out(made.interactions, made.catalogue), made.catalogue
 
 
 @pytest.fixture(scope="session")
-def small() -> Settings:
+def small():
     """FedMF, two rounds."""
     return Settings.model_validate(
         {

@@ -1,7 +1,5 @@
 """CentRAP: of one user it is FedRAP's visit; of several, one table moves by the pooled gradient."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """One table from many measurements: what is trained how often, and going on after a stop."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedrec.algorithms import FedRAPSettings

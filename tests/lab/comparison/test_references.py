@@ -1,7 +1,5 @@
 """What holds for every reference, and what each of them computes."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +19,7 @@ pytestmark = pytest.mark.long
 compare = demonstration._compare
 
 
-def test_another_value_ends_with_an_error_that_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_value_ends_with_an_error_that_names_it(tmp_path, capsys, monkeypatch):
     def changed(*arguments: object) -> UnencryptedRun:
         found = compare(*arguments)
         table = found.latest.tensors["item_embedding"].copy()

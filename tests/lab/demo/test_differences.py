@@ -44,12 +44,12 @@ def model(**changed: float) -> SharedState:
 ROUNDS = [report(number) for number in range(1, 10)]
 
 
-def test_seconds_clients_and_bytes_are_no_differences() -> None:
+def test_seconds_clients_and_bytes_are_no_differences():
     others = [replace(one, seconds=9.0, n_clients=3, vector_bytes=7) for one in ROUNDS]
     assert differing_rounds(ROUNDS, others) == []
 
 
-def test_rounds_and_fields_are_named() -> None:
+def test_rounds_and_fields_are_named():
     others = list(ROUNDS)
     others[2] = replace(others[2], loss=0.75)
     others[4] = replace(others[4], test=replace(RATES, ndcg=0.5), clipped_users=1)
@@ -59,7 +59,7 @@ def test_rounds_and_fields_are_named() -> None:
     ]
 
 
-def test_of_many_rounds_the_first_are_named() -> None:
+def test_of_many_rounds_the_first_are_named():
     others = [replace(one, loss=None) for one in ROUNDS]
     found = differing_rounds(ROUNDS, others)
     assert found[0] == "round 1, metrics: loss None, not 0.5"
@@ -67,11 +67,11 @@ def test_of_many_rounds_the_first_are_named() -> None:
     assert found[-1] == "and 4 more rounds, the last one round 9"
 
 
-def test_rounds_that_are_missing() -> None:
+def test_rounds_that_are_missing():
     assert differing_rounds(ROUNDS, ROUNDS[:-1]) == ["8 rounds were published, 9 in one process"]
 
 
-def test_tensors_are_named_with_what_differs() -> None:
+def test_tensors_are_named_with_what_differs():
     assert differing_tensors("the latest model", model(), model()) == []
     assert differing_tensors("the latest model", model(), model(table=-0.25)) == [
         "the latest model, item_embedding: 1 of 8 values, by up to 0.25"
@@ -81,7 +81,7 @@ def test_tensors_are_named_with_what_differs() -> None:
 
 
 @pytest.fixture
-def comparison() -> UnencryptedRun:
+def comparison():
     return UnencryptedRun(
         test=RATES,
         rounds=tuple(ROUNDS),
@@ -95,7 +95,7 @@ def view(rounds: list[RoundReport], *abandoned: str) -> RunView:
     return RunView(planned=9, at=10, rounds=rounds, abandoned=list(abandoned))
 
 
-def test_the_same(comparison: UnencryptedRun) -> None:
+def test_the_same(comparison):
     verdict = comparison.judge(view(ROUNDS), {"best": model(), "latest": model()})
     assert verdict.differences == ()
     assert comparison.sentences(verdict)[0] == (
@@ -103,7 +103,7 @@ def test_the_same(comparison: UnencryptedRun) -> None:
     )
 
 
-def test_not_the_same(comparison: UnencryptedRun) -> None:
+def test_not_the_same(comparison):
     """Also where only the model shows it: a round's metrics are of the version before."""
     verdict = comparison.judge(view(ROUNDS), {"best": model(), "latest": model(table=1e-9)})
     assert verdict.differences == (
@@ -114,13 +114,13 @@ def test_not_the_same(comparison: UnencryptedRun) -> None:
     )
 
 
-def test_nothing_is_promised_of_sums_that_are_not_exact(comparison: UnencryptedRun) -> None:
+def test_nothing_is_promised_of_sums_that_are_not_exact(comparison):
     verdict = comparison.judge(view(ROUNDS[:-1]), None)
     assert verdict.differences == ()
     assert "only near them" in comparison.sentences(verdict)[0]
 
 
-def test_a_round_that_was_given_up_leaves_out_a_number(comparison: UnencryptedRun) -> None:
+def test_a_round_that_was_given_up_leaves_out_a_number(comparison):
     later = [*ROUNDS[:2], *(replace(one, round=RoundId(one.round + 1)) for one in ROUNDS[2:])]
     models = {"best": model(), "latest": model()}
     assert comparison.judge(view(later, "too few clients"), models).told == "the same."

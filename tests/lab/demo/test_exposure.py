@@ -1,13 +1,10 @@
 """What is left of a demonstration's recorded traffic."""
 
-from __future__ import annotations
-
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
-from world.federation import DemoData, Workspace, prepare
+from world.federation import DemoData, prepare
 
 from fedrec.data import generate
 from fedrec.plan.schema import Plan
@@ -15,7 +12,7 @@ from fedrec_lab.demo.demonstration import finish_recording, recording_of
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path):
     """A federation whose coordinator recorded two files of 1 MiB each."""
     made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
     data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
@@ -28,7 +25,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_the_recording_stays_only_where_it_is_wanted(workspace: Workspace, keep: bool) -> None:
+def test_the_recording_stays_only_where_it_is_wanted(workspace, keep):
     told = io.StringIO()
     before = set(workspace.folder.rglob("*"))
     finish_recording(Console(file=told, width=400), workspace, keep=keep)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from fedrec_lab.demo.parties import Failure, Processes
 SLOW_START_SECONDS = 60.0
 
 
-def test_a_killed_process_is_told_with_its_signal_and_log(tmp_path: Path) -> None:
+def test_a_killed_process_is_told_with_its_signal_and_log(tmp_path):
     with Processes(tmp_path) as processes:
         process = processes.start("client-2", "doctor")
         (tmp_path / "client-2.log").write_text("".join(f"line {n}\n" for n in range(40)))
@@ -30,7 +29,7 @@ def test_a_killed_process_is_told_with_its_signal_and_log(tmp_path: Path) -> Non
     assert "line 27\n" not in told
 
 
-def test_one_that_fails_is_told_with_its_exit_code(tmp_path: Path) -> None:
+def test_one_that_fails_is_told_with_its_exit_code(tmp_path):
     with Processes(tmp_path) as processes:
         process = processes.start("client-1", "no-such-command")
         fine = processes.start("client-3", "--version")
@@ -41,7 +40,7 @@ def test_one_that_fails_is_told_with_its_exit_code(tmp_path: Path) -> None:
     assert "no-such-command" in str(failure)
 
 
-def test_logs_are_their_owners_whatever_the_umask(tmp_path: Path) -> None:
+def test_logs_are_their_owners_whatever_the_umask(tmp_path):
     old = tmp_path / "deep" / "logs" / "old.log"
     before = os.umask(0)
     try:
@@ -57,14 +56,14 @@ def test_logs_are_their_owners_whatever_the_umask(tmp_path: Path) -> None:
     assert [path for path in made if path.stat().st_mode & 0o077] == []
 
 
-def test_an_empty_log_is_called_empty(tmp_path: Path) -> None:
+def test_an_empty_log_is_called_empty(tmp_path):
     failure = Failure(name="x", exit_code=-99, log=tmp_path / "x.log", last_lines="")
     assert str(failure) == (
         f"The process of x was ended by signal 99. Its log {tmp_path / 'x.log'} is empty."
     )
 
 
-def test_one_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> None:
+def test_one_that_does_not_start_is_told_with_its_log(tmp_path):
     with Processes(tmp_path) as processes:
         processes.start("coordinator", "no-such-command", talks=True)
         with pytest.raises(Unreachable, match="did not start") as error:
@@ -73,13 +72,13 @@ def test_one_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> None:
     assert str(tmp_path / "coordinator.log") in error.value.remedy
 
 
-def test_leaving_ends_what_runs(tmp_path: Path) -> None:
+def test_leaving_ends_what_runs(tmp_path):
     with Processes(tmp_path) as processes:
         process: subprocess.Popen[str] = processes.start("client-1", "doctor")
     assert process.poll() is not None
 
 
-def test_waiting_for_one_waits_for_no_other(tmp_path: Path) -> None:
+def test_waiting_for_one_waits_for_no_other(tmp_path):
     with Processes(tmp_path) as processes:
         other = processes.start("ab", "coordinator", "run", "/dev/stdin")
         other.send_signal(signal.SIGSTOP)

@@ -48,7 +48,7 @@ def finished(*, failed: bool) -> RunEvent:
     return RunEvent(sequence=1, kind="run finished", round=0, unix_seconds=0, fields=fields)
 
 
-def test_a_dead_client_ends_it_with_everything_that_is_known() -> None:
+def test_a_dead_client_ends_it_with_everything_that_is_known():
     link = Link()
     with pytest.raises(TrainingError) as error:
         follow(link, DEAD)
@@ -57,21 +57,21 @@ def test_a_dead_client_ends_it_with_everything_that_is_known() -> None:
     assert "runs/demo-1" in error.value.remedy
 
 
-def test_a_silent_coordinator() -> None:
+def test_a_silent_coordinator():
     with pytest.raises(Unreachable, match="no longer answers: gone") as error:
         follow(Link(then=Unreachable("gone")))
     assert "runs/demo-1/logs" in error.value.remedy
 
 
-def test_a_dead_coordinator_is_the_cause_of_its_silence() -> None:
+def test_a_dead_coordinator_is_the_cause_of_its_silence():
     with pytest.raises(TrainingError, match="client-1 was ended by signal 9"):
         follow(Link(then=Unreachable("gone")), DEAD)
 
 
-def test_a_failed_run() -> None:
+def test_a_failed_run():
     with pytest.raises(TrainingError, match="The run failed: too few clients"):
         follow(Link(finished(failed=True)))
 
 
-def test_a_finished_run() -> None:
+def test_a_finished_run():
     follow(Link(finished(failed=False)))

@@ -41,18 +41,18 @@ def measured(hr: float, protocol: Protocol = "paper", seed: int = 1) -> Measured
         (0.7060, "not reproduced: -1.02 points of HR@10"),
     ],
 )
-def test_one_point_decides(hr: float, verdict: str) -> None:
+def test_one_point_decides(hr, verdict):
     assert MeasuredRow(row=ROW, measured=(measured(hr),)).verdict == verdict
 
 
-def test_the_mean_of_seeds_decides() -> None:
+def test_the_mean_of_seeds_decides():
     found = MeasuredRow(row=ROW, measured=(measured(0.70, seed=1), measured(0.73, seed=2)))
     assert found.difference == pytest.approx(0.715 - 0.7162)
     # Two values, .03 apart: their sample deviation is .03 / sqrt(2).
     assert found.table()[0] == ["pfedrec/ml-100k", "0.7162 / 0.4344", "0.7150 ± 0.0212 / 0.2500"]
 
 
-def test_no_verdict_without_the_paper_s_own_run() -> None:
+def test_no_verdict_without_the_paper_s_own_run():
     honest = MeasuredRow(row=ROW, measured=(measured(0.7162, "sampled"),))
     assert honest.reproduced is None
     assert honest.verdict == "no verdict: the paper's protocol was not run"
@@ -61,7 +61,7 @@ def test_no_verdict_without_the_paper_s_own_run() -> None:
     assert changed.verdict == "no verdict, because of 3 rounds: +0.00 points of HR@10"
 
 
-def test_the_page_has_a_column_for_each_protocol() -> None:
+def test_the_page_has_a_column_for_each_protocol():
     found = MeasuredRow(row=ROW, measured=(measured(0.71), measured(0.55, "sampled")))
     lines = found.markdown().splitlines()
     assert lines[2] == "| HR@10 / NDCG@10 | published | reproduced (paper) | honest (sampled) |"
@@ -70,14 +70,14 @@ def test_the_page_has_a_column_for_each_protocol() -> None:
     assert "| no-learning formula | - | - | - |" in lines
 
 
-def test_the_formula_is_about_the_paper_s_protocol_alone() -> None:
+def test_the_formula_is_about_the_paper_s_protocol_alone():
     leaking = replace(measured(0.71), no_learning=rates(0.9975, 0.8962))
     found = MeasuredRow(row=ROW, measured=(leaking, measured(0.55, "sampled")))
     assert found.table()[-1] == ["no-learning formula", "-", "0.9975 / 0.8962", "-"]
     assert Measured.from_json(Measured.to_json([leaking])) == (leaking,)
 
 
-def test_it_is_read_back_as_it_was_written() -> None:
+def test_it_is_read_back_as_it_was_written():
     found = measured(0.5)
     assert Measured.from_json(Measured.to_json([found, found])) == (found, found)
     with pytest.raises(StorageError, match="no result of a row"):

@@ -1,18 +1,16 @@
 """Table 3 of the CoLR paper: its printed sizes by the rules, and what the plans give here."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
 import pytest
 
-from fedrec_lab.papers.costs import COSTS, CostRow, own_costs
+from fedrec_lab.papers.costs import COSTS, own_costs
 
 ROWS = {row.name: row for row in COSTS}
 
 
-def test_the_rows_are_those_of_the_paper() -> None:
+def test_the_rows_are_those_of_the_paper():
     """As printed: client seconds, KB encrypted, KB in the clear."""
     printed = {
         "fedmf": (0.93, 24587, 927),
@@ -33,14 +31,14 @@ def test_the_rows_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("row", COSTS, ids=list(ROWS))
-def test_the_rules_give_every_printed_size(row: CostRow) -> None:
+def test_the_rules_give_every_printed_size(row):
     # No linear rule gives both 24225 at 29,648 values and 48448 at twice as many.
     tolerance = 1 if row.name == "topk/8-of-64" else 0
     assert abs(round(row.cipher_bytes / 1024) - row.cipher_kb) <= tolerance
     assert round(row.plain_bytes / 1024) == row.plain_kb
 
 
-def test_the_rules_give_the_printed_ratios() -> None:
+def test_the_rules_give_the_printed_ratios():
     """Two of twelve are .01 off: FedMF's, and the row whose size no rule gives."""
     printed = {
         "fedmf": 26.52,
@@ -65,7 +63,7 @@ def test_the_rules_give_the_printed_ratios() -> None:
 @pytest.mark.parametrize(
     ("n_values", "blocks"), [(3706, 1), (32_768, 1), (59_296, 2), (118_592, 4), (237_184, 8)]
 )
-def test_blocks_of_the_paper(n_values: int, blocks: int) -> None:
+def test_blocks_of_the_paper(n_values, blocks):
     (row,) = (row for row in COSTS if row.name == "fedmf")
     assert ROWS["fedmf"].n_values == 237_184
     one = type(row)(
@@ -75,7 +73,7 @@ def test_blocks_of_the_paper(n_values: int, blocks: int) -> None:
     assert one.cipher_bytes == blocks * (3 * 2 * 65_536 * 8 + 1_376)
 
 
-def test_our_sizes_by_hand() -> None:
+def test_our_sizes_by_hand():
     sizes = {
         (own.protection, own.preset): own.cipher_bytes
         for own in own_costs(ROWS["topk/1-of-64"], sample=1, timed=False)
@@ -89,7 +87,7 @@ def test_our_sizes_by_hand() -> None:
     assert all(own.client_seconds is None and own.sampled_values == 0 for own in dense)
 
 
-def test_the_page_has_these_sizes() -> None:
+def test_the_page_has_these_sizes():
     page = Path(__file__).parents[3] / "docs/explanation/encryption-costs.md"
     lines = [line for line in page.read_text().splitlines() if line.startswith("| ")]
     by_rule, ours = lines[1:13], lines[14:]
@@ -109,7 +107,7 @@ def test_the_page_has_these_sizes() -> None:
 
 
 @pytest.mark.slow
-def test_seconds_are_scaled_from_a_sample_where_they_must_be() -> None:
+def test_seconds_are_scaled_from_a_sample_where_they_must_be():
     paper, single, packed, bfv = own_costs(ROWS["topk/1-of-64"], sample=4)
     assert (single.sampled_values, packed.sampled_values, bfv.sampled_values) == (4, 4 * 105, 0)
     assert (paper.preset, paper.sampled_values) == ("paper", 4)

@@ -1,7 +1,5 @@
 """The published rows: what they say and that they can be run."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedrec.algorithms import FedMFSettings, PFedCLRSettings, PFedRecSettings
@@ -9,21 +7,19 @@ from fedrec.data import PUBLIC
 from fedrec.errors import SettingsError
 from fedrec.plan.combinations import find_conflicts
 from fedrec.settings.validation import load_settings
-from fedrec_lab.papers import ROWS, PublishedRow, rows_named
+from fedrec_lab.papers import ROWS, rows_named
 from fedrec_lab.papers.reproduction import row_settings
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
 class TestEveryRow:
-    def test_its_plan_is_valid(
-        self, row: PublishedRow, tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
+    def test_its_plan_is_valid(self, row, tmp_path_factory):
         folder = tmp_path_factory.mktemp("row")
         assert not find_conflicts(row.plan)
         assert row_settings(row, folder).plan == row.plan
         assert load_settings(folder / "row.toml", environ={}).plan == row.plan
 
-    def test_it_is_run_as_published(self, row: PublishedRow) -> None:
+    def test_it_is_run_as_published(self, row):
         """Every item is trained, nothing is encrypted, the protocol is the published one."""
         assert row.plan.federation.minimum_item_users == 1
         assert row.plan.protection.name == "none"
@@ -31,12 +27,12 @@ class TestEveryRow:
         assert row.plan.evaluation.at == 10
         assert row.plan.federation.maximum_users >= PUBLIC[row.dataset].copies[0].counts.users
 
-    def test_its_figures_are_shares(self, row: PublishedRow) -> None:
+    def test_its_figures_are_shares(self, row):
         assert 0 < row.ndcg < row.hr < 1
         assert row.source and row.minutes > 0
 
 
-def test_published_figures() -> None:
+def test_published_figures():
     """PLGC table II, FedRecGEL 2 and 3, PFedCLR 1, 2 and 9, FedRAP 1, 3 and 4, CoLR 4."""
     printed = {
         "pfedrec/ml-100k": (0.7162, 0.4344),
@@ -72,7 +68,7 @@ def test_published_figures() -> None:
     assert {name: (ROWS[name].hr, ROWS[name].ndcg) for name in printed} == printed
 
 
-def test_the_paper_s_settings() -> None:
+def test_the_paper_s_settings():
     colr = ROWS["colr/ml-1m/rank-8"].plan
     assert isinstance(colr.algorithm, FedMFSettings)
     assert (colr.algorithm.dim, colr.algorithm.learning_rate, colr.algorithm.regularisation) == (
@@ -94,7 +90,7 @@ def test_the_paper_s_settings() -> None:
     assert (pfedrec.dim, pfedrec.learning_rate, pfedrec.item_rate_scale) == (32, 0.1, 80)
 
 
-def test_a_name_is_a_row_or_what_rows_begin_with() -> None:
+def test_a_name_is_a_row_or_what_rows_begin_with():
     assert [row.name for row in rows_named("pfedrec/ml-100k")] == ["pfedrec/ml-100k"]
     assert len(rows_named("scolr")) == len(rows_named("scolr/ml-1m/")) == 6
     assert {row.name for row in rows_named("fedmf/filmtrust/pfedclr")} == {

@@ -14,7 +14,7 @@ def rates(ndcg: float, hr: float = 0.2) -> Rates:
 
 
 @pytest.fixture
-def rounds() -> tuple[RoundReport, ...]:
+def rounds():
     """A counting round, three training rounds and the evaluation."""
     kinds = ["count", "train", "train", "train", "evaluate"]
     return tuple(

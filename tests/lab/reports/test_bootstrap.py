@@ -1,7 +1,5 @@
 """The paired bootstrap over users."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table that holds protocols side by side."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

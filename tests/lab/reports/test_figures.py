@@ -31,7 +31,7 @@ FIGURES = [
 ]  # fmt: skip
 
 
-def test_every_method_and_data_set_is_named_once() -> None:
+def test_every_method_and_data_set_is_named_once():
     points = [
         QualityPoint(label=label, data=data, n_bytes=n_bytes, ndcg=ndcg)
         for data, label, n_bytes, ndcg in (
@@ -47,20 +47,20 @@ def test_every_method_and_data_set_is_named_once() -> None:
     assert svg == quality_against_bytes(points, {"small": 0.05, "large": 0.1})
 
 
-def test_what_was_sent_for_a_version_leaves_its_own_measuring_out(rounds) -> None:
+def test_what_was_sent_for_a_version_leaves_its_own_measuring_out(rounds):
     """Round r measures version r - 1, for which r - 1 uploads of 123,456 bytes were sent."""
     (line,) = quality_by_bytes_sent(rounds, at=10, protocol="full").series
     assert line.x == pytest.approx([0.123456, 0.246912, 0.370368, 0.493824])
     assert line.y == pytest.approx([0.04, 0.06, 0.08, 0.1])
 
 
-def test_the_loss_is_that_of_training_rounds(rounds) -> None:
+def test_the_loss_is_that_of_training_rounds(rounds):
     (line,) = loss_by_round(rounds).series
     assert line.x == (2.0, 3.0, 4.0)
     assert line.y == pytest.approx([0.35, 0.7 / 3, 0.175])
 
 
-def test_users_of_one_activity_stay_in_one_group() -> None:
+def test_users_of_one_activity_stay_in_one_group():
     activity = np.array([1, 1, 1, 2, 5, 9])
     gains = {"model": np.array([0.0, 0.3, 0.6, 1.0, 0.5, 0.1])}
     plot = quality_by_activity(activity, gains, at=10, protocol="full", n_groups=2)
@@ -69,7 +69,7 @@ def test_users_of_one_activity_stay_in_one_group() -> None:
     assert plot.series[0].y == pytest.approx([0.3, 1.6 / 3])
 
 
-def test_everybody_alike_is_one_group() -> None:
+def test_everybody_alike_is_one_group():
     plot = quality_by_activity(
         np.array([4, 4]), {"model": np.array([0.2, 0.4])}, at=5, protocol="full"
     )
@@ -77,7 +77,7 @@ def test_everybody_alike_is_one_group() -> None:
     assert plot.series[0].y == pytest.approx([0.3])
 
 
-def test_clients_are_in_the_order_of_their_means() -> None:
+def test_clients_are_in_the_order_of_their_means():
     clients = [np.array([0, 1]), np.array([2]), np.array([3])]
     plot = share_of_clients(
         clients, {"model": np.array([0.2, 0.4, 0.1, 0.9])}, at=10, protocol="full"
@@ -87,7 +87,7 @@ def test_clients_are_in_the_order_of_their_means() -> None:
     assert line.y == pytest.approx([1 / 3, 2 / 3, 1.0])
 
 
-def test_spectra_are_over_their_largest() -> None:
+def test_spectra_are_over_their_largest():
     quality = TableQuality(abundance=1.0, n95=2, n99=2, spectrum=(4.0, 2.0, 0.0))
     found = TableDiagnosis(table="items", n_items=9, dim=3, n_users=0, quality=quality)
     (line,) = spectra([found]).series
@@ -123,12 +123,12 @@ PLOTS = {
 }
 
 
-def test_these_are_all_figures_of_a_run(rounds) -> None:
+def test_these_are_all_figures_of_a_run(rounds):
     assert sorted(PLOTS) == FIGURES
 
 
 @pytest.mark.parametrize("name", PLOTS)
-def test_what_is_written_crosses_nothing(rounds, name) -> None:
+def test_what_is_written_crosses_nothing(rounds, name):
     """Nothing that is drawn in the axes can cross a legend, whatever the numbers are."""
     canvas = drawn(*_laid_out(PLOTS[name](rounds)))
     canvas.canvas.draw()
@@ -157,7 +157,7 @@ def labels(axis) -> list:
 
 @pytest.mark.parametrize("name", ["quality-by-round", "loss"])
 @pytest.mark.parametrize("n_rounds", [2, 3, 5])
-def test_no_number_stands_between_two_rounds(rounds, name, n_rounds) -> None:
+def test_no_number_stands_between_two_rounds(rounds, name, n_rounds):
     canvas = drawn(*_laid_out(PLOTS[name](rounds[:n_rounds])))
     canvas.canvas.draw()
     found = [label.get_text() for label in labels(canvas.axes[0].xaxis)]
@@ -165,7 +165,7 @@ def test_no_number_stands_between_two_rounds(rounds, name, n_rounds) -> None:
 
 
 @pytest.mark.parametrize("n_bytes", [6, 60_000, 123_456, 40_000_000_000])
-def test_megabytes_are_written_in_full(rounds, n_bytes) -> None:
+def test_megabytes_are_written_in_full(rounds, n_bytes):
     sent = [replace(report, vector_bytes=n_bytes) for report in rounds]
     canvas = drawn(*_laid_out(PLOTS["quality-by-bytes"](sent)))
     canvas.canvas.draw()
@@ -175,7 +175,7 @@ def test_megabytes_are_written_in_full(rounds, n_bytes) -> None:
         assert re.fullmatch(r"\d{1,3}(,\d{3})*|0\.\d+", text)
 
 
-def test_files_stand_alone(rounds) -> None:
+def test_files_stand_alone(rounds):
     plot = PLOTS["quality-by-round"](rounds)
     text = as_svg_file(plot)
     assert ElementTree.fromstring(text).tag.endswith("svg")

@@ -1,7 +1,5 @@
 """The report and its figures: self-contained, escaped, well formed."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The folder of a run."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ FULL = SAMPLED.model_copy(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     made = RunFolder.create(tmp_path, "movies", FakeClock())
     made.write_environment()
     return made
@@ -46,7 +45,7 @@ def recorded(
     return folder
 
 
-def test_a_simulation_has_what_its_own_table_says(folder: RunFolder, rounds) -> None:
+def test_a_simulation_has_what_its_own_table_says(folder, rounds):
     folder.write_settings(SAMPLED)
     folder.write_metrics(rounds)
     assert summary_of(folder.path).caution is None
@@ -58,9 +57,7 @@ def test_a_simulation_has_what_its_own_table_says(folder: RunFolder, rounds) -> 
     assert summary_of(folder.path).caution == "It flatters."
 
 
-def test_a_deployed_run_names_its_protocol_and_whether_it_flatters(
-    folder: RunFolder, rounds
-) -> None:
+def test_a_deployed_run_names_its_protocol_and_whether_it_flatters(folder, rounds):
     recorded(folder, SAMPLED, rounds, untrained(1000, 600))
     found = summary_of(folder.path)
     assert found.protocol == "sampled" and "gets HR@10 0.60, not 0.10" in str(found.caution)
@@ -71,23 +68,21 @@ def test_a_deployed_run_names_its_protocol_and_whether_it_flatters(
     assert "validation, sampled (!), mean over users" in page
 
 
-def test_a_deployed_run_that_was_stopped_cannot_know(folder: RunFolder, rounds) -> None:
+def test_a_deployed_run_that_was_stopped_cannot_know(folder, rounds):
     recorded(folder, SAMPLED, rounds[:-1], None)
     assert summary_of(folder.path).caution is None
     page = (folder.path / "report.html").read_text()
     assert "sampled (?): whether this flatters every method is not known" in page
 
 
-def test_a_record_without_the_last_rounds_is_of_a_run_that_ended_early(
-    folder: RunFolder, rounds
-) -> None:
+def test_a_record_without_the_last_rounds_is_of_a_run_that_ended_early(folder, rounds):
     recorded(folder, FULL, rounds[:-2], None)
     found = summary_of(folder.path)
     assert (found.state, found.rounds, found.planned) == ("ended early", 3, 5)
     assert summary_of(recorded(folder, FULL, rounds, None).path).state == "finished"
 
 
-def test_full_flatters_nobody(folder: RunFolder, rounds) -> None:
+def test_full_flatters_nobody(folder, rounds):
     recorded(folder, FULL, rounds[:-1], None)
     found = summary_of(folder.path)
     assert (found.protocol, found.caution) == ("full", "")

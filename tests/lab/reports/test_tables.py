@@ -1,7 +1,5 @@
 """Result tables and the deviation over seeds."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

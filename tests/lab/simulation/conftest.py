@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
+from fedrec.data import generate, leave_one_out
 from fedrec.settings.schema import Settings
 
 
 @pytest.fixture(scope="session")
-def data() -> tuple[UserSplit, Catalogue]:
+def data():
     """60 users in 3 clusters of taste, 90 items."""
     made = generate(n_users=60, n_items=120, n_clusters=3, interactions_per_user=12, seed=8)
     return leave_one_out(made.interactions, made.catalogue), made.catalogue

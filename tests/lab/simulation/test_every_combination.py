@@ -59,7 +59,7 @@ def plan_under(pair: tuple[str, str], protection: str = "none"):
 
 
 @pytest.fixture(scope="module")
-def users() -> UserSplit:
+def users():
     data = generate(n_users=N_USERS, n_items=N_ITEMS, n_clusters=2, interactions_per_user=7, seed=5)
     return leave_one_out(data.interactions, data.catalogue)
 
@@ -89,7 +89,7 @@ def rounds_of(learner: Learner, users: UserSplit) -> Iterator[Summed]:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_two_rounds_under_every_protection(pair: tuple[str, str], users: UserSplit) -> None:
+def test_two_rounds_under_every_protection(pair, users):
     learner = Learner(plan_under(pair), N_ITEMS, device="cpu")
     rounds = list(rounds_of(learner, users))
     assert [summed.kind for summed in rounds] == ["count", "train", "train"]
@@ -105,7 +105,7 @@ def test_two_rounds_under_every_protection(pair: tuple[str, str], users: UserSpl
 
 
 @pytest.mark.parametrize("pair", REFUSED, ids="-".join)
-def test_what_the_table_does_not_have_is_refused_with_the_reason(pair: tuple[str, str]) -> None:
+def test_what_the_table_does_not_have_is_refused_with_the_reason(pair):
     (row,) = (row for row in COMBINATIONS if row.algorithm == pair[0])
     conflicts = find_conflicts(plan_under(pair))
     assert any(row.reason in conflict.sentence for conflict in conflicts)

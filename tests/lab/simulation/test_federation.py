@@ -1,7 +1,5 @@
 """The in-process federation: the same bits for everybody, stopped or not."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

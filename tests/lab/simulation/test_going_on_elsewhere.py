@@ -1,7 +1,5 @@
 """Checkpoints of other formats, and simulations that go on where training rounds otherwise."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Private tables larger than memory: what a run writes and keeps, and what a kill leaves."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import signal

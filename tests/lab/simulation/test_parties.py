@@ -1,7 +1,5 @@
 """Dividing users among simulated clients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

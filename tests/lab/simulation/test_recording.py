@@ -1,7 +1,5 @@
 """The run folder that a simulation leaves behind."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -22,7 +22,7 @@ NOISY = {"mechanism": "gaussian", "rounds_per_user": 3, "expected_users": 20.0, 
 
 
 @pytest.fixture
-def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_noise(monkeypatch):
     monkeypatch.setattr(Mechanism, "noise", lambda self, length: np.zeros(length, dtype=np.int64))
 
 
@@ -44,7 +44,7 @@ def vectors_of(settings, data, n_clients):
 
 
 @pytest.mark.parametrize("name", ["fedmf", "pfedrec", "fedncf"])
-def test_users_are_clipped_one_by_one(settings_of, data, no_noise, name) -> None:
+def test_users_are_clipped_one_by_one(settings_of, data, no_noise, name):
     """Every user alone is within the bound, and the sum does not depend on who sits with whom."""
     settings = settings_with(
         settings_of, algorithm={"name": name, "dim": 8}, update={"structure": "dense"}
@@ -69,7 +69,7 @@ def test_users_are_clipped_one_by_one(settings_of, data, no_noise, name) -> None
     assert np.array_equal(total, whole[0])
 
 
-def test_counts_and_metrics_are_in_no_sum(settings_of, data) -> None:
+def test_counts_and_metrics_are_in_no_sum(settings_of, data):
     settings = settings_with(settings_of)
     federation, (vector,) = vectors_of(settings, data, 1)
     layout = federation._learner.layout
@@ -78,7 +78,7 @@ def test_counts_and_metrics_are_in_no_sum(settings_of, data) -> None:
     assert federation.advance().validation is not None
 
 
-def test_noise_is_on_untouched_rows(settings_of, data) -> None:
+def test_noise_is_on_untouched_rows(settings_of, data):
     """Rows that one user does not touch have noise like any other, of the promised size."""
     settings = settings_with(settings_of, privacy={"rounds_per_user": 1})
     users, catalogue = data
@@ -100,7 +100,7 @@ def test_noise_is_on_untouched_rows(settings_of, data) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedmf", "fedncf", "pfedrec"])
-def test_every_algorithm_that_may_trains(settings_of, data, name) -> None:
+def test_every_algorithm_that_may_trains(settings_of, data, name):
     settings = settings_with(
         settings_of,
         algorithm={"name": name, "dim": 8, "learning_rate": 0.1},
@@ -114,7 +114,7 @@ def test_every_algorithm_that_may_trains(settings_of, data, name) -> None:
     assert all(np.isfinite(table).all() for table in values)
 
 
-def test_users_stop_at_their_cap(settings_of, data, no_noise) -> None:
+def test_users_stop_at_their_cap(settings_of, data, no_noise):
     """Three rounds a user: the fourth sum is noise alone, which is switched off here."""
     settings = settings_with(settings_of, rounds={"total": 4})
     users, catalogue = data
@@ -124,7 +124,7 @@ def test_users_stop_at_their_cap(settings_of, data, no_noise) -> None:
     assert result.finished
 
 
-def test_the_run_ends_before_the_budget_is_exceeded(settings_of, data) -> None:
+def test_the_run_ends_before_the_budget_is_exceeded(settings_of, data):
     """z = 4 a round: by dp-accounting epsilon is 2.258 after five rounds, 2.502 after six."""
     privacy = {"noise_multiplier": 4.0, "epsilon": 2.4, "rounds_per_user": 0}
     settings = settings_with(settings_of, privacy=privacy, rounds={"total": 9})
@@ -144,7 +144,7 @@ def test_the_run_ends_before_the_budget_is_exceeded(settings_of, data) -> None:
     assert ledger.guarantee.amplification == "none"
 
 
-def test_a_resumed_simulation_remembers_who_took_part(settings_of, data, tmp_path) -> None:
+def test_a_resumed_simulation_remembers_who_took_part(settings_of, data, tmp_path):
     settings = settings_with(settings_of, rounds={"total": 5, "user_fraction": 0.5})
     users, catalogue = data
     seen = []
@@ -169,13 +169,13 @@ def test_a_resumed_simulation_remembers_who_took_part(settings_of, data, tmp_pat
     assert seen[0] == seen[1][: len(seen[0])]
 
 
-def test_two_runs_do_not_share_their_noise(settings_of, data) -> None:
+def test_two_runs_do_not_share_their_noise(settings_of, data):
     settings = settings_with(settings_of, rounds={"total": 1})
     users, catalogue = data
     first, second = (simulate(settings, users=users, catalogue=catalogue) for _ in range(2))
     assert first.last.shared.canonical_bytes() != second.last.shared.canonical_bytes()
 
 
-def test_the_error_has_the_exit_code_of_a_spent_budget() -> None:
+def test_the_error_has_the_exit_code_of_a_spent_budget():
     assert PrivacyBudgetSpent.exit_code == 4
     assert json.dumps(PrivacyBudgetSpent.code) == '"privacy_budget_spent"'

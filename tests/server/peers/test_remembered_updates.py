@@ -29,7 +29,10 @@ async def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path):
         assert (header.round, header.client_id) == (1, identity(0).client_id)
         assert (await wait(engine, 0, seconds=0.0)).latest is None
         # Of another digest, of a later round, and of nothing that was ever sent.
-        for other in (Remembered(round=RoundId(1), digest=b"x" * 32), Remembered()):
+        for other in (
+            Remembered(acknowledged_round=RoundId(1), acknowledged_digest=b"x" * 32),
+            Remembered(),
+        ):
             me = identity(0).client_id
             with capture_logs() as logs:
                 found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, other)
@@ -38,7 +41,7 @@ async def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path):
             assert (line["event"], line["client"]) == (
                 "client remembers another update", identity(0).public.label,
             )  # fmt: skip
-            assert (line["remembered_round"], line["held_round"]) == (other.round, 1)
+            assert (line["remembered_round"], line["held_round"]) == (other.acknowledged_round, 1)
         await engine.stop_run(at_once=True)
     async with running(bench, tmp_path) as engine:
         # The round was given up, and the process is another one.
@@ -51,7 +54,7 @@ async def test_it_knows_nothing_of_who_says_it_was_acknowledged(tmp_path):
     bench = Bench.of(3)
 
     async with running(bench, tmp_path) as engine:
-        said = Remembered(round=RoundId(4), digest=b"x" * 32)
+        said = Remembered(acknowledged_round=RoundId(4), acknowledged_digest=b"x" * 32)
         me = identity(0).client_id
         found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, said)
         assert found.latest is not None and found.latest.header is None

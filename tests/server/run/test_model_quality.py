@@ -62,9 +62,9 @@ def published(number: int, values: list[int]) -> RoundPublished:
 def test_each_figure_is_that_of_the_last_round_that_measured_it():
     found = LatestQuality()
     assert found.quality.round == 0
-    found.note([published(1, sums())])
+    found.on_commit(None, [published(1, sums())])
     assert found.quality.round == 0, "a count measures nothing"
-    found.note([published(2, TRAINED), published(3, EVALUATED)])
+    found.on_commit(None, [published(2, TRAINED), published(3, EVALUATED)])
     quality = found.quality
     assert quality.round == 3
     assert quality.loss == pytest.approx(0.25)
@@ -76,17 +76,17 @@ def test_each_figure_is_that_of_the_last_round_that_measured_it():
 
 def test_the_round_is_the_one_that_ranked_even_where_nothing_changed():
     found = LatestQuality()
-    found.note([published(2, TRAINED)])
+    found.on_commit(None, [published(2, TRAINED)])
     first = found.quality
-    found.note([published(3, TRAINED)])
+    found.on_commit(None, [published(3, TRAINED)])
     assert (first.round, found.quality) == (2, replace(first, round=RoundId(3)))
 
 
 def test_a_loss_alone_dates_no_rates():
     found = LatestQuality()
-    found.note([published(2, LOSS_ONLY)])
+    found.on_commit(None, [published(2, LOSS_ONLY)])
     assert found.quality.round == 2, "nothing was ranked yet"
-    found.note([published(3, TRAINED), published(4, LOSS_ONLY)])
+    found.on_commit(None, [published(3, TRAINED), published(4, LOSS_ONLY)])
     assert found.quality.round == 3
 
 
@@ -104,7 +104,7 @@ def test_after_a_restart_the_journal_says_the_same(between):
     ]
     read, noted = LatestQuality(), LatestQuality()
     read.read(Journal(entries))  # type: ignore[arg-type]
-    noted.note([published(2, TRAINED), published(3, EVALUATED)])
+    noted.on_commit(None, [published(2, TRAINED), published(3, EVALUATED)])
     assert read.quality == noted.quality
 
 
@@ -124,7 +124,9 @@ def test_rates_have_their_protocol_and_what_the_last_round_says_of_it(
         async with running(bench, tmp_path) as engine:
             service = AdminService(engine)
             first = RunStatus.of(await service.GetStatus(None, None))
-            engine.quality.note([published(2, TRAINED), published(3, EVALUATED)])
+            engine.quality.on_commit(
+                engine.run.state, (published(2, TRAINED), published(3, EVALUATED))
+            )
             return [first, RunStatus.of(await service.GetStatus(None, None))]
 
     first, last = asyncio.run(scenario())

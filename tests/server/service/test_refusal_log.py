@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from fedrec.errors import ProtocolError, RoundClosed, StorageError
 from fedrec.wire.grpc_calls import INCIDENT_KEY
-from fedrec_server.service import call_guard
-from fedrec_server.service.call_guard import RefusalLog
+from fedrec_server.service import callers
+from fedrec_server.service.callers import RefusalLog
 
 SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 
@@ -55,7 +55,7 @@ def test_defects_are_counted_as_well():
 
 
 def test_callers_that_went_are_forgotten(monkeypatch):
-    monkeypatch.setattr(call_guard, "MOST_KNOWN", 100)
+    monkeypatch.setattr(callers, "MOST_KNOWN", 100)
     time = Time()
     log = RefusalLog(time)
     with capture_logs():

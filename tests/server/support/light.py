@@ -17,11 +17,11 @@ from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, RoundTerms, VectorSpec
 from fedrec.protection.masks import KeyList, MaskTerms, MaskWords, Participant
 from fedrec.protection.masks.messages import (
-    answer_to_bytes,
-    inbox_from_bytes,
+    BUNDLE,
+    GIVEN,
+    INBOX,
     key_list_from_bytes,
     keys_to_bytes,
-    shares_to_bytes,
     signatures_from_bytes,
 )
 from fedrec.protection.masks.terms import ring_seed
@@ -105,17 +105,17 @@ class LightClient:
         if task.step == "shares":
             seed = ring_seed(self._round_terms(self._train))
             bundle = participant.share(key_list_of(raw), self._roster, seed)
-            return self._message("shares", shares_to_bytes(bundle))
+            return self._message("shares", BUNDLE.to_bytes(bundle))
         if task.step == "vector":
             words = self._words.encode(self._vector(task.round))
-            inbox = inbox_from_bytes(raw)
+            inbox = INBOX.from_bytes(raw)
             masked = participant.mask(inbox, words, n_wide=self._words.n_wide)
             payload = self._words.message(masked)
             return self._header(payload, participant.round_digest), payload
         if task.step == "signature":
             return self._message("signature", participant.sign(raw, self.identity, self._roster))
         given = participant.give(signatures_from_bytes(raw), self._roster)
-        return self._message("answer", answer_to_bytes(given))
+        return self._message("answer", GIVEN.to_bytes(given))
 
     def _terms(self, task: Train) -> MaskTerms:
         return MaskTerms.of(self._round_terms(task), self._plan.protection.tolerance)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from server.support.light import LightClient, made_up
 
-from fedrec.follower.patient_link import Backoff, Meter, patient_link
-from fedrec.follower.stopping import StopSwitch
+from fedrec.follower.patient_link import Backoff, Meter, StopSwitch, patient_link
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
@@ -41,7 +40,9 @@ def main(address: str, folder: str, number: int, spec: VectorSpec) -> str:
             )
             if found.latest is not None and found.latest.header is not None:
                 last = found.latest.header
-                remembered = Remembered(round=last.round, digest=last.digest)
+                remembered = Remembered(
+                    acknowledged_round=last.round, acknowledged_digest=last.digest
+                )
             version = found.published_round
             task = found.task
             if isinstance(task, Finished):

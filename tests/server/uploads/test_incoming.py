@@ -15,9 +15,8 @@ from fedrec.errors import CorruptUpload
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import ByteChunk
 from fedrec_server.engine import Engine
-from fedrec_server.uploads import incoming
-from fedrec_server.uploads.incoming import Incoming
-from fedrec_server.uploads.updates import IncomingUpdate
+from fedrec_server.uploads import updates
+from fedrec_server.uploads.updates import Incoming, IncomingUpdate
 
 
 async def opened(engine: Engine, bench: Bench, payload: bytes) -> Incoming:
@@ -35,7 +34,7 @@ async def pieces(payload: bytes, size: int) -> AsyncIterator[ByteChunk]:
 @pytest.mark.parametrize("size", [1, 7, 20, 1 << 20])
 @pytest.mark.parametrize("waiting", [1, 10, 1 << 20])
 async def test_every_byte_is_taken(tmp_path, monkeypatch, size, waiting):
-    monkeypatch.setattr(incoming, "WAITING_BYTES", waiting)
+    monkeypatch.setattr(updates, "WAITING_BYTES", waiting)
     bench = Bench.of(3)
 
     async with running(bench, tmp_path) as engine:
@@ -50,7 +49,7 @@ async def test_every_byte_is_taken(tmp_path, monkeypatch, size, waiting):
 
 async def test_no_more_is_read_than_may_wait(tmp_path, monkeypatch):
     """One byte is being written and three wait; the fifth is not asked for."""
-    monkeypatch.setattr(incoming, "WAITING_BYTES", 3)
+    monkeypatch.setattr(updates, "WAITING_BYTES", 3)
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
 
@@ -83,8 +82,8 @@ async def test_no_more_is_read_than_may_wait(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("streams", "most"), [(2, 4), (1, 1)])
 async def test_few_open_streams_are_read_ahead(tmp_path, monkeypatch, streams, most):
     """A byte of both is being written; three more wait of each where so many may be read ahead."""
-    monkeypatch.setattr(incoming, "WAITING_BYTES", 3)
-    monkeypatch.setattr(incoming, "AHEAD_STREAMS", streams)
+    monkeypatch.setattr(updates, "WAITING_BYTES", 3)
+    monkeypatch.setattr(updates, "AHEAD_STREAMS", streams)
     bench = Bench.of(3)
     reached, go_on = threading.Semaphore(0), threading.Event()
 

@@ -329,7 +329,7 @@ class Collector:
 
     def _own(self, owner: int, shares: dict[int, bytes]) -> Iterator[Mask]:
         """Yield a survivor's own mask, which is still in the sum."""
-        commitment = self._bundles[owner].self_commitment
+        commitment = self._bundles[owner].commitment
 
         def is_right(seed: bytes) -> bool:
             return self_commitment(self.round_digest, seed, own=owner) == commitment

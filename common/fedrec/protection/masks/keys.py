@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -24,7 +25,8 @@ from fedrec.identity.sealing import derive
 from fedrec.identity.secret import Secret
 from fedrec.ids import ClientId, canonical, digest
 from fedrec.protection.masks.shamir import SHARE_BYTES
-from fedrec.protection.masks.terms import MaskTerms
+from fedrec.protection.masks.terms import MAX_CLIENTS, MaskTerms
+from fedrec.wire.fields import Client, Digest, WholeSignature, check_count
 
 KEY_BYTES = 32
 
@@ -65,10 +67,10 @@ class KeyAdvertisement:
         signature: the client's Ed25519 signature over `statement`, 64 bytes.
     """
 
-    client_id: ClientId
-    mask_key: bytes
-    share_key: bytes
-    signature: bytes = b""
+    client_id: Client
+    mask_key: Digest
+    share_key: Digest
+    signature: WholeSignature = b""
 
     def __post_init__(self) -> None:
         lengths = (len(self.mask_key), len(self.share_key), len(self.signature))
@@ -140,6 +142,11 @@ class RoundKeys(Secret):
         return replace(unsigned, signature=identity.sign(unsigned.statement(terms)))
 
 
+def _few_enough(keys: Sequence[Any], field: str) -> Sequence[Any]:
+    check_count(len(keys), field, maximum=MAX_CLIENTS)
+    return keys
+
+
 @dataclass(frozen=True, slots=True)
 class KeyList:
     """All participants of a round, in the order of their client ids.
@@ -148,7 +155,7 @@ class KeyList:
     position + 1.
     """
 
-    keys: tuple[KeyAdvertisement, ...]
+    keys: Annotated[tuple[KeyAdvertisement, ...], _few_enough]
     _digests: dict[MaskTerms, bytes] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -251,7 +251,7 @@ class Participant(Secret):
         return ShareBundle(
             holders=holders,
             sealed=sealed,
-            self_commitment=self_commitment(round_digest, self_seed, own=own),
+            commitment=self_commitment(round_digest, self_seed, own=own),
         )
 
     def mask(self, inbox: Inbox, words: Words, *, n_wide: int) -> Words:

@@ -9,17 +9,14 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId
 from fedrec.protection.masks.collector import Collector
 from fedrec.protection.masks.messages import (
-    answer_from_bytes,
-    answer_to_bytes,
+    BUNDLE,
+    GIVEN,
+    INBOX,
+    KEY_LIST,
     base_state_from_bytes,
-    inbox_from_bytes,
-    inbox_to_bytes,
     key_list_from_bytes,
-    key_list_to_bytes,
     keys_from_bytes,
     keys_to_bytes,
-    shares_from_bytes,
-    shares_to_bytes,
     signatures_from_bytes,
     signatures_to_bytes,
 )
@@ -113,18 +110,18 @@ class _MaskedClient(ClientSide):
         participant, roster = self._participant, self._terms.roster
         if step == SHARES:
             keys = key_list_from_bytes(material)
-            return shares_to_bytes(participant.share(keys, roster, ring_seed(self._terms)))
+            return BUNDLE.to_bytes(participant.share(keys, roster, ring_seed(self._terms)))
         if step == SIGNATURE:
             return participant.sign(material, self._identity, roster)
         if step == ANSWER:
-            return answer_to_bytes(participant.give(signatures_from_bytes(material), roster))
+            return GIVEN.to_bytes(participant.give(signatures_from_bytes(material), roster))
         raise RoundError("Keys are advertised once, as the answer to a round's opening.")
 
     def protect(
         self, material: bytes, vector: Integers, spec: VectorSpec, plan: ProtectionPlan
     ) -> bytes:
         """Return the vector under its masks."""
-        words, inbox = MaskWords(spec, plan), inbox_from_bytes(material)
+        words, inbox = MaskWords(spec, plan), INBOX.from_bytes(material)
         masked = self._participant.mask(inbox, words.encode(vector), n_wide=words.n_wide)
         return words.message(masked)
 
@@ -151,11 +148,11 @@ class _MaskedSum(CoordinatorSide):
         collector = self._collector
         try:
             if step == SHARES:
-                collector.add_shares(client_id, shares_from_bytes(body))
+                collector.add_shares(client_id, BUNDLE.from_bytes(body))
             elif step == SIGNATURE:
                 collector.add_signature(client_id, body)
             else:
-                collector.add_answer(client_id, answer_from_bytes(body))
+                collector.add_answer(client_id, GIVEN.from_bytes(body))
         except KeysError:
             raise RoundClosed("This client is not in the round's list of keys.") from None
 
@@ -179,10 +176,10 @@ class _MaskedSum(CoordinatorSide):
         collector = self._collector
         if step == SHARES:
             # The same for everybody, and long where there are many.
-            self._key_list = self._key_list or key_list_to_bytes(collector.key_list)
+            self._key_list = self._key_list or KEY_LIST.to_bytes(collector.key_list)
             return self._key_list
         if step == VECTOR:
-            return inbox_to_bytes(collector.inbox(client_id))
+            return INBOX.to_bytes(collector.inbox(client_id))
         if step == SIGNATURE:
             return collector.survivors
         return signatures_to_bytes(collector.signatures_for(client_id))

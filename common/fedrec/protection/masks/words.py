@@ -8,8 +8,8 @@ import numpy as np
 
 from fedrec.errors import PlanMismatch
 from fedrec.protection.masks.keys import WIDE, WORD, WORD_BYTES, Words
-from fedrec.protection.protection_plan import HEADER_BYTES, Envelope, LimbLayout, ProtectionPlan
-from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
+from fedrec.protection.protection_plan import HEADER_BYTES, Envelope, ProtectionPlan
+from fedrec.protection.vector import Integers, LimbLayout, SegmentSpec, VectorSpec
 
 WORD_BITS = 32
 LARGEST_NARROW = 2**31 - 1

@@ -1,7 +1,5 @@
 """Compiled kernels train what the trainer trains, to the precision of float32."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What compiled code shares: exact flags, inner products, shuffles and whole weights."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -22,7 +22,7 @@ from fedrec.protection.masks.keys import (
 DIGEST = b"d" * 32
 
 
-def test_the_exchange_of_rfc_7748() -> None:
+def test_the_exchange_of_rfc_7748():
     """RFC 7748, section 6.1: Alice's and Bob's keys and their common secret."""
     alice = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
     bob_public = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
@@ -33,7 +33,7 @@ def test_the_exchange_of_rfc_7748() -> None:
     assert exchange(private_key(alice), bob_public).hex() == shared
 
 
-def test_both_sides_agree_and_nobody_else() -> None:
+def test_both_sides_agree_and_nobody_else():
     one, other = RoundKeys.create(), RoundKeys.create()
     key = pair_mask_key(DIGEST, private_key(one.mask), public_key(other.mask), own=2, other=7)
     assert key == pair_mask_key(
@@ -48,7 +48,7 @@ def test_both_sides_agree_and_nobody_else() -> None:
     )
 
 
-def test_shares_open_for_one_holder_in_one_direction_and_round() -> None:
+def test_shares_open_for_one_holder_in_one_direction_and_round():
     owner, holder = RoundKeys.create(), RoundKeys.create()
     shares = {"self_share": b"s" * 33, "key_share": b"k" * 33}
     to_holder = public_key(holder.share)
@@ -69,13 +69,13 @@ def test_shares_open_for_one_holder_in_one_direction_and_round() -> None:
         open_shares(b"e" * 32, *args[1:], owner=1, holder=2, sealed=sealed)
 
 
-def test_a_key_that_agrees_with_everybody_is_refused() -> None:
+def test_a_key_that_agrees_with_everybody_is_refused():
     """The point of order 1: the exchange would give zeros whoever takes part."""
     with pytest.raises(KeysError):
         exchange(private_key(RoundKeys.create().mask), bytes(32))
 
 
-def test_an_advertisement_is_bound_to_its_round_and_owner() -> None:
+def test_an_advertisement_is_bound_to_its_round_and_owner():
     people, roster = make_people(3)
     terms = make_terms()
     _, keys = Participant.begin(terms, people[0])
@@ -104,7 +104,7 @@ def test_an_advertisement_is_bound_to_its_round_and_owner() -> None:
         stranger.verify(terms, roster)
 
 
-def test_swapped_keys_are_refused_by_participants() -> None:
+def test_swapped_keys_are_refused_by_participants():
     """A coordinator in the middle of every pair is seen, whoever relays the list."""
     cohort = Cohort.of(4)
     cohort.advertise()
@@ -122,7 +122,7 @@ def test_swapped_keys_are_refused_by_participants() -> None:
         cohort.participants[1].share(KeyList.of(rest), cohort.roster)
 
 
-def test_a_list_has_every_client_and_key_once() -> None:
+def test_a_list_has_every_client_and_key_once():
     people, _ = make_people(2)
     terms = make_terms()
     _, one = Participant.begin(terms, people[0])
@@ -135,13 +135,13 @@ def test_a_list_has_every_client_and_key_once() -> None:
     assert KeyList.of((other, one)).participants == tuple(p.client_id for p in people)
 
 
-def test_lengths_are_checked() -> None:
+def test_lengths_are_checked():
     people, _ = make_people(1)
     with pytest.raises(MalformedUpdate):
         KeyAdvertisement(client_id=people[0].client_id, mask_key=b"short", share_key=bytes(32))
 
 
-def test_terms_never_allow_a_sum_of_two() -> None:
+def test_terms_never_allow_a_sum_of_two():
     with pytest.raises(SettingsError, match="minimum_summands is 2"):
         make_terms(minimum=2)
     with pytest.raises(SettingsError, match="terms_digest"):

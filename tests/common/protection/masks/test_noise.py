@@ -43,7 +43,7 @@ def noise_of_a_round(layout: Layout, count: int, **gone: set[int]) -> tuple[Coho
     return cohort, cohort.run(**gone)
 
 
-def test_the_sum_has_the_noise_of_its_summands_to_the_last_bit() -> None:
+def test_the_sum_has_the_noise_of_its_summands_to_the_last_bit():
     layout = layout_of()
     cohort, total = noise_of_a_round(layout, 7, before={1}, after={2})
     assert np.array_equal(total, cohort.total(without={1}))
@@ -51,7 +51,7 @@ def test_the_sum_has_the_noise_of_its_summands_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize("gone", [{}, {"before": {5}, "after": {0}}, {"before": {4, 5}}])
-def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone: dict[str, set[int]]) -> None:
+def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone):
     """Shares are (z C)^2 / 3 where one of four or more tells its own: n are n / 3 of the promise.
 
     One grid step is 2^-20 of the clip, so that z C is 2^21 steps. The law of the sum is compared
@@ -73,7 +73,7 @@ def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone: dict[str, se
     assert kstest(values / wanted, "norm").pvalue > 1e-6
 
 
-def test_a_sum_of_fewer_than_the_shares_are_made_for_is_never_unmasked() -> None:
+def test_a_sum_of_fewer_than_the_shares_are_made_for_is_never_unmasked():
     layout = layout_of()
     with pytest.raises(RoundError, match="the round needs 4"):
         noise_of_a_round(layout, 4, before={3})
@@ -81,7 +81,7 @@ def test_a_sum_of_fewer_than_the_shares_are_made_for_is_never_unmasked() -> None
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_noise_of_all_clients_fits_the_ring(mechanism: str, sign: int) -> None:
+def test_the_largest_noise_of_all_clients_fits_the_ring(mechanism, sign):
     """Every user at the clip, and every client at the largest noise that there is."""
     layout = layout_of(mechanism=mechanism)
     by = layout.mechanism
@@ -95,7 +95,7 @@ def test_the_largest_noise_of_all_clients_fits_the_ring(mechanism: str, sign: in
     assert words.decode(words.encode(vector), layout.maximum_clients)[0] == sign * worst
 
 
-def test_noise_that_no_ring_holds_is_refused_at_the_start() -> None:
+def test_noise_that_no_ring_holds_is_refused_at_the_start():
     plan = Plan.model_validate(
         {
             "federation": {"maximum_users": 2**31 - 1},

@@ -51,9 +51,7 @@ def tolerance(rates: str, malicious: bool) -> Tolerance:
 
 
 @pytest.mark.parametrize(("count", "rates", "malicious", "expected"), CELLS)
-def test_the_table(
-    count: int, rates: str, malicious: bool, expected: tuple[int, int] | None
-) -> None:
+def test_the_table(count, rates, malicious, expected):
     if expected is None:
         with pytest.raises(SettingsError, match="No graph on") as refused:
             parameters_for(count, tolerance(rates, malicious))
@@ -83,9 +81,7 @@ def meets_both_bounds(n: int, k: int, t: int, corrupt: int, dropped: int, malici
 
 @pytest.mark.parametrize("count", [32, 33, 45, 64, 99])
 @pytest.mark.parametrize("malicious", [False, True])
-def test_between_the_complete_graph_and_the_table_the_bound_is_exact(
-    count: int, malicious: bool
-) -> None:
+def test_between_the_complete_graph_and_the_table_the_bound_is_exact(count, malicious):
     """Whole fractions over all degrees: the result meets the bound, and no smaller degree does."""
     found = parameters_for(count, tolerance("10/10", malicious))
     args = (-(-count // 10), count // 10, malicious)
@@ -95,12 +91,12 @@ def test_between_the_complete_graph_and_the_table_the_bound_is_exact(
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(3, 3), (4, 3), (5, 4), (10, 7), (31, 21)])
-def test_below_32_everybody_is_a_neighbour(count: int, threshold: int) -> None:
+def test_below_32_everybody_is_a_neighbour(count, threshold):
     found = parameters_for(count, tolerance("10/10", True))
     assert (found.degree, found.threshold, found.complete) == (count - 1, threshold, True)
 
 
-def test_the_quorum_makes_two_sets_of_survivors_impossible() -> None:
+def test_the_quorum_makes_two_sets_of_survivors_impossible():
     """Two quorums overlap in more clients than are corrupt, so in an honest one."""
     for count in (3, 10, 31, 40, 100, 1000):
         quorum = parameters_for(count, tolerance("10/10", True)).quorum
@@ -109,18 +105,18 @@ def test_the_quorum_makes_two_sets_of_survivors_impossible() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 10_001])
-def test_numbers_of_clients_that_cannot_work(count: int) -> None:
+def test_numbers_of_clients_that_cannot_work(count):
     with pytest.raises(SettingsError, match="clients"):
         parameters_for(count, tolerance("10/10", False))
 
 
 @pytest.mark.parametrize(("corrupt", "dropout"), [(-0.1, 0.1), (1.0, 0.1), (0.1, 1.5)])
-def test_shares_that_cannot_be(corrupt: float, dropout: float) -> None:
+def test_shares_that_cannot_be(corrupt, dropout):
     with pytest.raises(SettingsError, match="not in"):
         Tolerance(corrupt_share=corrupt, dropout_share=dropout, malicious=False)
 
 
-def test_small_cohorts_are_held_to_their_tolerance() -> None:
+def test_small_cohorts_are_held_to_their_tolerance():
     """Of ten clients t = 7 leaves three to drop out, not four; against four corrupt ones t = 8."""
     fits = Tolerance(corrupt_share=0.3, dropout_share=0.3, malicious=True)
     assert parameters_for(10, fits).threshold == 7
@@ -132,7 +128,7 @@ def test_small_cohorts_are_held_to_their_tolerance() -> None:
         parameters_for(10, Tolerance(corrupt_share=0.4, dropout_share=0.3, malicious=True))
 
 
-def test_corrupt_clients_are_a_share_of_the_roster_whoever_takes_part() -> None:
+def test_corrupt_clients_are_a_share_of_the_roster_whoever_takes_part():
     """Ten of a hundred may all be in a list of 13: 12 shares, since 2 x 11 < 13 + 10 = 23 < 24."""
     found = parameters_for(13, tolerance("10/10", True), n_members=100)
     assert (found.threshold, found.quorum) == (12, 12)
@@ -146,7 +142,7 @@ def test_corrupt_clients_are_a_share_of_the_roster_whoever_takes_part() -> None:
     assert sparse.quorum == 26
 
 
-def test_shares_of_corrupt_clients_are_rounded_up_and_those_of_dropouts_down() -> None:
+def test_shares_of_corrupt_clients_are_rounded_up_and_those_of_dropouts_down():
     tenth, third = tolerance("10/10", True), tolerance("33/33", True)
     assert [tenth.corrupt_among(n) for n in (0, 1, 9, 10, 11, 100)] == [0, 1, 1, 1, 2, 10]
     assert [tenth.dropped_among(n) for n in (3, 9, 10, 19, 30)] == [0, 0, 1, 1, 3]
@@ -156,6 +152,6 @@ def test_shares_of_corrupt_clients_are_rounded_up_and_those_of_dropouts_down() -
 @pytest.mark.parametrize(
     ("members", "fewest"), [(3, 3), (4, 4), (5, 4), (9, 4), (11, 5), (100, 13), (10_000, 1003)]
 )
-def test_a_list_has_room_for_all_who_are_corrupt(members: int, fewest: int) -> None:
+def test_a_list_has_room_for_all_who_are_corrupt(members, fewest):
     """But one of everybody was chosen by nobody."""
     assert tolerance("10/10", True).fewest_listed(3, members) == fewest

@@ -13,7 +13,7 @@ from fedrec.protection.masks import Participant
 from fedrec.protection.masks.messages import pack
 
 
-def test_a_restart_before_every_message_changes_nothing() -> None:
+def test_a_restart_before_every_message_changes_nothing():
     cohort = Cohort.of(7)
     cohort.advertise()
     for step in (cohort.share, cohort.mask, cohort.sign, cohort.give):
@@ -23,7 +23,7 @@ def test_a_restart_before_every_message_changes_nothing() -> None:
     np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without={6}))
 
 
-def test_steps_cannot_be_repeated_or_left_out() -> None:
+def test_steps_cannot_be_repeated_or_left_out():
     cohort = Cohort.of(4)
     cohort.advertise()
     participant = cohort.participants[0]
@@ -43,7 +43,7 @@ def test_steps_cannot_be_repeated_or_left_out() -> None:
         cohort.add_masks(0, inbox, words)
 
 
-def test_the_vector_is_left_as_it_is() -> None:
+def test_the_vector_is_left_as_it_is():
     cohort = Cohort.of(4)
     cohort.advertise()
     cohort.share()
@@ -54,7 +54,7 @@ def test_the_vector_is_left_as_it_is() -> None:
     assert (masked != words).sum() > len(words) - 3
 
 
-def test_after_masking_a_client_cannot_unmask_itself() -> None:
+def test_after_masking_a_client_cannot_unmask_itself():
     cohort = Cohort.of(4)
     cohort.advertise()
     cohort.share()
@@ -66,7 +66,7 @@ def test_after_masking_a_client_cannot_unmask_itself() -> None:
     assert not any(base64.b64encode(secret) in raw for secret in secrets)
 
 
-def test_a_set_is_signed_once_also_after_a_restart() -> None:
+def test_a_set_is_signed_once_also_after_a_restart():
     cohort = Cohort.of(4)
     cohort.advertise()
     cohort.share()
@@ -82,7 +82,7 @@ def test_a_set_is_signed_once_also_after_a_restart() -> None:
 @pytest.mark.parametrize(
     ("survivors", "match"), [({0, 1}, "over 2 clients"), ({0, 1, 5, 6}, "never")]
 )
-def test_sets_that_are_not_signed(survivors: set[int], match: str) -> None:
+def test_sets_that_are_not_signed(survivors, match):
     cohort = Cohort.of(7)
     cohort.advertise()
     cohort.share(without={6})
@@ -93,7 +93,7 @@ def test_sets_that_are_not_signed(survivors: set[int], match: str) -> None:
     assert cohort.participants[0].phase == "masked"
 
 
-def test_shares_need_enough_equal_signatures() -> None:
+def test_shares_need_enough_equal_signatures():
     cohort = Cohort.of(7)
     cohort.advertise()
     cohort.share()
@@ -116,7 +116,7 @@ def test_shares_need_enough_equal_signatures() -> None:
     assert given.self_owners == tuple(range(7)) and given.key_owners == ()
 
 
-def test_the_minimum_of_summands_counts_survivors() -> None:
+def test_the_minimum_of_summands_counts_survivors():
     cohort = Cohort.of(10, minimum=9)
     cohort.advertise()
     cohort.share()
@@ -128,7 +128,7 @@ def test_the_minimum_of_summands_counts_survivors() -> None:
         )
 
 
-def test_a_state_belongs_to_one_round_and_client() -> None:
+def test_a_state_belongs_to_one_round_and_client():
     cohort = Cohort.of(3)
     cohort.advertise()
     raw = cohort.participants[0].to_bytes()
@@ -141,7 +141,7 @@ def test_a_state_belongs_to_one_round_and_client() -> None:
             Participant.from_bytes(cohort.terms, cohort.id(0), damaged)
 
 
-def test_a_participant_shows_nothing() -> None:
+def test_a_participant_shows_nothing():
     cohort = Cohort.of(3)
     cohort.advertise()
     for secret in (cohort.participants[0], cohort.participants[0]._state):

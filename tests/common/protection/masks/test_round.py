@@ -25,14 +25,14 @@ LIAR = Tolerance(corrupt_share=0.1, dropout_share=0.1, malicious=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [TEN_TEN, LIAR])
 @pytest.mark.parametrize("count", [3, 4, 31, 32, 40])
-def test_the_sum_of_everybody_is_exact(count: int, tolerance: Tolerance) -> None:
+def test_the_sum_of_everybody_is_exact(count, tolerance):
     cohort = Cohort.of(count, tolerance)
     np.testing.assert_array_equal(cohort.run(), cohort.total())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [TEN_TEN, LIAR])
-def test_dropouts_at_every_step_leave_the_sum_of_those_who_masked(tolerance: Tolerance) -> None:
+def test_dropouts_at_every_step_leave_the_sum_of_those_who_masked(tolerance):
     cohort = Cohort.of(40, tolerance)
     found = cohort.run(before={3, 17}, after={5}, late={30})
     np.testing.assert_array_equal(found, cohort.total(without={3, 17}))
@@ -40,7 +40,7 @@ def test_dropouts_at_every_step_leave_the_sum_of_those_who_masked(tolerance: Tol
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), count=st.integers(4, 10))
-def test_any_dropouts_within_the_threshold(data: st.DataObject, count: int) -> None:
+def test_any_dropouts_within_the_threshold(data, count):
     cohort = Cohort.of(count, Tolerance(corrupt_share=0.0, dropout_share=0.0, malicious=False))
     spare = count - (2 * count // 3 + 1)
     gone = data.draw(st.lists(st.integers(0, count - 1), unique=True, max_size=spare))
@@ -49,7 +49,7 @@ def test_any_dropouts_within_the_threshold(data: st.DataObject, count: int) -> N
     np.testing.assert_array_equal(found, cohort.total(without=gone[:cut]))
 
 
-def test_those_who_never_shared_are_no_part_of_the_round() -> None:
+def test_those_who_never_shared_are_no_part_of_the_round():
     cohort = Cohort.of(10)
     cohort.advertise()
     cohort.share(without={2, 4})
@@ -61,7 +61,7 @@ def test_those_who_never_shared_are_no_part_of_the_round() -> None:
     np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without={2, 4}))
 
 
-def test_of_three_clients_none_may_drop_out() -> None:
+def test_of_three_clients_none_may_drop_out():
     cohort = Cohort.of(3)
     cohort.advertise()
     cohort.share()
@@ -75,7 +75,7 @@ def test_of_three_clients_none_may_drop_out() -> None:
         late.sign(without={1})
 
 
-def test_extreme_vectors_sum_exactly() -> None:
+def test_extreme_vectors_sum_exactly():
     """Everybody at the clip, both ways: the sums reach the bounds and no further."""
     segment = SegmentSpec(name="items", length=4, max_abs_sum=2**31 - 2)
     spec = VectorSpec(segments=(segment,), max_summands=6)
@@ -85,7 +85,7 @@ def test_extreme_vectors_sum_exactly() -> None:
         assert cohort.run().tolist() == [sign * ((2**31 - 2) // 6) * 6] * 4
 
 
-def test_a_poisoned_vector_is_seen_in_the_sum() -> None:
+def test_a_poisoned_vector_is_seen_in_the_sum():
     """Outside its bounds a sum is refused, not wrapped; no single vector can be checked."""
     cohort = Cohort.of(4)
     cohort.advertise()
@@ -102,7 +102,7 @@ def test_a_poisoned_vector_is_seen_in_the_sum() -> None:
         cohort.collector.unmask()
 
 
-def test_masked_vectors_say_nothing_of_what_is_in_them() -> None:
+def test_masked_vectors_say_nothing_of_what_is_in_them():
     """Bits of 400 masked words of zeros are balanced: 6400 of 12800 within eight deviations."""
     spec = VectorSpec(
         segments=(SegmentSpec(name="zeros", length=400, max_abs_sum=100),), max_summands=10
@@ -117,7 +117,7 @@ def test_masked_vectors_say_nothing_of_what_is_in_them() -> None:
     assert len(set(words.tolist())) > 395
 
 
-def test_messages_are_taken_once() -> None:
+def test_messages_are_taken_once():
     cohort = Cohort.of(4)
     cohort.advertise()
     bundles = [p.share(cohort.key_list, cohort.roster, b"") for p in cohort.participants]
@@ -125,7 +125,7 @@ def test_messages_are_taken_once() -> None:
         cohort.collector.add_shares(cohort.id(own), bundle)
         cohort.collector.add_shares(cohort.id(own), bundle)
     other = ShareBundle(
-        holders=bundles[0].holders, sealed=bundles[0].sealed[::-1], self_commitment=bytes(32)
+        holders=bundles[0].holders, sealed=bundles[0].sealed[::-1], commitment=bytes(32)
     )
     with pytest.raises(ConflictingUpload):
         cohort.collector.add_shares(cohort.id(0), other)
@@ -144,7 +144,7 @@ def test_messages_are_taken_once() -> None:
     np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total())
 
 
-def test_what_is_malformed_changes_nothing() -> None:
+def test_what_is_malformed_changes_nothing():
     cohort = Cohort.of(4)
     cohort.advertise()
     people, _ = make_people(1)
@@ -161,7 +161,7 @@ def test_what_is_malformed_changes_nothing() -> None:
         {"holders": (-1, 2, 3), "sealed": good.sealed},
     ):
         with pytest.raises(MalformedUpdate):
-            ShareBundle(**fields, self_commitment=bytes(32))  # type: ignore[arg-type]
+            ShareBundle(**fields, commitment=bytes(32))  # type: ignore[arg-type]
     collector.add_shares(cohort.id(0), good)
     cohort.share(without={0})
     message = cohort.masked(0)
@@ -189,7 +189,7 @@ def test_what_is_malformed_changes_nothing() -> None:
     np.testing.assert_array_equal(collector.unmask(), cohort.total())
 
 
-def test_one_wrong_share_does_not_spoil_the_sum() -> None:
+def test_one_wrong_share_does_not_spoil_the_sum():
     cohort = Cohort.of(7)
     cohort.advertise()
     cohort.share()
@@ -208,7 +208,7 @@ def test_one_wrong_share_does_not_spoil_the_sum() -> None:
     np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without={6}))
 
 
-def test_too_many_wrong_shares_end_the_round_with_a_reason() -> None:
+def test_too_many_wrong_shares_end_the_round_with_a_reason():
     cohort = Cohort.of(3)
     cohort.advertise()
     cohort.share()
@@ -223,7 +223,7 @@ def test_too_many_wrong_shares_end_the_round_with_a_reason() -> None:
         cohort.collector.unmask()
 
 
-def test_an_owner_that_seals_rubbish_harms_nobody() -> None:
+def test_an_owner_that_seals_rubbish_harms_nobody():
     """Its neighbours hold no share of it, but six of its seven shares would have been enough."""
     cohort = Cohort.of(7)
     cohort.advertise()
@@ -232,7 +232,7 @@ def test_an_owner_that_seals_rubbish_harms_nobody() -> None:
         if own == 0:
             sealed = (b"\xff" * 82, *bundle.sealed[1:])
             bundle = ShareBundle(
-                holders=bundle.holders, sealed=sealed, self_commitment=bundle.self_commitment
+                holders=bundle.holders, sealed=sealed, commitment=bundle.commitment
             )
         cohort.collector.add_shares(cohort.id(own), bundle)
     cohort.collector.close_shares()
@@ -242,7 +242,7 @@ def test_an_owner_that_seals_rubbish_harms_nobody() -> None:
     np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total())
 
 
-def test_a_round_that_is_too_small_or_too_large_never_starts() -> None:
+def test_a_round_that_is_too_small_or_too_large_never_starts():
     small = Cohort.of(5, minimum=6)
     with pytest.raises(RoundError, match="5 clients advertised"):
         small.advertise()
@@ -252,21 +252,21 @@ def test_a_round_that_is_too_small_or_too_large_never_starts() -> None:
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
-def test_sets_of_positions_survive_packing(case: tuple[int, set[int]]) -> None:
+def test_sets_of_positions_survive_packing(case):
     count, chosen = case
     packed = pack(chosen, count)
     assert len(packed) == (count + 7) // 8
     assert unpack(packed, count) == chosen
 
 
-def test_sets_by_hand() -> None:
+def test_sets_by_hand():
     assert pack({0, 3, 8}, 9) == b"\x09\x01"
     for wrong in (b"", b"\x09", b"\x09\x02", b"\x09\x01\x00"):
         with pytest.raises(MalformedUpdate):
             unpack(wrong, 9)
 
 
-def test_an_inbox_from_nobody_is_refused() -> None:
+def test_an_inbox_from_nobody_is_refused():
     cohort = Cohort.of(4)
     cohort.advertise()
     cohort.share()

@@ -10,7 +10,7 @@ from fedrec.errors import KeysError
 from fedrec.protection.masks.shamir import PRIME, combine, share_at, split
 
 
-def test_the_field_is_prime_and_holds_every_secret() -> None:
+def test_the_field_is_prime_and_holds_every_secret():
     """Miller and Rabin to the first twenty prime bases: no composite is known to pass them."""
     odd, twos = PRIME - 1, 0
     while odd % 2 == 0:
@@ -22,7 +22,7 @@ def test_the_field_is_prime_and_holds_every_secret() -> None:
     assert PRIME > 2**256
 
 
-def test_a_line_computed_by_hand() -> None:
+def test_a_line_computed_by_hand():
     """Secret 5 and slope 7: the shares at 1, 2, 3 are 12, 19, 26."""
     found = split((5).to_bytes(32, "big"), 2, (1, 2, 3), draw=lambda: 7)
     assert {place: int.from_bytes(share, "big") for place, share in found.items()} == {
@@ -39,9 +39,7 @@ def test_a_line_computed_by_hand() -> None:
     threshold=st.integers(1, 5),
     extra=st.integers(0, 3),
 )
-def test_any_threshold_shares_give_the_secret_back(
-    secret: bytes, threshold: int, extra: int
-) -> None:
+def test_any_threshold_shares_give_the_secret_back(secret, threshold, extra):
     places = range(3, 3 + threshold + extra)
     shares = split(secret, threshold, places)
     for chosen in combinations(places, threshold):
@@ -50,7 +48,7 @@ def test_any_threshold_shares_give_the_secret_back(
 
 
 @given(secret=st.binary(min_size=32, max_size=32), other=st.binary(min_size=32, max_size=32))
-def test_fewer_shares_fit_every_secret(secret: bytes, other: bytes) -> None:
+def test_fewer_shares_fit_every_secret(secret, other):
     """One share of two says nothing: for any other secret there is a line through it, too."""
     share = split(secret, 2, (4, 9))[4]
     value, wanted = int.from_bytes(share, "big"), int.from_bytes(other, "big")
@@ -60,7 +58,7 @@ def test_fewer_shares_fit_every_secret(secret: bytes, other: bytes) -> None:
     assert combine({4: share, 9: elsewhere}) == other
 
 
-def test_every_share_differs_from_the_secret_and_between_calls() -> None:
+def test_every_share_differs_from_the_secret_and_between_calls():
     secret = bytes(range(32))
     one, other = split(secret, 2, (1, 2)), split(secret, 2, (1, 2))
     assert one != other
@@ -71,12 +69,12 @@ def test_every_share_differs_from_the_secret_and_between_calls() -> None:
     ("secret", "threshold", "places"),
     [(b"x" * 31, 1, (1,)), (b"x" * 32, 0, (1,)), (b"x" * 32, 3, (1, 2)), (b"x" * 32, 2, (1, 1))],
 )
-def test_what_cannot_be_shared(secret: bytes, threshold: int, places: tuple[int, ...]) -> None:
+def test_what_cannot_be_shared(secret, threshold, places):
     with pytest.raises(KeysError):
         split(secret, threshold, places)
 
 
-def test_the_place_zero_would_be_the_secret() -> None:
+def test_the_place_zero_would_be_the_secret():
     with pytest.raises(KeysError, match="not at 0"):
         share_at((1, 2), 0)
 
@@ -85,6 +83,6 @@ def test_the_place_zero_would_be_the_secret() -> None:
     "shares",
     [{}, {1: b"short"}, {1: PRIME.to_bytes(33, "big")}, {1: (PRIME - 1).to_bytes(33, "big")}],
 )
-def test_what_is_no_share(shares: dict[int, bytes]) -> None:
+def test_what_is_no_share(shares):
     with pytest.raises(KeysError):
         combine(shares)

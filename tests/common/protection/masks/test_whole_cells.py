@@ -30,7 +30,7 @@ def nine(tolerance: Tolerance = LIAR) -> Cohort:
 
 
 @pytest.mark.parametrize("tolerance", [TEN_TEN, LIAR])
-def test_of_nine_clients_one_drops_out_and_six_are_summed(tolerance: Tolerance) -> None:
+def test_of_nine_clients_one_drops_out_and_six_are_summed(tolerance):
     """Eight sign and give shares, though six are in the sum: seven shares are needed."""
     cohort = nine(tolerance)
     found = cohort.run(before={4})
@@ -38,26 +38,26 @@ def test_of_nine_clients_one_drops_out_and_six_are_summed(tolerance: Tolerance) 
     assert cohort.collector.graph.threshold == 7
 
 
-def test_of_six_clients_one_drops_out_and_three_are_summed() -> None:
+def test_of_six_clients_one_drops_out_and_three_are_summed():
     """Of the two that are left out, each gives a share of its own mask key: t = 5 of 5."""
     cohort = Cohort.of(6, LIAR, people=make_people(6, cell_size=3))
     np.testing.assert_array_equal(cohort.run(before={5}), cohort.total(without={3, 4, 5}))
 
 
-def test_of_forty_clients_three_drop_out_with_their_cells() -> None:
+def test_of_forty_clients_three_drop_out_with_their_cells():
     """On a sparse graph, too, which bears a tenth; 13 cells, the last one of four."""
     cohort = Cohort.of(40, LIAR, people=make_people(40, cell_size=3))
     found = cohort.run(before={0, 39}, after={7}, late={8})
     np.testing.assert_array_equal(found, cohort.total(without={0, 1, 2, 36, 37, 38, 39}))
 
 
-def test_what_is_given_of_those_left_out_is_their_mask_key_alone() -> None:
+def test_what_is_given_of_those_left_out_is_their_mask_key_alone():
     """Their vectors arrived, and stay under a mask whose seed nobody can put together."""
     cohort = nine()
     cohort.advertise()
     cohort.share()
     seeds = {own: cohort.participants[own]._state.self_seed for own in (3, 5)}
-    commitments = {own: cohort.collector._bundles[own].self_commitment for own in (3, 5)}
+    commitments = {own: cohort.collector._bundles[own].commitment for own in (3, 5)}
     late = cohort.words.open(cohort.masked(3))
     here = cohort.positions({3, 4})
     messages = {own: cohort.masked(own) for own in here}
@@ -90,7 +90,7 @@ def test_what_is_given_of_those_left_out_is_their_mask_key_alone() -> None:
     np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without={3, 4, 5}))
 
 
-def test_survivors_with_half_a_cell() -> None:
+def test_survivors_with_half_a_cell():
     """Also at a coordinator that is honest but wrong: it asks for no signature."""
     cohort = nine()
     cohort.advertise()
@@ -106,7 +106,7 @@ def test_survivors_with_half_a_cell() -> None:
         cohort.collector.close_vectors()
 
 
-def test_two_sets_of_whole_cells_are_not_both_signed() -> None:
+def test_two_sets_of_whole_cells_are_not_both_signed():
     cohort = nine()
     cohort.advertise()
     cohort.share()
@@ -120,7 +120,7 @@ def test_two_sets_of_whole_cells_are_not_both_signed() -> None:
             cohort.participants[own].sign(one, person, cohort.roster)
 
 
-def test_signatures_count_of_whoever_shared_and_of_nobody_else() -> None:
+def test_signatures_count_of_whoever_shared_and_of_nobody_else():
     """Seven of the eight that are left; those of three that are left out are among them."""
     cohort = nine()
     cohort.advertise()
@@ -137,7 +137,7 @@ def test_signatures_count_of_whoever_shared_and_of_nobody_else() -> None:
     np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without=set(range(3, 9))))
 
 
-def test_who_did_not_share_gives_nothing() -> None:
+def test_who_did_not_share_gives_nothing():
     cohort = nine()
     cohort.advertise()
     cohort.share(without={8})
@@ -151,7 +151,7 @@ def test_who_did_not_share_gives_nothing() -> None:
         cohort.collector.add_answer(cohort.id(6), wrong)
 
 
-def test_too_few_are_left_though_a_cell_is_whole() -> None:
+def test_too_few_are_left_though_a_cell_is_whole():
     """Three drop out of nine: the cell of three could be summed, but six cannot unmask it."""
     cohort = nine()
     cohort.advertise()
@@ -167,7 +167,7 @@ def listed(cohort: Cohort, chosen: set[int]) -> KeyList:
     return KeyList.of(keys for _, keys in found)
 
 
-def test_listed_victim_and_two() -> None:
+def test_listed_victim_and_two():
     """A whole cell of a victim and two colluders is no list; one with room for them is."""
     cohort = nine()
     key_list = listed(cohort, {0, 1, 2})
@@ -179,12 +179,12 @@ def test_listed_victim_and_two() -> None:
     cohort.participants[0].share(longer, cohort.roster)
 
 
-def test_a_list_of_all_three_members_was_chosen_by_nobody() -> None:
+def test_a_list_of_all_three_members_was_chosen_by_nobody():
     cohort = Cohort.of(3, LIAR, people=make_people(3, cell_size=3))
     np.testing.assert_array_equal(cohort.run(), cohort.total())
 
 
-def test_three_of_four_members_are_no_list_though_the_fourth_is_a_guest() -> None:
+def test_three_of_four_members_are_no_list_though_the_fourth_is_a_guest():
     """The coordinator could have kept the guest away."""
     people, roster = make_people(4)
     standing = guest(people[3], "test")
@@ -196,7 +196,7 @@ def test_three_of_four_members_are_no_list_though_the_fourth_is_a_guest() -> Non
         cohort.participants[0].share(key_list, roster)
 
 
-def test_half_a_cell_is_no_list() -> None:
+def test_half_a_cell_is_no_list():
     cohort = nine()
     for chosen in ({0, 1, 2, 3}, set(range(8)), {0, 1, 3, 4, 6, 7}):
         with pytest.raises(PartialCell, match="The list of keys"):

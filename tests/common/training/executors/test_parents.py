@@ -1,7 +1,5 @@
 """What becomes of workers when the process that started them is killed, interrupted, a notebook."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

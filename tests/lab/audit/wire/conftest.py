@@ -38,7 +38,7 @@ def made(folder: Path) -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+def workspace(tmp_path_factory):
     """Folders that tests only read."""
     return made(tmp_path_factory.mktemp("coordinator"))
 

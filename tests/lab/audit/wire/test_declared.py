@@ -1,7 +1,5 @@
 """The table of what may travel names all that does, and nothing else."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import sqlite3
@@ -26,7 +24,7 @@ CLIENT = ClientId("a" * 64)
 PREFIX = "fedrec.wire.v1."
 
 
-def test_every_field_of_the_protocol_has_a_kind() -> None:
+def test_every_field_of_the_protocol_has_a_kind():
     modules = [
         importlib.import_module(one.name) for one in pkgutil.iter_modules(v1.__path__, PREFIX)
     ]
@@ -42,7 +40,7 @@ def test_every_field_of_the_protocol_has_a_kind() -> None:
     assert set(FIELDS) <= declared
 
 
-def test_every_stream_of_chunks_has_a_kind() -> None:
+def test_every_stream_of_chunks_has_a_kind():
     services = (
         coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"],
         admin_pb2.DESCRIPTOR.services_by_name["Admin"],
@@ -57,7 +55,7 @@ def test_every_stream_of_chunks_has_a_kind() -> None:
     assert with_chunks == set(BLOBS)
 
 
-def test_every_column_has_a_kind() -> None:
+def test_every_column_has_a_kind():
     rows = sqlite3.connect(":memory:")
     prepare(rows)
     for statement in tables().values():
@@ -72,12 +70,12 @@ def test_every_column_has_a_kind() -> None:
     assert columns == set(COLUMNS) - {"sqlite_sequence.name", "sqlite_sequence.seq"}
 
 
-def test_every_kind_is_explained() -> None:
+def test_every_kind_is_explained():
     used = {*FIELDS.values(), *COLUMNS.values(), *BLOBS.values(), *(kind for _, kind in FILES)}
     assert used == set(KINDS)
 
 
-def test_the_files_of_the_store_are_known_and_no_others() -> None:
+def test_the_files_of_the_store_are_known_and_no_others():
     blob = Blob.of(b"something")
     assert file_kind(update_name(RoundId(3), CLIENT)) == "update"
     assert file_kind(f"partial/00000003-{CLIENT}-{blob.digest.hex()}") == "unfinished update"
@@ -89,7 +87,7 @@ def test_the_files_of_the_store_are_known_and_no_others() -> None:
     assert file_kind(f"updates/{CLIENT}") is None
 
 
-def test_what_operators_see_has_declared_keys() -> None:
+def test_what_operators_see_has_declared_keys():
     assert undeclared_event_keys('{"kind": "train", "counted": 3, "metrics": [1]}') == []
     assert undeclared_event_keys('{"counted": 3, "users": ["anna"]}') == ["users"]
     assert undeclared_event_keys("[1]") == ["something that is no JSON object"]

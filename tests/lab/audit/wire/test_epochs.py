@@ -53,7 +53,7 @@ class Rotated:
 
 
 @pytest.fixture(scope="module")
-def rotated(tmp_path_factory: pytest.TempPathFactory) -> Rotated:
+def rotated(tmp_path_factory):
     workspace = made(tmp_path_factory.mktemp("rotated"))
     folder = AuthorityFolder(workspace.folder / "keys")
     first = folder.newest
@@ -67,7 +67,7 @@ Start = Callable[..., Recording]
 
 
 @pytest.fixture
-def record(rotated: Rotated, tmp_path: Path) -> Start:
+def record(rotated, tmp_path):
     """Begin a recording that is read with the given rosters."""
 
     def start(*given: Path) -> Recording:
@@ -99,9 +99,7 @@ def install(recording: Recording, call: int, bundle: bytes) -> None:
         recording.add(call, "InstallEpoch", message, service=ADMIN)
 
 
-def test_an_epoch_that_is_over_is_known_by_its_signed_roster(
-    record: Start, rotated: Rotated
-) -> None:
+def test_an_epoch_that_is_over_is_known_by_its_signed_roster(record, rotated):
     """What every epoch has of its own is compared within the epoch alone."""
     recording = record()
     for call, client in enumerate(CLIENTS):
@@ -118,7 +116,7 @@ def test_an_epoch_that_is_over_is_known_by_its_signed_roster(
     assert {number: tally.messages for number, tally in traffic.epochs.items()} == {1: 2, 2: 2}
 
 
-def test_what_all_members_are_handed_counts_once(record: Start, rotated: Rotated) -> None:
+def test_what_all_members_are_handed_counts_once(record, rotated):
     """A hundred random bytes, forty times, are no uneven ones."""
     recording, shared = record(), RANDOM.bytes(100)
     for call in range(40):
@@ -131,7 +129,7 @@ def test_what_all_members_are_handed_counts_once(record: Start, rotated: Rotated
     assert tally.shared_words == 0.0 and tally.copies == 0
 
 
-def test_lengths_within_an_epoch_are_still_compared(record: Start, rotated: Rotated) -> None:
+def test_lengths_within_an_epoch_are_still_compared(record, rotated):
     recording = record()
     enrol(recording, 1, rotated.second, CLIENTS[0])
     enrol(recording, 2, rotated.first, CLIENTS[0])
@@ -149,9 +147,7 @@ def test_lengths_within_an_epoch_are_still_compared(record: Start, rotated: Rota
         ({"epoch": 9}, "roster_json in GetFederation is of key epoch 2, the message says 9"),
     ],
 )
-def test_documents_of_another_epoch_are_told(
-    record: Start, rotated: Rotated, changes: dict[str, Any], told: str
-) -> None:
+def test_documents_of_another_epoch_are_told(record, rotated, changes, told):
     recording = record()
     if "server_context" in changes:
         changes = {"server_context": rotated.first.server_context[:-1] + b"?"}
@@ -159,14 +155,14 @@ def test_documents_of_another_epoch_are_told(
     assert any(told in problem for problem in problems_of(recording.traffic()))
 
 
-def test_a_roster_that_the_authority_did_not_sign_is_told(record: Start, rotated: Rotated) -> None:
+def test_a_roster_that_the_authority_did_not_sign_is_told(record, rotated):
     recording = record()
     enrol(recording, 1, rotated.foreign(5), CLIENTS[0])
     (problem,) = problems_of(recording.traffic())
     assert "roster_json in GetFederation is none that the authority signed" in problem
 
 
-def test_an_epoch_without_a_roster_is_told_as_such(record: Start, rotated: Rotated) -> None:
+def test_an_epoch_without_a_roster_is_told_as_such(record, rotated):
     """Its messages are tried like all others; who belonged to it nobody can say."""
     recording = record()
     blob = planned(rotated.known())
@@ -186,7 +182,7 @@ def test_an_epoch_without_a_roster_is_told_as_such(record: Start, rotated: Rotat
     assert not any("not given" in note for note in report.notes)
 
 
-def test_who_left_is_an_outsider_of_the_later_epoch_only(record: Start, rotated: Rotated) -> None:
+def test_who_left_is_an_outsider_of_the_later_epoch_only(record, rotated):
     recording = record(rotated.rosters)
     for call, (client, epoch) in enumerate(
         [(rotated.left, 1), (rotated.left, 2), (rotated.second.roster.members[0].client_id, 2)]
@@ -201,7 +197,7 @@ def test_who_left_is_an_outsider_of_the_later_epoch_only(record: Start, rotated:
     }
 
 
-def test_a_bundle_that_passed_makes_its_epoch_known(rotated: Rotated, tmp_path: Path) -> None:
+def test_a_bundle_that_passed_makes_its_epoch_known(rotated, tmp_path):
     known = rotated.known()
     recording = Recording(tmp_path / "a.frames", known)
     install(recording, 1, rotated.first.to_json())
@@ -211,7 +207,7 @@ def test_a_bundle_that_passed_makes_its_epoch_known(rotated: Rotated, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["foreign", "damaged"])
-def test_a_bundle_that_is_none_is_told(record: Start, rotated: Rotated, kind: str) -> None:
+def test_a_bundle_that_is_none_is_told(record, rotated, kind):
     recording = record()
     bundle = rotated.foreign(3).to_json() if kind == "foreign" else b"a key, perhaps"
     install(recording, 1, bundle)
@@ -219,16 +215,14 @@ def test_a_bundle_that_is_none_is_told(record: Start, rotated: Rotated, kind: st
     assert problem.startswith("The bundle of InstallEpoch is none of this federation: ")
 
 
-def test_strangers_cannot_make_it_remember_any_number_of_epochs(
-    record: Start, rotated: Rotated
-) -> None:
+def test_strangers_cannot_make_it_remember_any_number_of_epochs(record, rotated):
     recording = record()
     for epoch in range(1, 1010):
         recording.upload(epoch, CLIENTS[0], b"x" * 32, epoch=epoch)
     assert len(recording.traffic().epochs) == 1000
 
 
-def test_bundles_in_the_coordinators_folder_are_known(rotated: Rotated, tmp_path: Path) -> None:
+def test_bundles_in_the_coordinators_folder_are_known(rotated, tmp_path):
     settings = load_settings(rotated.workspace.parties.coordinator)
     changed = settings.coordinator.model_copy(update={"state": str(tmp_path)})
     (tmp_path / "epochs").mkdir()
@@ -239,29 +233,29 @@ def test_bundles_in_the_coordinators_folder_are_known(rotated: Rotated, tmp_path
 
 
 class TestGiven:
-    def test_the_authority_s_folder_its_rosters_and_single_files(self, rotated: Rotated) -> None:
+    def test_the_authority_s_folder_its_rosters_and_single_files(self, rotated):
         keys = rotated.workspace.folder / "keys"
         for place in (keys, rotated.rosters, rotated.rosters / "00000001.json"):
             assert list(rotated.known(place).epochs) == [1, 2], place
         assert list(rotated.known(keys / "epoch.json").epochs) == [2]
 
-    def test_a_folder_without_any(self, rotated: Rotated, tmp_path: Path) -> None:
+    def test_a_folder_without_any(self, rotated, tmp_path):
         with pytest.raises(DataError, match="holds no roster"):
             rotated.known(tmp_path)
 
-    def test_a_file_that_is_something_else(self, rotated: Rotated, tmp_path: Path) -> None:
+    def test_a_file_that_is_something_else(self, rotated, tmp_path):
         path = tmp_path / "other.json"
         path.write_bytes(b"{}")
         with pytest.raises(KeysError, match=r"other\.json"):
             rotated.known(path)
 
-    def test_another_authority_s(self, rotated: Rotated, tmp_path: Path) -> None:
+    def test_another_authority_s(self, rotated, tmp_path):
         path = tmp_path / "00000001.json"
         path.write_bytes(rotated.foreign(1).roster.to_json())
         with pytest.raises(BadSignature, match=r"00000001\.json"):
             rotated.known(path)
 
-    def test_two_rosters_of_one_number(self, rotated: Rotated, tmp_path: Path) -> None:
+    def test_two_rosters_of_one_number(self, rotated, tmp_path):
         """An authority that was restored from an old backup may use a number twice."""
         authority = AuthorityFolder(rotated.workspace.folder / "keys").authority
         plan, n_items = rotated.workspace.plan, len(rotated.workspace.data.catalogue)

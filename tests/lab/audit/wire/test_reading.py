@@ -31,7 +31,7 @@ def message(values: np.ndarray, protection: str) -> bytes:  # type: ignore[type-
     return made.member(context, secret).protect(values)
 
 
-def test_what_nobody_protected_is_read_to_the_last_value() -> None:
+def test_what_nobody_protected_is_read_to_the_last_value():
     values, tally = vector(), BlobTally()
     blob = message(values, "none")
     reader = PlainReader(SPEC)
@@ -50,7 +50,7 @@ def test_what_nobody_protected_is_read_to_the_last_value() -> None:
     "protection",
     [name for name, kind in PROTECTIONS.items() if kind.needs_reveal],
 )
-def test_protected_messages_are_not_read_and_look_random(protection: str) -> None:
+def test_protected_messages_are_not_read_and_look_random(protection):
     tally, reader = BlobTally(), PlainReader(SPEC)
     same = vector()
     for client in "abc":
@@ -61,11 +61,11 @@ def test_protected_messages_are_not_read_and_look_random(protection: str) -> Non
     assert tally.entropy > 7.99
 
 
-def test_random_bytes_of_the_right_length_are_no_vector() -> None:
+def test_random_bytes_of_the_right_length_are_no_vector():
     assert PlainReader(SPEC).vector(RANDOM.bytes(4 * SPEC.length)) is None
 
 
-def test_signs_of_structure_are_told() -> None:
+def test_signs_of_structure_are_told():
     reader = PlainReader(SPEC)
     zeros = BlobTally().add(RANDOM.bytes(5000) + bytes(16) + RANDOM.bytes(5000), "a", reader)
     assert zeros.signs == ("it has runs of zeros",)
@@ -74,7 +74,7 @@ def test_signs_of_structure_are_told() -> None:
     assert BlobTally().add(RANDOM.bytes(8192), "a", reader).signs == ()
 
 
-def test_equal_bytes_of_two_clients_are_told() -> None:
+def test_equal_bytes_of_two_clients_are_told():
     tally, reader = BlobTally(), PlainReader(SPEC)
     first = RANDOM.bytes(8000)
     tally.add(first, "a", reader, sent=True)
@@ -87,7 +87,7 @@ def test_equal_bytes_of_two_clients_are_told() -> None:
     assert tally.shared_words == pytest.approx(0.25)
 
 
-def test_bytes_that_many_are_handed_count_once() -> None:
+def test_bytes_that_many_are_handed_count_once():
     """A kilobyte of random bytes looks uneven by its own counts, however often it is seen."""
     tally, reader = BlobTally(), PlainReader(SPEC)
     few = RANDOM.bytes(1000)
@@ -101,7 +101,7 @@ def test_bytes_that_many_are_handed_count_once() -> None:
     assert tally.entropy > 7.9
 
 
-def test_the_entropy_of_bytes() -> None:
+def test_the_entropy_of_bytes():
     assert byte_entropy(np.full(256, 1000, dtype=np.int64)) == 8.0
     one = np.zeros(256, dtype=np.int64)
     one[7] = 5000
@@ -116,5 +116,5 @@ def test_the_entropy_of_bytes() -> None:
     ("body", "run"),
     [(b"", 0), (b"\1\2", 0), (b"\0\0\1", 2), (b"\1\0\0\0", 3), (bytes(5), 5), (b"\1\0\2\0\0\3", 2)],
 )
-def test_the_longest_run_of_zeros(body: bytes, run: int) -> None:
+def test_the_longest_run_of_zeros(body, run):
     assert longest_zero_run(body) == run

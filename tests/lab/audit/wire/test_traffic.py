@@ -1,12 +1,7 @@
 """Recorded calls that were made up: streams are put together, and what is foreign is named."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
-from world.federation import Workspace
 
 from fedrec.protection import PROTECTIONS
 from fedrec.settings.validation import load_settings
@@ -20,16 +15,16 @@ UPLOAD, ANSWER = BlobKey("SubmitUpdate", "request"), BlobKey("FetchPublished", "
 
 
 @pytest.fixture(scope="module")
-def known(workspace: Workspace) -> Known:
+def known(workspace):
     return Known.of(load_settings(workspace.parties.coordinator))
 
 
 @pytest.fixture
-def recording(tmp_path: Path, known: Known) -> Recording:
+def recording(tmp_path, known):
     return Recording(tmp_path / "a.frames", known)
 
 
-def test_an_upload_that_went_on_in_another_call_is_one(recording: Recording, known: Known) -> None:
+def test_an_upload_that_went_on_in_another_call_is_one(recording, known):
     """Of what was sent first the last 100 bytes were not durable, and came again."""
     blob = planned(known)
     end = len(blob)
@@ -44,16 +39,14 @@ def test_an_upload_that_went_on_in_another_call_is_one(recording: Recording, kno
     assert problems_of(traffic) == []
 
 
-def test_an_upload_that_never_ended_is_looked_at_all_the_same(
-    recording: Recording, known: Known
-) -> None:
+def test_an_upload_that_never_ended_is_looked_at_all_the_same(recording, known):
     recording.upload(1, CLIENTS[0], bytes(known.protection.chosen.message_bytes), slice(0, 5000))
     traffic = recording.traffic()
     assert (traffic.blobs[UPLOAD].blobs, traffic.blobs[UPLOAD].incomplete) == (1, 1)
     assert any("runs of zeros" in problem for problem in problems_of(traffic))
 
 
-def test_two_clients_with_the_same_bytes_are_told(recording: Recording, known: Known) -> None:
+def test_two_clients_with_the_same_bytes_are_told(recording, known):
     blob = planned(known)
     for call, client in enumerate(CLIENTS, start=1):
         recording.upload(call, client, blob, slice(0, len(blob)))
@@ -61,7 +54,7 @@ def test_two_clients_with_the_same_bytes_are_told(recording: Recording, known: K
     assert "1 are what another client sent, byte for byte" in problem
 
 
-def test_a_sum_that_nobody_sealed_is_told(recording: Recording, known: Known) -> None:
+def test_a_sum_that_nobody_sealed_is_told(recording, known):
     """The blob is announced within another message, and its chunks follow."""
     spec = known.vectors.trained(256)
     values = np.arange(spec.length, dtype=np.int64) % 3
@@ -82,9 +75,7 @@ def test_a_sum_that_nobody_sealed_is_told(recording: Recording, known: Known) ->
     )
 
 
-def test_documents_that_are_not_the_public_ones_are_told(
-    recording: Recording, known: Known
-) -> None:
+def test_documents_that_are_not_the_public_ones_are_told(recording, known):
     answer = coordinator_pb2.Federation(
         plan_json=b'{"users": ["anna"]}', server_context=known.context + b"a key"
     )
@@ -95,7 +86,7 @@ def test_documents_that_are_not_the_public_ones_are_told(
     assert "A coordinator's context has 56 bytes and no key in it; found 61 bytes." in context
 
 
-def test_what_is_none_of_the_protocol_is_counted(recording: Recording) -> None:
+def test_what_is_none_of_the_protocol_is_counted(recording):
     recording.add(1, "SendEverything", b"all of it")
     recording.add(2, "NextTask", b"\xff\xff\xff")
     traffic = recording.traffic()

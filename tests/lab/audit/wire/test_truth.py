@@ -18,7 +18,7 @@ VECTORS = np.random.default_rng(3).normal(size=(2, 8)).astype(np.float32)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     state = tmp_path / "client" / "state"
     state.mkdir(parents=True)
     private = PrivateState(MappingProxyType({"user_embedding": VECTORS}))
@@ -48,15 +48,13 @@ NOISE = np.random.default_rng(4).bytes(3001)
     ],
     ids=["float32", "float64", "int32", "int64", "id"],
 )
-def test_a_leak_is_found_wherever_it_begins(
-    folder: Path, leak: bytes, what: str, before: int
-) -> None:
+def test_a_leak_is_found_wherever_it_begins(folder, leak, what, before):
     search = search_of(folder)
     search.look(NOISE[:before] + leak + NOISE[:777], "here")
     assert {found for found, _ in search.found} == {what}
 
 
-def test_nothing_is_found_where_nothing_is(folder: Path) -> None:
+def test_nothing_is_found_where_nothing_is(folder):
     search = search_of(folder)
     search.look(NOISE, "here")
     search.look(bytes(4000), "here")
@@ -66,7 +64,7 @@ def test_nothing_is_found_where_nothing_is(folder: Path) -> None:
     assert not search.found
 
 
-def test_short_ids_are_compared_as_a_whole_and_numbers_not_at_all(folder: Path) -> None:
+def test_short_ids_are_compared_as_a_whole_and_numbers_not_at_all(folder):
     search = search_of(folder)
     search.look_at_text("bobsleigh", "here")
     search.look_at_text("42", "here")
@@ -76,6 +74,6 @@ def test_short_ids_are_compared_as_a_whole_and_numbers_not_at_all(folder: Path) 
     assert search.truth.unsearched_ids == 1
 
 
-def test_a_folder_with_nothing_in_it_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_nothing_in_it_is_refused(tmp_path):
     with pytest.raises(DataError, match="neither private states nor interactions"):
         Truth.of([tmp_path], ITEMS)
