@@ -19,6 +19,8 @@ MOST_WORDS = 30
 DONE = (
     "common/fedrec/data",
     "common/fedrec/identity",
+    "client/fedrec_client/serve",
+    "client/fedrec_client/state",
     "common/fedrec/*.py",
     "common/fedrec/evaluation",
     "common/fedrec/plan",
@@ -26,6 +28,9 @@ DONE = (
     "common/fedrec/recommender",
     "common/fedrec/settings",
     "docs/reference/glossary.md",
+    "server/fedrec_authority/folder",
+    "server/fedrec_authority/members",
+    "server/fedrec_authority/opening",
     "server/fedrec_server/page",
     "server/fedrec_server/peers",
     "server/fedrec_server/store",

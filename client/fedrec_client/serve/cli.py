@@ -1,4 +1,4 @@
-"""`fedrec client serve`."""
+"""The command `fedrec client serve`."""
 
 from __future__ import annotations
 
@@ -34,49 +34,51 @@ def serve(
         Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
     ],
     host: Annotated[
-        str, typer.Option(help="The address to serve; another than this machine's own needs more.")
+        str,
+        typer.Option(
+            help="Address to serve. Any other than this machine's own needs further options."
+        ),
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")
-    ] = 7480,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port. 0 takes a free one.")] = 7480,
     latest: Annotated[
-        bool, typer.Option("--latest", help="The latest model instead of the best one.")
+        bool, typer.Option("--latest", help="Serve the latest model instead of the best one.")
     ] = False,
     state: Annotated[
         str | None, typer.Option("--state", help="client.state: the state folder.")
     ] = None,
     data: Annotated[str | None, typer.Option("--data", help="data.path: the interactions.")] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that every question has to carry.")
+        Path | None, typer.Option(help="File with the token that every request must carry.")
     ] = None,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="Serve TLS with this certificate and its chain (PEM).")
+        Path | None, typer.Option(help="TLS certificate with its chain (PEM).")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
     accept_plaintext: Annotated[
         bool,
         typer.Option(
             "--accept-plaintext",
-            help="Serve another address without TLS, because something else encrypts.",
+            help="Serve other machines without TLS, because something else encrypts.",
         ),
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A host name that requests may be addressed to; repeat it."),
+        typer.Option(help="A host name to which requests may be addressed. Repeatable."),
     ] = None,
     *,
     reading: DataFlags,
 ) -> None:
-    """Answer questions for recommendations over HTTP, on this machine alone.
+    """Serve recommendations over HTTP, on this machine alone.
 
-    The first line on stdout is a JSON object with the address, where /docs describes what can be
-    asked. A version that `fedrec client run` publishes is taken within a second, while it goes on
-    answering; without one it says so and waits. It works beside a running client, after it, and
-    without the coordinator, and changes nothing in the state folder.
+    The first line on stdout is a JSON object with the address, where /docs describes the requests.
+    A version that `fedrec client run` publishes is loaded within a second, without interrupting
+    service. Without a version, the command reports that and waits. It works next to a running
+    client, after it, and without the coordinator, and changes nothing in the state folder.
 
-    Ctrl-C and SIGHUP leave with 130, SIGTERM with 0.
+    Ctrl-C and SIGHUP exit with 130, SIGTERM with 0.
     """
-    # Small products on several threads take longer, and others' time. Before numpy is imported.
+    # Small products on several threads take longer, and other processes' time. Set before numpy is
+    # imported.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     from fedrec.errors import SettingsError
     from fedrec.listening import plain_host
@@ -94,7 +96,7 @@ def serve(
         show = log_change
     if settings.data.path is None:
         raise SettingsError(
-            "data.path is missing: what users have already is in the data.",
+            "data.path is missing: users' histories are in the data.",
             remedy="Set data.path in the settings, or give --data.",
         )
     place = ServingOptions(
@@ -115,6 +117,6 @@ def serve(
 
 
 def _show(change: ModelChange) -> None:
-    """Print one line on what became of the model on stderr."""
+    """Print a line about a change of the model on stderr."""
     line = f"{datetime.now():%H:%M:%S}  {change}"
     print(line, file=SteadyStream(sys.stderr), flush=True)

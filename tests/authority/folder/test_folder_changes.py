@@ -259,4 +259,4 @@ def test_a_backup_is_restored_once(folder, tmp_path, gate):
         keys.load_or_create()
         keys.keep(folder.membership)
     gate.open()
-    assert refused == [f"{fresh.path} holds an authority already."]
+    assert refused == [f"{fresh.path} already holds an authority."]

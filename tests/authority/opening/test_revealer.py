@@ -198,7 +198,7 @@ def test_sums_refused_in_vain_end_the_answers_until_the_next_epoch(tmp_path):
     assert state_of(world).refused_sums == 16
     world.run_revealer(lambda: world.reveal(world.honest_round(17)))
     assert world.link.reveals == []
-    assert "every further answer would tell about the key" in world.refusals()
+    assert "Every further answer would reveal something about the key" in world.refusals()
     world.epoch = world.make_epoch(epoch=2)
     world.run_revealer(lambda: world.reveal(world.honest_round(18)))
     assert len(world.link.reveals) == 1

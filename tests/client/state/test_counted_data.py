@@ -265,7 +265,7 @@ def test_it_is_kept_as_it_is_and_nothing_else_is_read():
         read = CountedData.from_bytes(raw)
         assert read.to_bytes() == raw and (read.users is not None) == whole
         assert (b"item 3" in raw, read.differing(made)) == (False, 0)
-    with pytest.raises(StorageError, match="not what users had"):
+    with pytest.raises(StorageError, match="not the data of a count"):
         CountedData.from_bytes(b"something else")
 
 

@@ -66,7 +66,7 @@ def test_a_budget_below_the_cap_counts_as_well():
 def test_it_survives_being_written():
     ledger = after(PrivacyLedger(), mechanism(), "run", True, True, False)
     assert PrivacyLedger.from_bytes(ledger.to_bytes()) == ledger
-    with pytest.raises(StorageError, match="cannot be understood"):
+    with pytest.raises(StorageError, match="cannot be read"):
         PrivacyLedger.from_bytes(b'{"format": "another"}')
 
 
