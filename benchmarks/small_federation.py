@@ -176,7 +176,7 @@ def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> N
     fixed = FixedVectors(settings.plan.rounds.minimum_clients)
 
     def contribute(
-        self, kind, round_id, shared, users, private, participating=None, *, abstains=False
+        self, kind, round_id, shared, users, private, participating=None, *, abstains=False, **more
     ):
         if fill:
             print(kind, flush=True)

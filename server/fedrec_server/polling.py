@@ -34,34 +34,6 @@ from fedrec_server.snapshots import Snapshots
 _LEFT_OUT = "this client's update holds what no honest client sends; the round goes on without it"
 
 
-class RefusalNotices:
-    """What clients have yet to hear."""
-
-    def __init__(self) -> None:
-        self._untold: dict[ClientId, Wait] = {}
-
-    def note(self, round_: Round | None, changes: Collection[Change]) -> frozenset[ClientId]:
-        """Remember what follows from some changes; return whom it is news for.
-
-        Args:
-            round_: the round in progress before them.
-        """
-        found: dict[ClientId, Wait] = {}
-        for change in changes:
-            if isinstance(change, UpdatesRefused):
-                left_out = Wait(reason=_LEFT_OUT, about=change.round)
-                found |= dict.fromkeys(change.left_out, left_out)
-            if isinstance(change, RoundAbandoned) and round_ is not None and _is_told(change):
-                given_up = Wait(reason=change.reason, about=change.round)
-                found |= dict.fromkeys(round_.asked - found.keys(), given_up)
-        self._untold |= found
-        return frozenset(found)
-
-    def tell(self, client_id: ClientId) -> Wait | None:
-        """Return what a client has yet to hear, once."""
-        return self._untold.pop(client_id, None)
-
-
 def log_unfit(
     run: str, round_id: RoundId, roster: Roster, unfit: Collection[tuple[ClientId, FedrecError]]
 ) -> None:
@@ -95,7 +67,7 @@ class TaskPolls:
         self._admission = admission
         self._snapshots = snapshots
         self._rollbacks = rollbacks
-        self._refusals = RefusalNotices()
+        self._untold: dict[ClientId, Wait] = {}
         self._told_epochs: dict[ClientId, int] = {}
         self._idle: set[ClientId] = set()
         self.waiters: Waiters[ClientId] = Waiters()
@@ -196,7 +168,7 @@ class TaskPolls:
             task = self._snapshots.task_for(client_id, state.published)
         elif version < state.published and self._snapshots.may_miss(client_id, version):
             await self._miss_snapshot(client_id, version)
-        if task is None and (notice := self._refusals.tell(client_id)) is not None:
+        if task is None and (notice := self._untold.pop(client_id, None)) is not None:
             task = self._wait(notice)
         return task
 
@@ -239,10 +211,18 @@ class TaskPolls:
         return await run.work.in_thread(self._snapshots.ask, members, published)
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Wake those whom changes are news for."""
-        state = self._run.state
+        """Wake those whom changes are news for, and remember what they have yet to hear."""
+        state, round_ = self._run.state, before.current
         news = (before.published, before.ending, before.rules.epoch)
-        refused = self._refusals.note(before.current, changes)
+        refused: dict[ClientId, Wait] = {}
+        for change in changes:
+            if isinstance(change, UpdatesRefused):
+                left_out = Wait(reason=_LEFT_OUT, about=change.round)
+                refused |= dict.fromkeys(change.left_out, left_out)
+            if isinstance(change, RoundAbandoned) and round_ is not None and _is_told(change):
+                given_up = Wait(reason=change.reason, about=change.round)
+                refused |= dict.fromkeys(round_.asked - refused.keys(), given_up)
+        self._untold |= refused
         if news != (state.published, state.ending, state.rules.epoch):
             self.waiters.wake_all()
             return
@@ -252,7 +232,7 @@ class TaskPolls:
                 self.waiters.wake((state.rules.revealer,))
             if isinstance(change, ClientJoined):
                 self.waiters.wake((change.client_id,))
-        was = None if before.current is None else before.current.number
+        was = None if round_ is None else round_.number
         moved_on = any(isinstance(change, StepEnded) for change in changes)
         if state.current is not None and (moved_on or was != state.current.number):
             self.waiters.wake(state.current.asked)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedrec.cli.terminal import count_of, human_bytes, human_share, print_table
 from fedrec.plan.price import ParameterSet, private_price
+from fedrec.plan.protections import described
 
 if TYPE_CHECKING:
     from fedrec.plan.protections import Price
@@ -46,7 +47,7 @@ def print_price(found: Price, rows: list[tuple[str, str]], sets: tuple[Parameter
     """Print the price of a run, its protection's parameters, and what others would cost."""
     clients_text = count_of(found.facts["n_clients"], "client")
     print_table(rows, title=f"\nThe price, with {clients_text} in each round")
-    print_table(found.facts["protection"].describe(), title="\nThe protection's parameters")
+    print_table(described(found.facts["protection"]), title="\nThe protection's parameters")
     print_table(
         map(_set_row, sets),
         title="\nAll parameter sets (protection.name, protection.preset); * is chosen",

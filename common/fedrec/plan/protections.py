@@ -35,6 +35,63 @@ def opening_seconds(plan: ProtectionPlan, n_summands: int, *, adds_up: bool) -> 
     return seconds + fetched / FETCHED_BYTES_PER_SECOND
 
 
+def described(chosen: ProtectionPlan) -> tuple[tuple[str, str], ...]:
+    """Return the rows of a price table: what, and how much with its unit."""
+    rows = [
+        ("protection", f"{chosen.protection}, preset {chosen.preset}"),
+        ("sums", "exact integers"),
+        ("message", f"{chosen.message_bytes} bytes for {chosen.n_values} values"),
+        ("per value", f"{chosen.message_bytes / chosen.n_values:.2f} bytes"),
+        ("most messages in a sum", str(chosen.max_summands)),
+    ]
+    if chosen.poly_modulus_degree:
+        rows += _encryption(chosen)
+    elif chosen.security_bits and not chosen.key_bits:
+        by = f": {chosen.primitives}" if chosen.primitives else ""
+        rows.append(("security", f"{chosen.security_bits} bits{by}"))
+    if chosen.n_tags:
+        of = "of each message" if chosen.entries else "in each block"
+        rows.append(("tags", f"{chosen.n_tags} {of} bind a sum to its messages"))
+    if chosen.key_bits:
+        rows += [
+            ("key", f"modulus of {chosen.key_bits} bits"),
+            ("security", f"{chosen.security_bits} bits, classical"),
+            ("blocks", f"{chosen.n_blocks} of {chosen.frame_bytes} bytes"),
+        ]
+        if chosen.entries:
+            rows.append(
+                (
+                    "entries",
+                    f"{chosen.entries} of {chosen.n_places} values, a block and an index in the "
+                    f"clear each; all others in {chosen.n_blocks - chosen.entries} blocks",
+                )
+            )
+        else:
+            filled = chosen.n_values / chosen.n_blocks
+            rows.append(("values in a block", f"{filled:.1f} on average"))
+    return tuple(rows)
+
+
+def _encryption(chosen: ProtectionPlan) -> list[tuple[str, str]]:
+    primes = " ".join(map(str, chosen.coeff_mod_bit_sizes))
+    certainty = "always" if chosen.proof == "worst case" else "but for a chance below 2^-40"
+    rows = [
+        ("ring", f"N = {chosen.poly_modulus_degree}, primes of [{primes}] bits"),
+        ("security", f"{chosen.security_bits} bits, classical"),
+        ("blocks", f"{chosen.n_blocks} of {chosen.frame_bytes} bytes"),
+        ("slots", f"{chosen.n_slots} of limbs of {chosen.limb_bits} bits")
+        if chosen.limb_bits
+        else ("slots", f"{chosen.n_slots}, one for each value"),
+        ("error before rounding", f"below {chosen.error_bound:.2g} of a grid unit, {certainty}"),
+        ("to spare", f"{chosen.headroom_bits:.1f} bits"),
+    ]
+    if chosen.plain_modulus is not None:
+        rows.append(("plain modulus", str(chosen.plain_modulus)))
+    if chosen.scale_bits is not None:
+        rows.append(("scale", f"2^{chosen.scale_bits} for one grid unit"))
+    return rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRound:
     """The facts about a round that a protection needs for its price and warnings.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.ids import digest
@@ -128,61 +128,6 @@ class ProtectionPlan:
             parts += ["entries", self.entries, self.n_places]
         return digest("fedrec.protection.plan.v1", *parts).hex()
 
-    def describe(self) -> tuple[tuple[str, str], ...]:
-        """Return the rows of a price table: what, and how much with its unit."""
-        rows = [
-            ("protection", f"{self.protection}, preset {self.preset}"),
-            ("sums", "exact integers"),
-            ("message", f"{self.message_bytes} bytes for {self.n_values} values"),
-            ("per value", f"{self.message_bytes / self.n_values:.2f} bytes"),
-            ("most messages in a sum", str(self.max_summands)),
-        ]
-        if self.poly_modulus_degree:
-            rows += self._describe_encryption()
-        elif self.security_bits and not self.key_bits:
-            by = f": {self.primitives}" if self.primitives else ""
-            rows.append(("security", f"{self.security_bits} bits{by}"))
-        if self.n_tags:
-            of = "of each message" if self.entries else "in each block"
-            rows.append(("tags", f"{self.n_tags} {of} bind a sum to its messages"))
-        if self.key_bits:
-            rows += [
-                ("key", f"modulus of {self.key_bits} bits"),
-                ("security", f"{self.security_bits} bits, classical"),
-                ("blocks", f"{self.n_blocks} of {self.frame_bytes} bytes"),
-            ]
-            if self.entries:
-                rows.append(
-                    (
-                        "entries",
-                        f"{self.entries} of {self.n_places} values, a block and an index in the "
-                        f"clear each; all others in {self.n_blocks - self.entries} blocks",
-                    )
-                )
-            else:
-                filled = self.n_values / self.n_blocks
-                rows.append(("values in a block", f"{filled:.1f} on average"))
-        return tuple(rows)
-
-    def _describe_encryption(self) -> list[tuple[str, str]]:
-        primes = " ".join(map(str, self.coeff_mod_bit_sizes))
-        certainty = "always" if self.proof == "worst case" else "but for a chance below 2^-40"
-        rows = [
-            ("ring", f"N = {self.poly_modulus_degree}, primes of [{primes}] bits"),
-            ("security", f"{self.security_bits} bits, classical"),
-            ("blocks", f"{self.n_blocks} of {self.frame_bytes} bytes"),
-            ("slots", f"{self.n_slots} of limbs of {self.limb_bits} bits")
-            if self.limb_bits
-            else ("slots", f"{self.n_slots}, one for each value"),
-            ("error before rounding", f"below {self.error_bound:.2g} of a grid unit, {certainty}"),
-            ("to spare", f"{self.headroom_bits:.1f} bits"),
-        ]
-        if self.plain_modulus is not None:
-            rows.append(("plain modulus", str(self.plain_modulus)))
-        if self.scale_bits is not None:
-            rows.append(("scale", f"2^{self.scale_bits} for one grid unit"))
-        return rows
-
 
 VERSION = 1
 MESSAGE = b"FRPM"
@@ -245,22 +190,20 @@ class Envelope:
                 "The context belongs to another protection plan.",
                 remedy="Make the epoch's keys for the federation's present settings.",
             )
-        return cls(
-            plan_mark=_mark(plan),
-            key_id=key_id,
-            message_bytes=plan.message_bytes,
-            max_summands=plan.max_summands,
-            most_sum_bytes=_most_sum_bytes(plan),
-        )
+        return cls._for(plan, key_id)
 
     def over(self, plan: ProtectionPlan) -> Envelope:
         """Return the envelope of another vector's messages under the same key."""
-        return replace(
-            self,
-            plan_mark=_mark(plan),
+        return self._for(plan, self.key_id)
+
+    @classmethod
+    def _for(cls, plan: ProtectionPlan, key_id: bytes) -> Envelope:
+        return cls(
+            plan_mark=bytes.fromhex(plan.fingerprint())[:MARK_BYTES],
+            key_id=key_id,
             message_bytes=plan.message_bytes,
             max_summands=plan.max_summands,
-            most_sum_bytes=_most_sum_bytes(plan),
+            most_sum_bytes=plan.sum_bytes(plan.most_blocks(plan.max_summands)),
         )
 
     @staticmethod
@@ -327,11 +270,3 @@ class Envelope:
         if key_id != self.key_id:
             raise MalformedUpdate("The bytes were made with another key.")
         return int(count)
-
-
-def _most_sum_bytes(plan: ProtectionPlan) -> int:
-    return plan.sum_bytes(plan.most_blocks(plan.max_summands))
-
-
-def _mark(plan: ProtectionPlan) -> bytes:
-    return bytes.fromhex(plan.fingerprint())[:MARK_BYTES]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedrec.errors import SettingsError
+from fedrec.plan.protections import described
 from fedrec.protection import BFV, CKKS, PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import batching_prime, coefficient_primes
 from fedrec.protection.encryption_parameters import (
@@ -128,5 +129,5 @@ def test_impossible_vectors_are_refused():
 def test_every_plan_prints_its_price():
     for name, kind in PROTECTIONS.items():
         assert kind.name == name
-        rows = dict(kind.plan(spec()).describe())
+        rows = dict(described(kind.plan(spec())))
         assert rows["message"].endswith("bytes for 100000 values")
