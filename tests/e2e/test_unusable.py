@@ -69,17 +69,17 @@ def test_folders_where_nothing_can_be_written(kits, fedrec):
     below = f"{client}/state"
     for named, arguments in {
         f"coordinator.state: '{NOWHERE}' cannot be written": ["coordinator", "run", settings],
-        f"client.state: '{below}' cannot be made": ["client", "run", client, "--state", below],
-        f"client.state: '{NOWHERE}/x' cannot be made": [
+        f"client.state: '{below}' cannot be created": ["client", "run", client, "--state", below],
+        f"client.state: '{NOWHERE}/x' cannot be created": [
             "client", "run", client, "--state", f"{NOWHERE}/x",
         ],
         f"--into: '{NOWHERE}' cannot be written": ["keys", "authority", "run", "127.0.0.1:1",
             "--once", "--into", NOWHERE],
-        f"--into: '{NOWHERE}/x' cannot be made": ["provision", "--into", f"{NOWHERE}/x"],
+        f"--into: '{NOWHERE}/x' cannot be created": ["provision", "--into", f"{NOWHERE}/x"],
     }.items():  # fmt: skip
         said = fedrec(*arguments)
         assert said.startswith(f"error [settings]: {named}"), said
-        assert said.endswith("\n  Name a folder in which this user may write.\n")
+        assert said.endswith("\n  Choose a folder in which this user may write.\n")
 
 
 def test_a_recording_where_nothing_can_be_written(kits, fedrec):

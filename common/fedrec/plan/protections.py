@@ -63,7 +63,7 @@ def described(chosen: ProtectionPlan) -> tuple[tuple[str, str], ...]:
                 (
                     "entries",
                     f"{chosen.entries} of {chosen.n_places} values, a block and an index in the "
-                    f"clear each; all others in {chosen.n_blocks - chosen.entries} blocks",
+                    f"clear each, all others in {chosen.n_blocks - chosen.entries} blocks",
                 )
             )
         else:

@@ -306,8 +306,8 @@ class _CatchingUp(CatchingUp):
         opened = self._store.state.revealed_as(found.round)
         if opened is not None and (opened.kept or opened.manifest_digest) != manifest:
             raise RefusedError(
-                f"Round {found.round} was published with other contributions than those opened "
-                "here."
+                f"Round {found.round} was published with other contributions than those that were "
+                "opened here."
             )
 
 

@@ -127,7 +127,7 @@ class Around(Section):
         ),
         (
             {"dim": 1, "full": True, "turned": True},
-            ["x.turned is set, but a number has no direction. Leave it out."],
+            ["x.turned is set, but a number has no direction. Omit it."],
         ),
         ({"dim": 1, "full": True}, []),
     ],
@@ -148,7 +148,7 @@ def _values(field: FieldInfo) -> tuple[object, ...]:
 def test_where_a_setting_has_a_say_is_told_with_it():
     (info,) = (one for one in explain("algorithm.projector_rate") if one.owner == "plgc")
     assert info.sentence.endswith(
-        'Only where regulariser is "err" and projector is true and weight is above 0.'
+        'Only if regulariser is "err" and projector is true and weight is above 0.'
     )
 
 

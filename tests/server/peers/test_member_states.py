@@ -134,7 +134,7 @@ async def test_members_of_a_paused_cell(tmp_path):
         assert [of(engine, number).state for number in (3, 4, 5)] == [
             "paused", "paused", "away",
         ]  # fmt: skip
-        assert of(engine, 3).why.startswith("cell 2: the key authority")
+        assert of(engine, 3).why.startswith("cell 2: waits for the key authority")
 
 
 async def test_a_goodbye_answers_what_its_client_waits_for(tmp_path):

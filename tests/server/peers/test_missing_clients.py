@@ -100,8 +100,8 @@ def test_a_federation_that_forms_names_who_applied(tmp_path):
         return told
 
     one, two, unnamed, many = asyncio.run(scenario())
-    assert "have applied; south applied; start those" in one
-    assert "; north, and south applied; " in two
+    assert "have applied. So far, south applied. Start the others" in one
+    assert ". So far, north, and south applied. " in two
     assert len(unnamed) > len(two)
     assert ", and 1 more applied; " in many
 
@@ -225,7 +225,7 @@ def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_path):
     name = identity(3).public.label
     assert alone == within
     assert alone.startswith(
-        f"its newest folder: {name} reports round 7, this folder ends with round 0. Stop"
+        f"its newest folder: {name} reports round 7, but this folder ends with round 0. Stop"
     )
     assert logged == ["folder is older than the run"], "once"
 

@@ -35,7 +35,7 @@ def test_a_coordinator_goes_on_from_a_copy_made_while_it_ran(tmp_path):
         report = back_up(tmp_path / "state", copy)
         assert (report.last_round, report.n_files) == (2, 2)
         state, run = found.coordinator.engine.run.state, found.run
-        with pytest.raises(SettingsError, match="is there already"):
+        with pytest.raises(SettingsError, match="already exists"):
             back_up(tmp_path / "state", copy)
         for number in (1, 2):
             found.upload(number, 2)
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_not_copied(tmp_path):
     with serving(Bench.of(3), tmp_path) as found:
         in_the_second_round(found)
         (tmp_path / "state" / sum_name(RoundId(1))).write_bytes(b"something else")
-        with pytest.raises(DamagedFile, match="Bring blobs/00000001-sum"):
+        with pytest.raises(DamagedFile, match="Restore blobs/00000001-sum"):
             back_up(tmp_path / "state", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".copy")]

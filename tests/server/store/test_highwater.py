@@ -107,7 +107,7 @@ def test_a_log_that_is_gone(killed):
 def test_a_database_that_is_gone(killed):
     for name in (WAL, "coordinator.sqlite"):
         (killed / name).unlink()
-    with pytest.raises(StateWentBack, match="0 commits, and had 31"):
+    with pytest.raises(StateWentBack, match="0 commits, expected at least 31"):
         SqliteStore(killed, IDENTITY)
     assert not (killed / "coordinator.sqlite").exists()
 
@@ -120,7 +120,7 @@ def test_a_mark_that_is_gone_or_damaged(killed):
     with pytest.raises(StorageError, match=f"'{FILE}' of coordinator.state is damaged"):
         SqliteStore(killed, IDENTITY)
     mark.unlink()
-    with pytest.raises(StateWentBack, match="the folder is not whole"):
+    with pytest.raises(StateWentBack, match="the folder is incomplete"):
         SqliteStore(killed, IDENTITY)
 
 
@@ -149,7 +149,7 @@ def test_files_of_later_rounds_than_the_database_knows(tmp_path):
     store.close()
     (tmp_path / "blobs" / f"{7:08d}-sum").write_bytes(b"sum")
     before = contents(tmp_path)
-    with pytest.raises(StateWentBack, match=r"files of round 7.*after round 0"):
+    with pytest.raises(StateWentBack, match=r"files of round 7.*ends with round 0"):
         SqliteStore(tmp_path, IDENTITY)
     assert contents(tmp_path) == before
 

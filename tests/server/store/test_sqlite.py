@@ -64,7 +64,7 @@ def test_older_schema_is_refused(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_a_setting(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(SettingsError, match=r"coordinator\.state: .*file/state' cannot be made"):
+    with pytest.raises(SettingsError, match=r"coordinator\.state: .*file/state' cannot be created"):
         SqliteStore(tmp_path / "file" / "state", IDENTITY)
     folder = tmp_path / "state"
     SqliteStore(folder, IDENTITY).close()
