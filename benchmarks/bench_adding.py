@@ -32,7 +32,7 @@ from server.support.made_messages import client, header, rules
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.protection import PROTECTIONS, Accumulator, SegmentSpec, VectorSpec
-from fedrec_server.rounds.collecting import is_counted
+from fedrec_server.rounds.collecting import taken
 from fedrec_server.rounds.events import Tick, Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
@@ -160,7 +160,7 @@ def bookkeeping_seconds(n_clients: int, n_cells: int = 0) -> float:
             break
         for _ in range(2):
             # Before its bytes are read, and before they are kept.
-            assert not is_counted(state, event.header)
+            assert not taken(state, event.header)[1]
         assert state.current is not None
         before = state.current.accepted
         state, _ = step(state, event)

@@ -132,7 +132,8 @@ class CatchingUp:
                 "names no key authority that opens sums."
             )
         aggregate = self._read(found)
-        shared = self._model.after(found.kind, aggregate, found.contributions)
+        self._model.check_sum(found.kind, aggregate, found.contributions)
+        shared = self._model.applied(found.kind, aggregate)
         if found.statement is not None:
             self._compare(found, manifest, aggregate, shared)
         return aggregate, shared

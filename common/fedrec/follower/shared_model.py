@@ -108,20 +108,6 @@ class SharedModel:
             known = self._base_state = (self.version, made)
         return known[1]
 
-    def after(
-        self,
-        kind: RoundKind,
-        aggregate: NDArray[np.int64],
-        contributions: Collection[UploadHeader],
-    ) -> SharedState:
-        """Return the shared model that an aggregate leads to; changes nothing here.
-
-        Raises:
-            SumOutOfBounds: the contributors' users cannot add up to it.
-        """
-        self.check_sum(kind, aggregate, contributions)
-        return self.applied(kind, aggregate)
-
     def applied(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> SharedState:
         """Return the shared model that a checked aggregate leads to; changes nothing here."""
         return self._half.apply(kind, self.shared.number, self.shared, aggregate)

@@ -70,7 +70,7 @@ def uploaded(state: State, event: Uploaded) -> Step:
         ProtocolError: it was made for something else than the round.
     """
     header = event.header
-    round_, counted = _taken(state, header)
+    round_, counted = taken(state, header)
     if counted:
         return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
     if header.client_id not in round_.asked:
@@ -88,17 +88,12 @@ def uploaded(state: State, event: Uploaded) -> Step:
     return then(change, close(state, round_, event.now))
 
 
-def is_counted(state: State, header: UploadHeader) -> bool:
-    """Tell whether an update is counted; else the round in progress takes it.
+def taken(state: State, header: UploadHeader) -> tuple[Round, bool]:
+    """Return the round that takes an update, and whether it did so before.
 
     Raises:
         RoundError, ProtocolError: as `uploaded` does.
     """
-    return _taken(state, header)[1]
-
-
-def _taken(state: State, header: UploadHeader) -> tuple[Round, bool]:
-    """Return the round that takes an update, and whether it did so before."""
     round_ = _round_for(state, header)
     if header.client_id in round_.accepted:
         if round_.accepted[header.client_id].digest != header.digest:

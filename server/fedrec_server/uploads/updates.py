@@ -25,7 +25,7 @@ from fedrec.wire.messages import UploadHeader, UploadStatus
 from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.changes import AlreadyCounted, Change
-from fedrec_server.rounds.collecting import is_counted
+from fedrec_server.rounds.collecting import taken
 from fedrec_server.rounds.events import Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
@@ -404,7 +404,7 @@ class Updates(GroupCommit[Update]):
             RoundError: when the round does not take the update.
         """
         try:
-            return is_counted(self._run.state, header)
+            return taken(self._run.state, header)[1]
         except RoundClosed:
             counted = await self.counted(header.round, header.client_id)
             if counted is None:

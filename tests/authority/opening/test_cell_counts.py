@@ -138,7 +138,7 @@ def test_a_coordinator_that_shows_one_cell_alone_is_refused(tmp_path, key, kind)
     world.ask(world.open(2, kind), 6, 7, 8)
     assert key.opened == known, "the key was not used"
     (declined,) = world.link.declined
-    assert "is over 1 cells, expected at least 2" in declined.refused
+    assert "1 cells, expected at least 2" in declined.refused
     assert "federation.corrupt_cells" in world.refusals()
 
 
