@@ -261,7 +261,7 @@ def test_another_format_is_refused_before_anything_is_touched(tmp_path, number, 
 
 def test_records_that_are_no_state_are_refused():
     for records in ({}, {"epoch": b"1"}, {"pin": b"{", "epoch": b"1"}, {"pin": b"\xff"}):
-        with pytest.raises(StorageError, match="cannot be read"):
+        with pytest.raises(StorageError, match="cannot be understood"):
             ClientState.from_records(records, STATE_FILE)
 
 
