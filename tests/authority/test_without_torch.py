@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from fedrec.algorithms import ALGORITHMS
 from fedrec.updates import UPDATES
 
@@ -41,6 +43,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_every_algorithm_s_sums_are_applied_without_torch():
     names = [*ALGORITHMS, *(f"fedmf/{update}" for update in UPDATES)]
     ended = subprocess.run(

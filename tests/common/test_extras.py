@@ -30,6 +30,7 @@ def imported() -> dict[str, Path]:
     return found
 
 
+@pytest.mark.slow
 def test_every_optional_import_of_the_tree_has_an_extra():
     requirements = map(REQUIREMENT.match, importlib.metadata.requires("fedrec") or [])
     always = {

@@ -8,6 +8,7 @@ from fedrec import probes
 from fedrec.probes import Probe, fingerprint, look
 
 
+@pytest.mark.slow
 def test_looking_again_finds_the_same_on_any_number_of_threads():
     before = torch.get_num_threads()
     first = look()

@@ -6,11 +6,11 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from world.plans import plan_of
 
 from fedrec.arithmetic import Arithmetic
 from fedrec.environment import ACCEPT_FLAG, Accepted, Provenance, provenance_of
 from fedrec.errors import RefusedError
-from fedrec.plan.schema import Plan
 
 HERE = Arithmetic(
     device="cpu",
@@ -105,10 +105,8 @@ def test_it_is_read_as_it_was_written():
 
 
 def test_a_plan_s_own_path_is_recorded():
-    compiled = Plan.model_validate({"algorithm": {"name": "fedmf"}})
-    trained = Plan.model_validate(
-        {"algorithm": {"name": "fedmf"}, "training": {"accelerated": False}}
-    )
+    compiled = plan_of(algorithm={"name": "fedmf"})
+    trained = plan_of(algorithm={"name": "fedmf"}, training={"accelerated": False})
     assert provenance_of(compiled, "cpu").path.startswith("fedmf accelerator ")
     assert provenance_of(trained, "cpu").path.startswith("trainer ")
     assert provenance_of(trained, "cpu").arithmetic == provenance_of(compiled, "cpu").arithmetic

@@ -17,9 +17,10 @@ import pytest
 from conformance.contribution_suite import ContributionSuite
 from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, plan_of, rows_of
 from numpy.typing import NDArray
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
+from fedrec.data import Catalogue, UserSplit
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import algorithm_of
@@ -69,13 +70,7 @@ class AlgorithmSuite(ContributionSuite):
     @classmethod
     def users(cls):
         """Users of unequal activity; some items are held by too few of them to be trained."""
-        data = generate(
-            n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3
-        )
-        keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-            np.linspace(0.3, 1.0, N_USERS), 12
-        )
-        return leave_one_out(data.interactions.take(keep), data.catalogue)
+        return users_of(N_USERS, N_ITEMS, thin=0.3)
 
     @pytest.fixture(scope="class")
     @classmethod

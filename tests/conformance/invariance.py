@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from conformance.party import ALGORITHM_SETTINGS, N_ITEMS, N_USERS, ROUND, Party, plan_of
 from numpy.typing import NDArray
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.arithmetic import arithmetic_of
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import UserSplit
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.plan.schema import Plan
@@ -80,13 +81,7 @@ CASES += [MIXING] + [
 
 def everybody() -> UserSplit:
     """Return users of unequal activity; some items are held by too few of them to be trained."""
-    data = generate(
-        n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3
-    )
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, N_USERS), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(N_USERS, N_ITEMS, thin=0.3)
 
 
 def groupings(n_users: int) -> Mapping[str, list[NDArray[np.int64]]]:

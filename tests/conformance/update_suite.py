@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from world.plans import plan_of
 
 from fedrec.errors import SettingsError
 from fedrec.plan.layout import Layout
-from fedrec.plan.schema import Plan
 from fedrec.updates import UPDATES
 from fedrec.updates.settings import UpdateSettings
 
@@ -75,9 +75,7 @@ class UpdateSuite:
     def test_the_width_is_what_travels(self, name, structure):
         assert 1 <= structure.width <= structure.dim
         settings = settings_of(name)
-        plan = Plan.model_validate(
-            {"algorithm": {"dim": structure.dim}, "update": settings.model_dump()}
-        )
+        plan = plan_of(algorithm={"dim": structure.dim}, update=settings.model_dump())
         layout = Layout.of(plan, N_ITEMS)
         assert layout.change_slice.stop == N_ITEMS * structure.width
 

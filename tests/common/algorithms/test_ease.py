@@ -171,6 +171,7 @@ def test_a_round_sums_over_those_who_were_counted_last():
     assert shared.tensors["item_users"].tolist() == [3, 3, 2]
 
 
+@pytest.mark.slow
 def test_the_weights_do_not_depend_on_threads():
     held = (np.random.default_rng(0).random((400, 300)) < 0.1).astype(np.float64)
     gram = held.T @ held

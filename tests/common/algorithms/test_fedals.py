@@ -4,12 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from reference.plain_fedals import half_gradient, item_step, objective, solve_user
+from world.plans import plans, users_of
 
-from fedrec.data import generate, leave_one_out
-from fedrec.errors import TrainingError
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 pytestmark = pytest.mark.slow
@@ -17,21 +14,16 @@ pytestmark = pytest.mark.slow
 N_ITEMS = 60
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 3, "maximum_users": 256, "minimum_item_users": 1},
-        "algorithm": {"name": "fedals", "dim": 5, "alpha": 2.0, "regularisation": 3.0},
-        "update": {"structure": "dense", "clip": 4.0, "fraction_bits": 24},
-    }
-    for section, change in changes.items():
-        values[section] = {**values[section], **change}
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 3, "maximum_users": 256, "minimum_item_users": 1},
+    algorithm={"name": "fedals", "dim": 5, "alpha": 2.0, "regularisation": 3.0},
+    update={"structure": "dense", "clip": 4.0, "fraction_bits": 24},
+)
 
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=40, n_items=N_ITEMS, n_clusters=4, interactions_per_user=14, seed=2)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(40, N_ITEMS, clusters=4, each=14, seed=2)
 
 
 def histories_of(users):
@@ -99,63 +91,6 @@ def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
     assert all(later <= earlier + 1e-3 for earlier, later in pairwise(losses))
     assert np.abs(gradient).max() < 2e-3
     assert losses[-1] < 0.8 * losses[0]
-
-
-def test_rows_that_nobody_has_stay_as_they_are(users):
-    plan = plan_of(federation={"minimum_item_users": 8})
-    learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = counted(learner, users), learner.initial_private(users)
-    rare = shared.holders < 8
-    assert 0 < rare.sum() < N_ITEMS
-    part = learner.contribute("train", 2, shared, users, private)
-    sums = learner.travelling.unpack("train", shared, part.vector)
-    assert not sums.changes["pull"][rare].any()
-    after = learner.apply("train", 2, shared, part.vector)
-    before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
-    assert np.array_equal(before[rare], now[rare])
-    assert (before[~rare] != now[~rare]).all()
-
-
-@pytest.mark.parametrize("dim", [1, 5, 16, 200])
-def test_a_users_solution_depends_on_nobody_else(users, dim):
-    """Bit by bit, whatever users are solved beside it, in chunks of any size and threads."""
-    learner = Learner(plan_of(algorithm={"dim": dim}), N_ITEMS, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
-    together = learner.contribute("train", 1, shared, users, private)
-    threads = torch.get_num_threads()
-    alone = []
-    try:
-        torch.set_num_threads(1)
-        for index in range(len(users)):
-            one = users.select(np.array([index]))
-            alone.append(learner.contribute("train", 1, shared, one, learner.initial_private(one)))
-    finally:
-        torch.set_num_threads(threads)
-    vectors = np.concatenate([part.private.tensors["user_embedding"] for part in alone])
-    assert np.array_equal(vectors, together.private.tensors["user_embedding"])
-    change = learner.layout.change_slice
-    assert np.array_equal(sum(part.vector[change] for part in alone), together.vector[change])
-
-
-def test_values_outside_the_public_range_are_clipped_and_counted(users):
-    learner = Learner(plan_of(update={"clip": 0.01}), N_ITEMS, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
-    part = learner.contribute("train", 1, shared, users, private)
-    assert part.n_clipped > 0
-    counts = np.bincount(users.train_items, minlength=N_ITEMS)
-    pull = learner.layout.changes_of(part.vector)["pull"]
-    assert (np.abs(pull).max(1) <= counts << 24).all()
-
-
-def test_a_system_that_cannot_be_solved_stops_the_round(users):
-    learner = Learner(plan_of(), N_ITEMS, device="cpu")
-    shared = learner.initial_shared()
-    broken = shared.with_tensors(
-        item_embedding=np.full_like(shared.tensors["item_embedding"], 1e30),
-    )
-    with pytest.raises(TrainingError, match=r"cannot be solved: a system is singular") as caught:
-        learner.contribute("train", 4, broken, users, learner.initial_private(users))
-    assert "regularisation" in (caught.value.remedy or "")
 
 
 def test_folding_in_a_history_gives_the_users_own_vector(users):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 from reference.plain_updates import largest_values, nearest_of_rank
+from world.plans import users_of
 
-from fedrec.data import leave_one_out
-from fedrec.data.synthetic import generate
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.plan.schema import Plan
@@ -42,8 +41,7 @@ def learner_of(update, **algorithm):
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(23, N_ITEMS)
 
 
 def contribution(learner, users, round_id=5, shared=None):
@@ -106,36 +104,6 @@ def test_without_compression_they_are_dense(users, compress):
     assert np.array_equal(parts["topk"][1], parts["dense"][1])
     assert np.abs(parts["svd"][0] - parts["dense"][0]).max() <= len(users)
     assert np.abs(parts["svd"][1] - parts["dense"][1]).max() < 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
-def test_sums_do_not_depend_on_how_users_are_grouped(users, update):
-    learner = learner_of(update)
-    whole = contribution(learner, users)
-    for n_groups in (2, 5, 23):
-        total = np.zeros_like(whole.vector)
-        for part in np.array_split(np.random.default_rng(n_groups).permutation(23), n_groups):
-            own = contribution(learner, users.select(part))
-            total += own.vector
-            assert np.array_equal(
-                own.private.tensors["user_embedding"], whole.private.tensors["user_embedding"][part]
-            )
-        assert np.array_equal(total, whole.vector)
-
-
-@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
-def test_neither_chunks_nor_threads_change_a_bit(users, update):
-    whole = contribution(learner_of(update), users)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        small = learner_of(update)
-        small.memory_bytes = (24 + 4 * DIM) * N_ITEMS * 3
-        again = contribution(small, users)
-    finally:
-        torch.set_num_threads(before)
-    assert np.array_equal(whole.vector, again.vector)
 
 
 def test_a_client_of_one_user_draws_that_users_subset(users):

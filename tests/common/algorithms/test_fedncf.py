@@ -5,29 +5,26 @@ import pytest
 import torch
 from conformance.histories import unequal_users
 from reference.plain_fedncf import logits_of
-from world.plans import check_plan
+from world.plans import check_plan, plans
 
-from fedrec.errors import SettingsError, TrainingError
-from fedrec.model.state import PrivateState
+from fedrec.errors import SettingsError
 from fedrec.plan.algorithm import algorithm_warnings
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 N_ITEMS = 61
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-        "algorithm": {
-            "name": "fedncf", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.5,
-            "user_rate_scale": 5.0,
-        },
-        "update": {"structure": "dense", "clip": 8.0, "fraction_bits": 26},
-    }  # fmt: skip
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    algorithm={
+        "name": "fedncf",
+        "dim": 5,
+        "learning_rate": 0.3,
+        "item_rate_scale": 0.5,
+        "user_rate_scale": 5.0,
+    },
+    update={"structure": "dense", "clip": 8.0, "fraction_bits": 26},
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +80,6 @@ def test_everybody_starts_from_one_network_and_a_vector_of_its_own(users):
     assert shared.tensors["weight_1"].std() == pytest.approx((3 * 64) ** -0.5, rel=0.05)
 
 
-def test_neither_order_nor_grouping_matters_to_adam(users):
-    plan = plan_of(algorithm={"optimiser": "adam", "learning_rate": 0.01, "batch_size": 7})
-    learner, shared, private = states_of(plan, users)
-    whole = learner.contribute("train", 2, shared, users, private)
-    total = np.zeros_like(whole.vector)
-    for rows in (np.array([4]), np.array([11, 2]), np.delete(np.arange(23), [2, 4, 11])):
-        own = learner.initial_private(users.select(rows))
-        total += learner.contribute("train", 2, shared, users.select(rows), own).vector
-    layout = learner.layout
-    for part in (layout.change_slice, layout.count_slice):
-        assert np.array_equal(total[part], whole.vector[part])
-
-
 def test_decay_that_cannot_work_is_refused():
     (found,) = check_plan(plan_of(algorithm={"weight_decay": 1e-6, "aggregation": "plain"}))
     assert "algorithm.weight_decay" in found and "plain" in found
@@ -126,73 +110,6 @@ def test_scores_are_those_of_the_network(users):
     assert own.dtype == np.float32
 
 
-def test_rare_items_stay_where_they_are(users):
-    plan = plan_of(federation={"minimum_item_users": 5})
-    learner, shared, private = states_of(plan, users)
-    counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.apply("count", 1, shared, counted.vector)
-    rare = shared.holders < 5
-    assert 0 < rare.sum() < N_ITEMS
-    part = learner.contribute("train", 2, shared, users, private)
-    after = learner.apply("train", 2, shared, part.vector)
-    before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
-    assert np.array_equal(before[rare], now[rare])
-    assert (before[~rare] != now[~rare]).any(1).all()
-    sums = learner.travelling.unpack("train", shared, part.vector)
-    assert not sums.counts[rare].any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("aggregation", ["mf_secavg", "plain"])
-@pytest.mark.parametrize(
-    ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 2), (16, 13, 2), (32, 200, 1)]
-)
-def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs, aggregation):
-    """Bit by bit, in clients and chunks of any size, on one thread and on two."""
-    plan = plan_of(
-        algorithm={
-            "dim": dim,
-            "batch_size": batch_size,
-            "local_epochs": epochs,
-            "aggregation": aggregation,
-        }
-    )
-    learner, shared, private = states_of(plan, users)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        whole = learner.contribute("train", 3, shared, users, private)
-        total = np.zeros_like(whole.vector)
-        # Clients of 1, 4 and 18 users.
-        order = np.random.default_rng(dim).permutation(23)
-        for number, part in enumerate(np.split(order, [1, 5])):
-            torch.set_num_threads(1 + number % 2)
-            some = users.select(part)
-            own = learner.contribute("train", 3, shared, some, learner.initial_private(some))
-            total += own.vector
-            for name, values in own.private.tensors.items():
-                assert np.array_equal(values, whole.private.tensors[name][part])
-        assert np.array_equal(total, whole.vector)
-        learner.memory_bytes = 1 << 17
-        assert len(list(learner.chunks(learner.cohort(shared, users)))) > 3
-        small = learner.contribute("train", 3, shared, users, private)
-    finally:
-        torch.set_num_threads(threads)
-    assert np.array_equal(small.vector, whole.vector)
-
-
-def test_nobody_weighs_more_than_the_public_bound(users):
-    learner, shared, private = states_of(plan_of(), users)
-    part = learner.contribute("train", 1, shared, users, private)
-    changes = learner.layout.changes_of(part.vector)
-    assert changes["samples"] == [users.n_train]
-    taking = np.zeros(23, dtype=np.bool_)
-    nobody = learner.contribute("train", 1, shared, users, private, taking)
-    after = learner.apply("train", 1, shared, nobody.vector)
-    for name, value in shared.tensors.items():
-        assert np.array_equal(value, after.tensors[name])
-
-
 def test_values_outside_the_public_range_are_clipped_and_counted(users):
     for changes in ({"update": {"clip": 0.001}}, {"algorithm": {"network_clip": 1e-6}}):
         values = {"algorithm": {}} | changes
@@ -204,22 +121,6 @@ def test_values_outside_the_public_range_are_clipped_and_counted(users):
         for name, sums in learner.layout.changes_of(part.vector).items():
             most = 23 << 26 if name == "item_embedding" else weight << 26
             assert np.abs(sums).max() <= most
-
-
-def test_values_that_are_not_finite_stop_the_round(users):
-    learner, shared, private = states_of(plan_of(), users)
-    vectors = np.full_like(private.tensors["user_embedding"], np.float32(3e38))
-    broken = PrivateState({"user_embedding": vectors})
-    with pytest.raises(TrainingError, match="no longer finite") as caught:
-        learner.contribute("train", 4, shared, users, broken)
-    assert "user_rate_scale" in (caught.value.remedy or "")
-
-
-@pytest.mark.parametrize("protection", ["none", "bfv", "ckks"])
-@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
-def test_it_goes_with_every_protection_and_protocol(protection, protocol):
-    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
-    assert check_plan(plan) == []
 
 
 def test_it_has_no_low_rank_form_and_folds_nobody_in(users):

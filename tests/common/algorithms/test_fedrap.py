@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from world.plans import check_plan
+from world.plans import check_plan, users_of
 
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
 from fedrec.algorithms.about import accounted_epsilon
 from fedrec.algorithms.whole_decay import coordinates, shrinking
-from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.plan.schema import Plan, TrainingSettings
 from fedrec.training.learner import Learner
@@ -37,8 +36,7 @@ def learner_of(**algorithm):
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=12, n_items=N_ITEMS, n_clusters=3, interactions_per_user=8, seed=3)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(12, N_ITEMS, each=8)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from conformance.histories import unequal_users
 from conformance.toys import Toy
 from conformance.unrounded import begin, train_unrounded
 from reference.plain_fedrecgel import Settings, chunks_of, logits_of
-from world.plans import check_plan
+from world.plans import check_plan, plans
 
 from fedrec.algorithms import (
     Adam,
@@ -28,7 +28,6 @@ from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
-from fedrec.plan.schema import Plan
 from fedrec.training.blocks import blocks_of, buckets_of, draw_samples
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
@@ -36,15 +35,11 @@ from fedrec.updates.settings import UpdateSettings
 N_ITEMS = 61
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-        "algorithm": {"name": "fedrecgel", "dim": 4, "batch_size": 16},
-        "update": {"structure": "dense"},
-    }
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    algorithm={"name": "fedrecgel", "dim": 4, "batch_size": 16},
+    update={"structure": "dense"},
+)
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +191,7 @@ def test_a_small_gradient_of_large_values_keeps_its_bits(monkeypatch):
     assert float(sums.rows["item_embedding"][0, 0]) == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [0.0, 0.02])
 def test_the_rounded_sum_is_near_the_sum_in_float64(users, radius):
     """Within 1e-3 of the norm of each tensor, from the start on, where gradients are smallest."""
@@ -215,6 +211,7 @@ def test_the_rounded_sum_is_near_the_sum_in_float64(users, radius):
 # Radius zero.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", ["radius_shared", "radius_private"])
 def test_a_radius_that_moves_nothing_is_plain_adam_bit_by_bit(users, half):
     """Through the second pass with a step that float32 does not know, and without that pass."""
@@ -232,6 +229,7 @@ def test_a_radius_that_moves_nothing_is_plain_adam_bit_by_bit(users, half):
     assert all(np.array_equal(values, others[name]) for name, values in own.items())
 
 
+@pytest.mark.slow
 def test_each_radius_touches_its_own_half_alone(users):
     """The shared gradient does not know where a user's own is taken, and the other way round."""
     parts = {}
@@ -272,6 +270,7 @@ def test_the_servers_adam_is_torchs_over_the_whole_table():
             assert (shared.tensors["table"] != before).all()
 
 
+@pytest.mark.slow
 def test_moments_are_neither_sent_nor_exported_nor_trained(users):
     learner, shared, private = states_of(plan_of(), users)
     algorithm = learner.algorithm
@@ -329,6 +328,7 @@ def test_shapes_and_first_values_are_the_published_ones():
     assert own["user_embedding"].std() == pytest.approx(0.01, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_hidden", [1, 3])
 def test_scores_are_those_of_the_network(users, n_hidden):
     plan = plan_of(algorithm={"hidden_layers": n_hidden, "learning_rate": 0.05})
@@ -374,13 +374,6 @@ def test_settings_without_a_meaning_are_refused():
     assert "grids of their own" in sentence
     with pytest.raises(ValueError, match="local_epochs"):
         plan_of(algorithm={"local_epochs": 2})
-
-
-@pytest.mark.parametrize("protection", ["none", "bfv", "ckks", "paillier", "masks"])
-@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
-def test_it_goes_with_every_protection_and_protocol(protection, protocol):
-    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
-    assert check_plan(plan) == []
 
 
 def test_a_long_step_uphill_is_warned_of():

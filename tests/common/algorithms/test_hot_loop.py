@@ -1,47 +1,34 @@
-"""Nothing in the loop over minibatches leaves the device, for every algorithm of the registry."""
+"""Nothing in the loop over users leaves the device, of algorithms that the trainer does not run."""
 
 import numpy as np
 import pytest
 import torch
 from conformance.device_guard import DeviceGuard
 from conformance.party import Party, empty_sums, plan_of
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.grid import GridSum
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks, trainer
 from fedrec.training.fitting import fit_of
 from fedrec.updates.compressed import TopK
 
-WITHOUT_A_LOOP = {"ease"}
-"""It counts pairs in one pass, on the processor on every device."""
+SOLVING = [
+    name
+    for name in sorted(set(ALGORITHMS) - {"ease"})
+    if not issubclass(ALGORITHMS[name], TrainedAlgorithm)
+]
+"""What the trainer runs is looked at in `test_device_loop.py`; `ease` counts pairs in one pass, on
+the processor on every device."""
 IN_ONE_PASS = {"sketch"}
 """It rounds a chunk's users once and adds their rows; there is no second mark to wait for."""
-CHOICES = [
-    (name, {"structure": structure})
-    for name in sorted(set(ALGORITHMS) - WITHOUT_A_LOOP)
-    for structure in ALGORITHMS[name].about.updates
-] + [("fedmf", {"structure": "scolr", "normaliser": "entry"})]
-IDS = ["-".join([name, *update.values()]) for name, update in CHOICES]
-TRAINED = [
-    (name, update, {}) for name, update in CHOICES if issubclass(ALGORITHMS[name], TrainedAlgorithm)
-] + [
-    ("fedncf", {"structure": "dense"}, {"optimiser": "adam"}),
-    ("fedncf", {"structure": "dense"}, {"weight_decay": 1e-4}),
-    ("pfedrec", {"structure": "dense"}, {"personal_items": False}),
-]
-META = torch.device("meta")
 
 
 @pytest.fixture(scope="module")
 def users():
     """Of unequal activity, so that chunks have one minibatch, two and four."""
-    data = generate(n_users=37, n_items=60, n_clusters=3, interactions_per_user=12, seed=3)
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, 37), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(37, 60, thin=0.3)
 
 
 @pytest.fixture(autouse=True)
@@ -92,11 +79,9 @@ SETTING_UP = ["torch.cpu", "torch.numpy", "torch.from_numpy"]
 """How many rows and samples users have is read once, and their order is handed over."""
 
 
-@pytest.mark.parametrize(("name", "update"), CHOICES, ids=IDS)
-def test_training_waits_for_nothing(name, update, users, monkeypatch):
-    guards = list(
-        watched_fits(plan_of(name, update["structure"], update=update), users, monkeypatch)
-    )
+@pytest.mark.parametrize("name", SOLVING)
+def test_training_waits_for_nothing(name, users, monkeypatch):
+    guards = list(watched_fits(plan_of(name, "dense"), users, monkeypatch))
     assert guards
     for guard in guards:
         assert len(guard.found) > (1 if name in IN_ONE_PASS else 2), "no loop was seen"
@@ -106,14 +91,6 @@ def test_training_waits_for_nothing(name, update, users, monkeypatch):
 
 def values():
     return torch.arange(12.0).reshape(3, 4)
-
-
-@pytest.mark.parametrize("own", [{"optimiser": "adam"}, {"weight_decay": 1e-4}], ids=str)
-def test_optimisers_wait_for_nothing(own, users, monkeypatch):
-    plan = plan_of("fedncf", "dense", algorithm=own)
-    for guard in watched_fits(plan, users, monkeypatch):
-        assert len(guard.found) > 2
-        assert guard.inside == []
 
 
 OFFENDERS = {
@@ -162,18 +139,3 @@ def test_the_guard_lets_pass_what_stays_on_the_device():
         torch.where(table > found, table, 0.0).index_add_(0, place, table)
         guard.mark()
     assert guard.found == [[], [], []]
-
-
-def test_a_read_in_the_loop_fails_the_test(users, monkeypatch):
-    """The tests above are able to fail: one scalar read a minibatch, in one algorithm."""
-    score = ALGORITHMS["pfedrec"].score
-
-    def score_and_look(self, v):
-        found = score(self, v)
-        assert float(found.detach().square().sum()) > 0
-        return found
-
-    monkeypatch.setattr(ALGORITHMS["pfedrec"], "score", score_and_look)
-    guards = list(watched_fits(plan_of("pfedrec", "dense"), users, monkeypatch))
-    for guard in guards:
-        assert set(guard.inside) == {"aten._local_scalar_dense.default"}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conformance.hand_made import HandMade
+from world.plans import plans
 
 from fedrec.algorithms.about import nominal_epsilon
 from fedrec.data import generate, leave_one_out
@@ -10,7 +11,6 @@ from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_warnings
 from fedrec.plan.combinations import find_conflicts
-from fedrec.plan.schema import Plan
 from fedrec.recommender import Recommender
 from fedrec.recommender.model_file import ModelFile, UsersFile
 from fedrec.training.learner import Learner
@@ -18,15 +18,11 @@ from fedrec.training.learner import Learner
 N_ITEMS = 40
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-        "algorithm": {"name": "pfedclr", "dim": 4, "local_epochs": 2},
-        "update": {"structure": "dense", "clip": 8.0},
-    }
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    algorithm={"name": "pfedclr", "dim": 4, "local_epochs": 2},
+    update={"structure": "dense", "clip": 8.0},
+)
 
 
 def learner_of(**algorithm):

@@ -7,28 +7,22 @@ import pytest
 import torch
 from conformance.histories import unequal_users
 from reference.plain_pfedrec import minibatch, train_user
-from world.plans import check_plan
+from world.plans import check_plan, plans
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
-from fedrec.errors import TrainingError
-from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import accelerator_of
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS = 61
 
 
-def plan_of(**changes):
-    values = {
-        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-        "algorithm": {"name": "pfedrec", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.2},
-        "update": {"structure": "dense", "clip": 64.0, "fraction_bits": 26},
-    }
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return Plan.model_validate(values)
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    algorithm={"name": "pfedrec", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.2},
+    update={"structure": "dense", "clip": 64.0, "fraction_bits": 26},
+)
 
 
 @pytest.fixture(scope="module")
@@ -146,73 +140,6 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     assert scores == pytest.approx(own @ w + c, abs=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 8, 3), (32, 1000, 1)]
-)
-def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs):
-    """Bit by bit, in clients and chunks of any size, on one thread and on two."""
-    plan = plan_of(algorithm={"dim": dim, "batch_size": batch_size, "local_epochs": epochs})
-    learner, shared, private = states_of(plan, users)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        whole = learner.contribute("train", 3, shared, users, private)
-        for n_groups in (1, 2, 5, 23):
-            torch.set_num_threads(1 + n_groups % 2)
-            total = np.zeros_like(whole.vector)
-            for part in np.array_split(np.random.default_rng(n_groups).permutation(23), n_groups):
-                some = users.select(part)
-                own = learner.contribute("train", 3, shared, some, learner.initial_private(some))
-                total += own.vector
-                for name, values in own.private.tensors.items():
-                    assert np.array_equal(values, whole.private.tensors[name][part])
-            assert np.array_equal(total, whole.vector)
-        learner.memory_bytes = 1 << 16
-        assert len(list(learner.chunks(learner.cohort(shared, users)))) > 3
-        small = learner.contribute("train", 3, shared, users, private)
-    finally:
-        torch.set_num_threads(threads)
-    assert np.array_equal(small.vector, whole.vector)
-
-
-def test_values_outside_the_public_range_are_clipped_and_own_rows_are_not(users):
-    learner, shared, private = states_of(plan_of(), users)
-    wide = learner.contribute("train", 1, shared, users, private)
-    learner, shared, private = states_of(plan_of(update={"clip": 0.01}), users)
-    tight = learner.contribute("train", 1, shared, users, private)
-    assert wide.n_clipped == 0 and tight.n_clipped > 0
-    for name, values in wide.private.tensors.items():
-        assert np.array_equal(values, tight.private.tensors[name])
-    change = learner.layout.changes_of(tight.vector)["item_embedding"]
-    assert np.abs(change).max() <= 23 << 26
-
-
-def test_a_user_with_nothing_to_train_on_counts_nowhere(users):
-    learner, shared, private = states_of(plan_of(), users)
-    taking = np.zeros(23, dtype=np.bool_)
-    nobody = learner.contribute("train", 1, shared, users, private, taking)
-    assert learner.layout.changes_of(nobody.vector)["users"] == [0]
-    after = learner.apply("train", 1, shared, nobody.vector)
-    assert np.array_equal(after.tensors["item_embedding"], shared.tensors["item_embedding"])
-
-
-def test_values_that_are_not_finite_stop_the_round(users):
-    learner, shared, private = states_of(plan_of(), users)
-    heads = np.full_like(private.tensors["user_embedding"], np.float32(3e38))
-    broken = PrivateState({**private.tensors, "user_embedding": heads})
-    with pytest.raises(TrainingError, match="no longer finite") as caught:
-        learner.contribute("train", 4, shared, users, broken)
-    assert "item_rate_scale" in (caught.value.remedy or "")
-
-
-@pytest.mark.parametrize("protection", ["none", "bfv", "ckks"])
-@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
-def test_it_goes_with_every_protection_and_protocol(protection, protocol):
-    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
-    assert check_plan(plan) == []
-
-
 def test_of_low_rank_forms_it_has_one():
     assert check_plan(plan_of(update={"structure": "colr", "rank": 2})) == []
     for structure in ("scolr", "svd", "topk"):
@@ -223,18 +150,6 @@ def test_of_low_rank_forms_it_has_one():
 def test_compiled_kernels_train_whole_rows_alone():
     assert accelerator_of(plan_of()) is not None
     assert accelerator_of(plan_of(update={"structure": "colr", "rank": 2})) is None
-
-
-def test_low_rank_updates_learn(users):
-    """Clusters of taste, in a subspace of two of five dimensions that is another one each round."""
-    learner, shared, private = states_of(plan_of(update={"structure": "colr", "rank": 2}), users)
-    losses = []
-    for round_id in range(2, 14):
-        part = learner.contribute("train", round_id, shared, users, private)
-        shared = learner.apply("train", round_id, shared, part.vector)
-        private = part.private
-        losses.append(learner.metrics(part.vector).loss)
-    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_a_history_is_folded_into_a_head(users):

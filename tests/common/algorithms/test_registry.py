@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from pydantic import ValidationError
+from world.plans import plan_of
 
 from fedrec.algorithms import ALGORITHMS, FedMF
 from fedrec.algorithms.registry import Registry
@@ -92,6 +93,6 @@ def test_a_plan_imports_nothing(tmp_path, monkeypatch):
         with pytest.raises(PlanMismatch, match="no algorithm"):
             plan_from_json(raw.replace(b'"name":"fedmf"', f'"name":"{name}"'.encode()))
         with pytest.raises(ValidationError, match="no algorithm"):
-            Plan.model_validate({"algorithm": {"name": name}})
+            plan_of(algorithm={"name": name})
     assert "bait" not in sys.modules
     assert "bait" not in ALGORITHMS

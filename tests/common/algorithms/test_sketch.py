@@ -172,6 +172,7 @@ def test_with_all_directions_it_is_ease(users, histories):
     assert found == pytest.approx(matrix @ plain_ease(matrix, 5.0), abs=2e-2)
 
 
+@pytest.mark.slow
 def test_the_choice_is_the_best_candidate_on_validation(users):
     plan = plan_of(4, algorithm={"dim": 12})
     learner = Learner(plan, 80, device="cpu")
@@ -220,6 +221,7 @@ def test_rounds_after_the_last_sum_of_a_plan_that_does_not_grade():
     assert after.canonical_bytes() == replace(last, trained=3).canonical_bytes()
 
 
+@pytest.mark.slow
 def test_a_simulation_publishes_its_choice_and_serves_histories(data, users, tmp_path):
     plan = plan_of(3, algorithm={"dim": 12}, federation={"minimum_item_users": 2})
     settings = Settings.model_validate(plan.model_dump() | {"client": {"device": "cpu"}})

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from world.plans import check_plan
+from world.plans import check_plan, plan_of
 
 from fedrec.cli.pricing import tables_price, tables_rows, tables_warnings
 from fedrec.evaluation.metrics import METRIC_NAMES
@@ -41,7 +41,7 @@ def test_a_set_that_cannot_carry_the_sums_says_so(fedrec, settings_file, monkeyp
 
 def test_the_price_where_members_decrypt_by_hand():
     shared = {"key_holder": "members"}
-    plan = Plan.model_validate({"rounds": {"total": 8}, "protection": shared})
+    plan = plan_of(rounds={"total": 8}, protection=shared)
     found = price(plan, n_items=100, n_clients=4)
     # 100 items travel as 256 rows at most, of rank 4 and a count each, and 45 metric sums.
     spec = vector_spec(plan, 100)
@@ -61,7 +61,7 @@ def test_the_price_where_members_decrypt_by_hand():
 
 
 def test_the_price_with_a_key_authority_by_hand():
-    plan = Plan.model_validate({"rounds": {"total": 8}})
+    plan = plan_of(rounds={"total": 8})
     found = price(plan, n_items=100, n_clients=4)
     upload = PROTECTIONS["bfv"].plan(vector_spec(plan, 100)).message_bytes
     assert found.authority_bytes == 4 * upload
@@ -73,13 +73,7 @@ def test_the_price_with_a_key_authority_by_hand():
 
 
 def test_what_is_expected_follows_from_the_items_that_enough_users_hold():
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"name": "fedals"},
-            "update": {"structure": "dense"},
-            "rounds": {"total": 8},
-        }
-    )
+    plan = plan_of(algorithm={"name": "fedals"}, update={"structure": "dense"}, rounds={"total": 8})
     found = price(plan, n_items=105_000, n_clients=4, n_active=4_400)
     alone = price(plan, n_items=4_400, n_clients=4)
     expected = found.parts["expected"]
@@ -91,13 +85,7 @@ def test_what_is_expected_follows_from_the_items_that_enough_users_hold():
 
 
 def test_ease_is_priced_for_what_it_can_take_of_a_large_catalogue():
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"name": "ease"},
-            "update": {"structure": "dense"},
-            "rounds": {"total": 10},
-        }
-    )
+    plan = plan_of(algorithm={"name": "ease"}, update={"structure": "dense"}, rounds={"total": 10})
     found = price(plan, n_items=17_632, n_clients=4, n_active=1_530)
     # 1,536 rows have 1,178,880 pairs, a tenth of which travels in a round.
     spec = Layout.of(plan, 1_536).vector_spec
@@ -106,19 +94,17 @@ def test_ease_is_priced_for_what_it_can_take_of_a_large_catalogue():
 
 
 def test_under_noise_all_rows_travel_whatever_is_held():
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"name": "fedmf"},
-            "privacy": {"mechanism": "gaussian"},
-            "rounds": {"total": 8, "minimum_clients": 4},
-        }
+    plan = plan_of(
+        algorithm={"name": "fedmf"},
+        privacy={"mechanism": "gaussian"},
+        rounds={"total": 8, "minimum_clients": 4},
     )
     found = price(plan, n_items=1_000, n_clients=4, n_active=10)
     assert found.facts["n_rows"] == 1_000 and "expected" not in found.parts
 
 
 def test_without_encryption_nobody_reveals():
-    plan = Plan.model_validate({"protection": {"name": "none"}})
+    plan = plan_of(protection={"name": "none"})
     found = price(plan, n_items=100)
     assert found.authority_bytes == 0
     assert found.facts["n_clients"] == plan.rounds.minimum_clients
@@ -131,7 +117,7 @@ def test_noisy_values_travel_whole(preset):
 
     def limbs(privacy: dict[str, str]) -> tuple[int, ...]:
         protection = {"name": "bfv", "preset": preset}
-        plan = Plan.model_validate({"protection": protection, "privacy": privacy})
+        plan = plan_of(protection=protection, privacy=privacy)
         return PROTECTIONS["bfv"].plan(vector_spec(plan, 1), preset=preset).limbs
 
     assert limbs({"mechanism": "gaussian"}) == (1, 1, 1)
@@ -156,14 +142,12 @@ def paper_topk(**rounds: int) -> Plan:
     Its clients share the key, as the paper's do.
     """
     scheme = {"name": "paillier", "preset": "single-3072", "key_holder": "members"}
-    return Plan.model_validate(
-        {
-            "federation": {"maximum_users": 943, "minimum_item_users": 1},
-            "algorithm": {"name": "fedmf", "dim": 32},
-            "update": {"structure": "topk", "ratio": 1 / 64, "indices": "clear"},
-            "protection": scheme,
-            "rounds": rounds,
-        }
+    return plan_of(
+        federation={"maximum_users": 943, "minimum_item_users": 1},
+        algorithm={"name": "fedmf", "dim": 32},
+        update={"structure": "topk", "ratio": 1 / 64, "indices": "clear"},
+        protection=scheme,
+        rounds=rounds,
     )
 
 

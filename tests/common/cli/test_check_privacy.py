@@ -1,7 +1,7 @@
 """What `fedrec check` says that noise costs and hides."""
 
 import pytest
-from world.plans import check_plan
+from world.plans import check_plan, plan_of
 
 from fedrec.plan.privacy import privacy_price, privacy_warnings
 from fedrec.plan.schema import Plan
@@ -80,7 +80,7 @@ def test_a_client_that_opens_single_updates_meets_one_share(name, key_holder, op
 def test_whole_noise_of_each_client_needs_no_other():
     privacy = {"mechanism": "laplace", "rounds_per_user": 5}
     protection = {"name": "bfv", "key_holder": "members"}
-    plan = Plan.model_validate({"protection": protection, "privacy": privacy})
+    plan = plan_of(protection=protection, privacy=privacy)
     found = privacy_price(plan, 50)
     assert found is not None
     facts = found.facts

@@ -54,7 +54,9 @@ def test_a_file_that_is_not_there(fedrec, tmp_path):
     assert "absent.csv is not there" in checked.err
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case == "nothing")) for case in REFUSED]
+)
 def test_both_commands_refuse_alike(
     fedrec, tmp_path, settings_file, exposed_file, case, monkeypatch
 ):
@@ -125,6 +127,7 @@ def test_a_floor_above_a_clients_users(fedrec, settings_file, party):
     assert f"Set client.minimum_own_item_users = {dealt} or less" in found.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [2, 3, 1000])
 def test_clients_that_the_protection_does_not_add_up(fedrec, settings_file, tmp_path, clients):
     """`bfv` reveals no sum of two, and its parameters are for as many as the plan allows."""

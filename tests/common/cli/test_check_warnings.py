@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from world.plans import plan_of
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
@@ -27,14 +28,14 @@ def test_warnings():
     assert "minimum_item_users = 1" in found
     assert "2 must collude" in " ".join(warnings_for(Plan()))
     for choice in ({"structure": "scolr", "subset": "client"}, {"structure": "svd"} | BY_CLIENT):
-        found = " ".join(warnings_for(Plan.model_validate({"update": choice})))
+        found = " ".join(warnings_for(plan_of(update=choice)))
         assert "depend on how users are grouped into clients" in found
-    unused = Plan.model_validate({"update": BY_CLIENT | {"subset": "client"}})
+    unused = plan_of(update=BY_CLIENT | {"subset": "client"})
     assert warnings_for(unused) == warnings_for(Plan())
 
 
 def test_what_indices_in_the_clear_would_leak_is_said():
-    topk = Plan.model_validate({"update": {"structure": "topk"}})
+    topk = plan_of(update={"structure": "topk"})
     told = [warning for warning in warnings_for(topk) if "fedrec audit indices" in warning]
     assert len(told) == 1
     assert "the index of every kept value" in told[0]
@@ -114,7 +115,7 @@ def test_masks_say_what_keeps_four_bytes_a_value():
     """By hand: a word holds sums of size 2^31 - 1, and a user sends 2^20 at most by default."""
 
     def told(**sections: dict[str, object]) -> str:
-        plan = Plan.model_validate({"protection": {"name": "masks"}, **sections})
+        plan = plan_of(protection={"name": "masks"}, **sections)
         return " ".join(line for line in warnings_for(plan) if "eight bytes" in line)
 
     default = told()
@@ -132,7 +133,7 @@ def test_masks_say_what_keeps_four_bytes_a_value():
 
 @pytest.mark.parametrize(("name", "said"), [("ckks", 1), ("bfv", 0), ("paillier", 0)])
 def test_what_a_sum_without_tags_rests_on_is_said(name, said):
-    plan = Plan.model_validate({"protection": {"name": name, "key_holder": "authority"}})
+    plan = plan_of(protection={"name": name, "key_holder": "authority"})
     assert sum("all clients are taken to be honest" in text for text in warnings_for(plan)) == said
 
 

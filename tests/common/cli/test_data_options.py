@@ -18,33 +18,6 @@ from .conftest import Fedrec
 from .test_proposed_commands import proposed_by, readings_of
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--minimum-rating", "9"), r"None of the 2 rows .* --minimum-rating"),
-        (("--minimum-interactions", "5"), r"none reach 5 interactions a user\.\n"),
-        (
-            ("--minimum-item-interactions", "5"),
-            r"reach 5 interactions an item\.\n  Lower --minimum-item-interactions \(data\.",
-        ),
-        (("--columns", "user,item,rating"), r"line 1, is a header"),
-        (("--strict",), r"1 of 3 rows are bad. Line 4"),
-        (("--layout", "xml"), r"layout 'xml' is unknown"),
-        (("--separator", "tab"), r"line 1, is a single field with --separator"),
-        (("--encoding", "klingon"), r"no encoding 'klingon'"),
-        (("--timestamp-format", "dmy"), r"timestamp_format is 'dmy'"),
-        (("--layout", "table"), r"no setting names its columns"),
-    ],
-)
-def test_flags_that_do_not_fit_are_named(fedrec, tmp_path, flags, message):
-    path = tmp_path / "v.csv"
-    path.write_text("user,item,rating\na,x,5\nb,y,1\n" + (",y,1\n" if "--strict" in flags else ""))
-    refused = fedrec("data", "describe", path, *flags)
-    assert refused.code == 2
-    assert re.search(message, refused.err, re.DOTALL), refused.err
-    assert "--" in refused.err
-
-
 def test_flags_are_the_settings(fedrec):
     assert set(DATA_FLAGS) | {"path", "catalogue"} == set(DataSettings.model_fields)
     for command in (

@@ -26,6 +26,7 @@ def run_python(code: str) -> str:
     return finished.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "unwanted"),
     [
@@ -73,6 +74,7 @@ def test_version(fedrec):
     assert fedrec("--version").out == f"fedrec {__version__}\n"
 
 
+@pytest.mark.slow
 def test_python_m_fedrec():
     finished = subprocess.run(
         [sys.executable, "-m", "fedrec", "--version"], capture_output=True, text=True, timeout=60
@@ -100,6 +102,7 @@ def test_a_verb_of_another_is_answered_with_both(fedrec, typed, meant):
     assert f"No such command '{typed}'. Did you mean {meant}?" in outcome.err
 
 
+@pytest.mark.slow
 def test_no_colour_where_no_terminal_is(fedrec, tmp_path):
     assert "\x1b" not in fedrec("doctor").out
 

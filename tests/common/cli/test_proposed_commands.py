@@ -167,6 +167,10 @@ CASES: dict[str, Case] = {
     "minimums that nobody reaches": Case(
         content=_PLAIN, flags="--minimum-interactions 9", proposed="--minimum-interactions 1"
     ),
+    "minimums of items that nobody reaches": Case(
+        content=_PLAIN, flags="--minimum-item-interactions 5",
+        proposed="--minimum-item-interactions 1",
+    ),
 }  # fmt: skip
 
 
@@ -328,6 +332,7 @@ REWRITTEN: dict[str, tuple[str, str, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_a_command_that_rewrites_a_file_makes_one_that_can_be_read(fedrec, tmp_path, name):
     file, content, n_rows = REWRITTEN[name]

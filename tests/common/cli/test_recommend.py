@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from world.plans import plan_of
 
 from fedrec.data import Catalogue
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 
 
@@ -21,7 +21,7 @@ def run(tmp_path):
     catalogue = Catalogue.of(["a0", "b0", "a1", "b1"])
     table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2]], float)
     model = ModelFile(
-        plan=Plan.model_validate({"algorithm": {"dim": 2}, "update": {"structure": "dense"}}),
+        plan=plan_of(algorithm={"dim": 2}, update={"structure": "dense"}),
         catalogue_fingerprint=catalogue.fingerprint(),
         round=RoundId(3),
         shared=SharedState(MappingProxyType({"item_embedding": table})),

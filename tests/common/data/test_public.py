@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import fedrec.data
 
 
@@ -12,6 +14,7 @@ def test_everything_listed_is_there():
     assert len(set(fedrec.data.__all__)) == len(fedrec.data.__all__)
 
 
+@pytest.mark.slow
 def test_importing_loads_no_heavy_library():
     program = "import sys, fedrec.data; print({'torch', 'pyarrow', 'pandas'} & set(sys.modules))"
     finished = subprocess.run(

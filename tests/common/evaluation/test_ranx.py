@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from world.plans import users_of
 
-from fedrec.data import generate, leave_one_out
 from fedrec.evaluation.metrics import rank_values
 from fedrec.evaluation.protocols import draw_candidates, held_out_ranks
 
@@ -44,8 +44,7 @@ def theirs():
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=N_USERS, n_items=N_ITEMS, n_clusters=2, interactions_per_user=9, seed=6)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(N_USERS, N_ITEMS, clusters=2, each=9, seed=6)
 
 
 def candidates(users, protocol, split):

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from world.plans import plan_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.plan.layout import METRICS_SLICE
-from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Learner
@@ -17,7 +17,7 @@ from fedrec_lab.simulation import simulate
 
 def popularity_of(interactions, catalogue):
     users = leave_one_out(interactions, catalogue)
-    learner = Learner(Plan.model_validate({"rounds": {"total": 1}}), len(catalogue), device="cpu")
+    learner = Learner(plan_of(rounds={"total": 1}), len(catalogue), device="cpu")
     shared, private = learner.initial_shared(), learner.initial_private(users)
     counted = learner.contribute("count", 1, shared, users, private)
     shared = learner.apply("count", 1, shared, counted.vector)
@@ -114,10 +114,12 @@ def test_without_structure_the_papers_protocol_gives_the_answer_away(algorithm, 
 @pytest.fixture
 def small():
     data = generate(n_users=30, n_items=60, n_clusters=3, interactions_per_user=9, seed=4)
-    plan = Plan.model_validate(
-        {"federation": {"minimum_item_users": 1}, "rounds": {"total": 2}, "algorithm": {"dim": 4},
-         "update": {"structure": "dense"}}
-    )  # fmt: skip
+    plan = plan_of(
+        federation={"minimum_item_users": 1},
+        rounds={"total": 2},
+        algorithm={"dim": 4},
+        update={"structure": "dense"},
+    )
     users = leave_one_out(data.interactions, data.catalogue)
     learner = Learner(plan, 60, device="cpu")
     shared, private = learner.initial_shared(), learner.initial_private(users)

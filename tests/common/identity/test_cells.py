@@ -259,6 +259,7 @@ def test_no_history_of_placed_cells_isolates_fewer_than_a_cell(size):
     assert min(random_history(rng, size) for _ in range(250)) >= size
 
 
+@pytest.mark.slow
 def test_without_the_fresh_rule_histories_isolate_clients(monkeypatch):
     # Nobody counts as exposed any more: leavers hold cells, and guests may be anybody.
     monkeypatch.setattr(Partition, "thin", lambda self: None)

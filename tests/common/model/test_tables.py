@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from conformance.party import Party, assert_same, plan_of
 from safetensors.numpy import load, save
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.data import generate, leave_one_out
 from fedrec.errors import StorageError, TrainingError
 from fedrec.model.blocked_table import BLOCK_BYTES
 from fedrec.model.state import PrivateState
@@ -27,8 +27,7 @@ GROWTH = Path(__file__).with_name("measure_peak.py")
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=37, n_items=N_ITEMS, n_clusters=3, interactions_per_user=9, seed=3)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(37, N_ITEMS, each=9)
 
 
 def state_of(**tensors):
@@ -147,7 +146,6 @@ def growth(folder, n_workers):
     return after - before, tables
 
 
-@pytest.mark.slow
 def test_peak_memory_stays_within_the_budget(tmp_path):
     """Of tables of 256 MB under a budget of 64 MiB, measured in a process of its own.
 

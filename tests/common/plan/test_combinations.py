@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from world.plans import check_plan
+from world.plans import check_plan, plan_of
 
 from fedrec.algorithms import ALGORITHMS, FedMFSettings
 from fedrec.plan.combinations import COMBINATIONS, Combination, find_conflicts
@@ -24,6 +24,17 @@ def test_everything_that_exists_stands_in_the_table():
     assert {row.algorithm for row in COMBINATIONS} == set(ALGORITHMS)
     assert {name for row in COMBINATIONS for name in row.updates} == set(UPDATES)
     assert {name for row in COMBINATIONS for name in row.protections} == set(PROTECTIONS)
+
+
+@pytest.mark.parametrize("name", ["fedncf", "fedrecgel", "pfedrec"])
+@pytest.mark.parametrize("protection", PROTECTIONS)
+@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
+def test_a_network_goes_with_every_protection_and_protocol(name, protection, protocol):
+    plan = plan_of(
+        algorithm={"name": name}, update={"structure": "dense"},
+        protection={"name": protection}, evaluation={"protocol": protocol},
+    )  # fmt: skip
+    assert check_plan(plan) == []
 
 
 def test_a_combination_outside_the_table_is_refused_with_the_nearest():
@@ -53,7 +64,7 @@ def test_a_combination_outside_the_table_is_refused_with_the_nearest():
 
 def plan(rounds: dict[str, Any] | None = None, **protection: str) -> Plan:
     chosen = {"name": "bfv", **protection}
-    return Plan.model_validate({"rounds": rounds or {}, "protection": chosen})
+    return plan_of(rounds=rounds or {}, protection=chosen)
 
 
 OPENED = {"name": "ckks", "key_holder": "authority"}
@@ -181,12 +192,10 @@ def test_a_range_without_a_say_is_refused_with_what_stands_in_for_it(name, inste
 
 
 def clear_indices(protection: str = "paillier", preset: str = "single-3072", **others: Any) -> Plan:
-    return Plan.model_validate(
-        {
-            "update": {"structure": "topk", "indices": "clear", **others.pop("update", {})},
-            "protection": {"name": protection, "preset": preset},
-            **others,
-        }
+    return plan_of(
+        update={"structure": "topk", "indices": "clear", **others.pop("update", {})},
+        protection={"name": protection, "preset": preset},
+        **others,
     )
 
 
@@ -295,7 +304,7 @@ def test_masks_are_held_to_every_size_of_a_round():
 
 def held_by_the_authority(name: str, preset: str = "default", **rounds: Any) -> Plan:
     protection = {"name": name, "preset": preset, "key_holder": "authority"}
-    return Plan.model_validate({"protection": protection, "rounds": rounds})
+    return plan_of(protection=protection, rounds=rounds)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import ValidationError
 from reference.dp_epsilon import by_loss_distributions
-from world.plans import check_plan
+from world.plans import check_plan, plan_of
 
 from fedrec.plan.agreement import plan_differences
 from fedrec.plan.combinations import find_conflicts
@@ -18,7 +18,7 @@ GAUSSIAN = {"mechanism": "gaussian"}
 
 
 def conflicts(**sections: dict[str, object]) -> list[str]:
-    plan = Plan.model_validate({"privacy": GAUSSIAN, **sections})
+    plan = plan_of({"privacy": GAUSSIAN}, **sections)
     return [conflict.keys[0] for conflict in find_conflicts(plan)]
 
 
@@ -75,7 +75,7 @@ def test_masks_that_withstand_as_many_as_the_noise_are_accepted():
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 def test_small_clips_are_problems_and_never_defects(kind, clip):
     """A grid step is 2^-20 = 9.54e-7; what is near it is either refused or priced."""
-    plan = Plan.model_validate({"privacy": {"mechanism": kind, "clip": clip}})
+    plan = plan_of(privacy={"mechanism": kind, "clip": clip})
     sentences = [c.sentence for c in find_conflicts(plan) if "privacy.clip" in c.keys]
     assert all("Raise" in sentence for sentence in sentences) and len(sentences) < 2
     if not sentences:
@@ -85,9 +85,7 @@ def test_small_clips_are_problems_and_never_defects(kind, clip):
 
 
 def test_every_refusal_says_what_works():
-    (sentence,) = check_plan(
-        Plan.model_validate({"privacy": GAUSSIAN, "protection": {"name": "none"}})
-    )
+    (sentence,) = check_plan(plan_of(privacy=GAUSSIAN, protection={"name": "none"}))
     assert 'protection.name = "bfv"' in sentence and 'privacy.mechanism = "laplace"' in sentence
 
 
@@ -114,7 +112,7 @@ def test_one_of_three_clients_is_always_taken_to_collude(share):
 
 def test_nobody_is_taken_to_be_honest_without_exception():
     with pytest.raises(ValidationError, match=r"privacy\.colluding_share\n.*greater than 0"):
-        Plan.model_validate({"privacy": GAUSSIAN | {"colluding_share": 0.0}})
+        plan_of(privacy=GAUSSIAN | {"colluding_share": 0.0})
 
 
 @pytest.mark.parametrize("minimum", [3, 10])
@@ -134,7 +132,7 @@ def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum):
 
 
 def test_a_clients_own_laplace_noise_needs_nobody_else():
-    plan = Plan.model_validate({"privacy": {"mechanism": "laplace", "colluding_share": 0.5}})
+    plan = plan_of(privacy={"mechanism": "laplace", "colluding_share": 0.5})
     found = mechanism_of(plan)
     assert found is not None
     assert found.epsilon_under(1, 3) == found.epsilon_under(9, 3) == found.epsilon_after(3)
@@ -166,5 +164,5 @@ def test_a_clients_own_laplace_noise_needs_nobody_else():
 )
 def test_a_client_takes_no_weaker_promise(ours, theirs, refused):
     mine = Plan.model_validate({"privacy": ours} if ours else {})
-    found = plan_differences(mine, Plan.model_validate({"privacy": theirs}))
+    found = plan_differences(mine, plan_of(privacy=theirs))
     assert [difference.key for difference in found] == refused

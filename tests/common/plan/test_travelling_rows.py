@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from world.plans import users_of
 
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of
@@ -37,8 +38,7 @@ def plan_of(name: str = "fedals", **sections: dict[str, Any]) -> Plan:
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=80, n_items=N_ITEMS, n_clusters=4, interactions_per_user=9, seed=5)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(80, N_ITEMS, clusters=4, each=9, seed=5)
 
 
 def counted(learner: Learner, users: UserSplit) -> SharedState:
@@ -226,6 +226,7 @@ def test_every_rounds_vector_fits_the_one_that_keys_are_planned_for(protection, 
             assert getattr(found.chosen, field) == getattr(planned.chosen, field)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protection", "preset"),
     [

@@ -38,6 +38,7 @@ def test_gaussian_epsilon_is_that_of_privacy_loss_distributions(noise, rounds, d
     assert gaussian(noise, rounds).epsilon(delta) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.5, 2.0, 16.0])
 @pytest.mark.parametrize("rounds", [1, 50])
 def test_the_general_conversion_is_that_of_renyi_accounting(noise, rounds):

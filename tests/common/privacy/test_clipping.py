@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ def test_what_is_too_long_is_shrunk_towards_zero():
     assert shrunk and found.tolist() == [2, -3]
 
 
+@pytest.mark.slow
 def test_two_million_values_do_not_slip_past_the_bound():
     """All equal, so that every rounding error of the sum of squares has the same sign."""
     values = np.full(2_000_000, 12_345, dtype=np.int64)

@@ -30,6 +30,7 @@ def test_1024_messages_at_the_largest_bound_of_a_slot_sum_exactly(sign):
     assert np.array_equal(revealed, 1024 * vector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["default", "wide"])
 def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset):
     segment = SegmentSpec(name="all", length=4000, max_abs_sum=2**31 - 2**20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pytest
 from conformance.protection_suite import Party, make_party
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +30,7 @@ def party() -> Party:
     return make_party(Paillier, "single-2048", spec)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(changes=st.lists(CHANGE, min_size=1, max_size=4))
 def test_it_is_the_sum_of_what_top_k_keeps(changes):

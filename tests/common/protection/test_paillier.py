@@ -121,7 +121,6 @@ def test_we_read_the_ciphertexts_of_phe(party, theirs):
     assert revealed[:2].tolist() == [5, 6] and not revealed[2:].any()
 
 
-@pytest.mark.slow
 def test_every_ciphertext_has_a_residue_of_its_own(key):
     p, q = key._numbers[:2]
     zeros = [key.encrypt(mpz(0)) for _ in range(50)]
@@ -317,7 +316,6 @@ def test_1024_messages_at_the_largest_bound_sum_exactly(sign):
     assert np.array_equal(party.member.reveal(total.finish(), 1024), 1024 * vector)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["packed-2048", "single-2048"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_tagged_sums_are_exact_and_known(preset, sign):

@@ -76,6 +76,7 @@ def test_the_plain_twin_is_addition_by_seal(name, preset):
     assert payload.endswith(first.tobytes())
 
 
+@pytest.mark.slow
 def test_the_coordinator_needs_no_tenseal():
     party = make_party(PROTECTIONS["bfv"], "default", SMALL)
     message = party.member.protect(np.arange(10))
@@ -134,6 +135,7 @@ print(counts["added"], counts["wrong"])
 """
 
 
+@pytest.mark.slow
 def test_hostile_bytes_never_crash_and_never_reveal_as_something_else():
     done = subprocess.run(
         [sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=120, check=False

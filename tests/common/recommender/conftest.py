@@ -4,11 +4,11 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from world.plans import plan_of
 
 from fedrec.data import Catalogue, UserSplit
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 
 
@@ -21,12 +21,8 @@ def catalogue():
 def model(catalogue):
     """Items a* lie along the first axis, b* along the second; nobody learned `rare`."""
     table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2], [1, 0.1], [0.1, 1], [99, 99]], float)
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"dim": 2},
-            "update": {"structure": "dense"},
-            "federation": {"minimum_item_users": 10},
-        }
+    plan = plan_of(
+        algorithm={"dim": 2}, update={"structure": "dense"}, federation={"minimum_item_users": 10}
     )
     return ModelFile(
         plan=plan,

@@ -4,12 +4,12 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from world.plans import plan_of
 
 from fedrec.data import Catalogue, UserSplit
 from fedrec.errors import DataError, StorageError
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.training.learner import Learner
 
@@ -34,12 +34,10 @@ def catalogue():
 
 @pytest.fixture
 def model(catalogue):
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"name": "ease", "regularisation": 1.0},
-            "update": {"structure": "dense"},
-            "federation": {"minimum_item_users": 1},
-        }
+    plan = plan_of(
+        algorithm={"name": "ease", "regularisation": 1.0},
+        update={"structure": "dense"},
+        federation={"minimum_item_users": 1},
     )
     return ModelFile(
         plan=plan,

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from world.plans import plan_of
 
 import fedrec
 from fedrec.data import Catalogue, UserSplit
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
-from fedrec.plan.schema import Plan
 from fedrec.recommender import ModelFile, Recommender
 from fedrec.training.learner import Learner
 
@@ -30,7 +30,7 @@ def test_users_with_scores_of_their_own_are_answered_from_those(model, catalogue
     own[1, 0] = 50.0
     private = PrivateState({**users.private.tensors, "personal_scores": own})
     settings = {"algorithm": {"name": "pfedrec", "dim": 2}, "update": {"structure": "dense"}}
-    plan = Plan.model_validate({**settings, "federation": {"minimum_item_users": 10}})
+    plan = plan_of(**settings, federation={"minimum_item_users": 10})
     personal = replace(model, plan=plan)
     recommender = Recommender(personal, catalogue, replace(users, private=private))
     ids, scores = recommender.recommend(["anna", "ben"], 3)
@@ -49,7 +49,7 @@ def test_users_with_scores_of_their_own_are_answered_from_those(model, catalogue
 
 def test_the_algorithm_says_how_vectors_are_scored(catalogue, users):
     settings = {"algorithm": {"name": "fedncf", "dim": 2}, "update": {"structure": "dense"}}
-    plan = Plan.model_validate({**settings, "federation": {"minimum_item_users": 1}})
+    plan = plan_of(**settings, federation={"minimum_item_users": 1})
     learner = Learner(plan, len(catalogue), device="cpu")
     model = ModelFile(
         plan=plan,
@@ -208,6 +208,7 @@ def test_saved_and_loaded_it_answers_the_same(recommender, tmp_path):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_recommending_needs_no_torch(recommender, tmp_path):
     recommender.save(tmp_path)
     program = (

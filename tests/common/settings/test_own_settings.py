@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 from reference_tables import settings_markdown
+from world.plans import plan_of
 
 from fedrec.errors import SettingsError
 from fedrec.plan import combinations
@@ -49,7 +50,7 @@ def registered(monkeypatch):
 
 
 def plan(**protection: object) -> Plan:
-    return Plan.model_validate({"protection": protection})
+    return plan_of(protection=protection)
 
 
 def test_they_are_read_from_text_of_any_origin():

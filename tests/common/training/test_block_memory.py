@@ -7,12 +7,12 @@ import pytest
 import torch
 from conformance.live_tensors import LiveTensors
 from conformance.party import empty_sums
+from world.plans import plan_of
 
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.trained import _BYTES_PER_SAMPLE
 from fedrec.data.splits import UserSplit
 from fedrec.ids import UserId
-from fedrec.plan.schema import Plan
 from fedrec.training import trainer as trainer_module
 from fedrec.training.blocks import BlockSize, blocks_of, buckets_of, draw_samples
 from fedrec.training.device import DeviceTables
@@ -52,13 +52,11 @@ def learner_of(case, device_mib=0):
     algorithm, update = CASES[case]
     # A wrapper has these in its base.
     usual = {} if "base" in algorithm else {"dim": 16, "batch_size": BATCH}
-    plan = Plan.model_validate(
-        {
-            "federation": {"maximum_users": 1024, "minimum_item_users": 1},
-            "algorithm": usual | algorithm,
-            "update": {"structure": "dense", **update},
-            "training": {"accelerated": False},
-        }
+    plan = plan_of(
+        federation={"maximum_users": 1024, "minimum_item_users": 1},
+        algorithm=usual | algorithm,
+        update={"structure": "dense", **update},
+        training={"accelerated": False},
     )
     learner = Learner(plan, N_ITEMS, device="cpu")
     # As on a CUDA device of so much memory.

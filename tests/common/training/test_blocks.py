@@ -7,9 +7,8 @@ import pytest
 import torch
 from conformance.unrounded import UnroundedSums, begin
 from reference.plain_fedmf import batches_of, samples_of
+from world.plans import plan_of, users_of
 
-from fedrec.data import generate, leave_one_out
-from fedrec.plan.schema import Plan
 from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
 from fedrec.training.learner import Learner
@@ -34,12 +33,10 @@ ALGORITHMS = {
 
 def learner_of(name="fedmf", **changes):
     algorithm, update = ALGORITHMS[name]
-    plan = Plan.model_validate(
-        {
-            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-            "algorithm": {"batch_size": BATCH, "local_epochs": EPOCHS} | algorithm | changes,
-            "update": {"clip": 8.0} | update,
-        }
+    plan = plan_of(
+        federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+        algorithm={"batch_size": BATCH, "local_epochs": EPOCHS} | algorithm | changes,
+        update={"clip": 8.0} | update,
     )
     return Learner(plan, N_ITEMS, device="cpu")
 
@@ -47,11 +44,7 @@ def learner_of(name="fedmf", **changes):
 @pytest.fixture(scope="module")
 def users():
     """Of 1 to 16 training items, so that there are many sizes, and users of the same size."""
-    data = generate(
-        n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3
-    )
-    place = np.arange(len(data.interactions))
-    return leave_one_out(data.interactions.take(place % 18 >= place // 18 % 16), data.catalogue)
+    return users_of(N_USERS, N_ITEMS, each=18, short=16)
 
 
 def chunk_of(learner, users, members):

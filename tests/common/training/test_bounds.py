@@ -247,6 +247,7 @@ def test_members_have_as_many_users_as_the_plan_says_of_all():
     assert most_users(plan_of(), roster, [clients[0], clients[2]]) == 12
 
 
+@pytest.mark.slow
 def test_memory_beside_a_large_sum():
     """105,000 rows of 64 values are 54 MB; what is made beside them is a fraction of that."""
     n_items = 105_000

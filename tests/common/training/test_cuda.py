@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from conformance.party import N_ITEMS, Party, plan_of
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.data import generate, leave_one_out
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner, OneStep
@@ -45,11 +45,7 @@ FEEDING_BACK = {"pfedclr", "plgc"}
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=37, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, 37), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(37, N_ITEMS, thin=0.3)
 
 
 @pytest.fixture(scope="module", params=CHOICES, ids=IDS)

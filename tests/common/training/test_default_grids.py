@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from conformance.unrounded import begin, train_unrounded
 from numpy.typing import NDArray
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS, sketch
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import UserSplit
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.schema import Plan
@@ -29,8 +30,7 @@ FINEST = 36
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=24, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(24, N_ITEMS)
 
 
 def learner_of(name: str, **update: Any) -> Learner:

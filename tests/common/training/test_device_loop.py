@@ -7,17 +7,16 @@ depends on values, fails. What a device would wait for is seen by `DeviceGuard` 
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from conformance.device_guard import DeviceGuard
 from conformance.party import Party, empty_sums, plan_of
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.cohort import Chunk
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks
 from fedrec.training.blocks import Block
 from fedrec.training.trained_block import TrainedBlock
@@ -53,11 +52,7 @@ every_algorithm = pytest.mark.parametrize(("name", "structure", "own"), CHOICES,
 @pytest.fixture(scope="module")
 def users():
     """Of unequal activity, so that there are blocks of one step, two and more."""
-    data = generate(n_users=37, n_items=60, n_clusters=3, interactions_per_user=12, seed=3)
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, 37), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(37, 60, thin=0.3)
 
 
 def party_of(name, structure, own, users, **changes):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from conformance.party import plan_of
 from conformance.unrounded import assert_near, begin, train_unrounded
+from world.plans import users_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
 N_ITEMS, DIM = 40, 6
@@ -20,9 +20,7 @@ LOW = [
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=9, n_items=N_ITEMS, n_clusters=2, interactions_per_user=12, seed=3)
-    place = np.arange(len(data.interactions))
-    return leave_one_out(data.interactions.take(place % 12 >= place // 12), data.catalogue)
+    return users_of(9, N_ITEMS, clusters=2, short=12)
 
 
 def learner_of(name, update):
@@ -43,6 +41,7 @@ def test_there_are_some():
     assert len(LOW) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOW)
 def test_full_rank_is_dense(users, name):
     """Three rounds in float64, before anything is rounded."""
@@ -63,6 +62,7 @@ def test_full_rank_is_dense(users, name):
         assert_near(states[1][tensor], values, 1e-9, tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOW)
 def test_full_rank_is_dense_on_the_grid(users, name):
     """In float32, to the rounding that a rotation there and back costs."""

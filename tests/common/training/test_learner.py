@@ -7,36 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from world.plans import plans, users_of
 
 from fedrec.algorithms import FedMF, UpdateTensor
-from fedrec.data import generate, leave_one_out
 from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
-
-def plan_of(**changes):
-    settings = {
-        "federation": {"maximum_users": 256, "minimum_item_users": 4, "seed": 5},
-        "algorithm": {"dim": 8, "batch_size": 32},
-        "update": {"rank": 3, "clip": 1.0},
-        "rounds": {"total": 2},
-    }
-    for section, values in changes.items():
-        settings[section] = settings.get(section, {}) | values
-    return Plan.model_validate(settings)
+plan_of = plans(
+    federation={"maximum_users": 256, "minimum_item_users": 4, "seed": 5},
+    algorithm={"dim": 8, "batch_size": 32},
+    update={"rank": 3, "clip": 1.0},
+    rounds={"total": 2},
+)
 
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=90, n_items=200, n_clusters=4, interactions_per_user=20, seed=1)
-    # Unequal activity, so that users fall into several classes of minibatches.
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.25, 1.0, 90), 20
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(90, 200, clusters=4, each=20, seed=1, thin=0.25)
 
 
 def counted(learner, users):
@@ -68,24 +57,6 @@ def test_rows_of_rare_items_are_never_touched_nor_recommended(users):
     assert not np.isin(rare, items).any()
     assert not np.isin(users.train_of(0), items).any()
     assert (np.diff(scores) <= 0).all()
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_neither_chunks_nor_threads_change_a_bit(users, threads, monkeypatch):
-    learner = Learner(plan_of(), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
-    whole = learner.contribute("train", 2, shared, users, private)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        small = Learner(plan_of(), 200, device="cpu")
-        small.memory_bytes = 200_000
-        again = small.contribute("train", 2, shared, users, private)
-    finally:
-        torch.set_num_threads(before)
-    assert np.array_equal(whole.vector, again.vector)
-    for name, values in whole.private.tensors.items():
-        assert np.array_equal(values, again.private.tensors[name])
 
 
 CHANGING_THREADS = """
@@ -144,27 +115,6 @@ def test_only_participating_users_train_but_all_are_measured(users):
     nobody = learner.contribute("train", 2, shared, users, private, np.zeros(len(users), bool))
     sums = learner.travelling.unpack("train", shared, nobody.vector)
     assert not sums.changes["item_embedding"].any()
-
-
-def test_values_outside_the_public_range_are_clipped_and_counted(users):
-    learner = Learner(plan_of(update={"clip": 0.01}), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
-    part = learner.contribute("train", 2, shared, users, private)
-    sums = learner.metrics(part.vector)
-    assert part.n_clipped > 0
-    assert sums.sum_of("clipped_values") == part.n_clipped
-    assert 0 < sums.sum_of("clipped_users") <= len(users)
-    found = learner.travelling.unpack("train", shared, part.vector)
-    change, bits = found.changes["item_embedding"], learner.layout.tensors[0].fraction_bits
-    assert (np.abs(change).max(1) <= found.counts << bits).all()
-
-
-def test_divergence_stops_with_the_setting_to_lower(users):
-    learner = Learner(plan_of(), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
-    broken = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.nan})
-    with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
-        learner.contribute("train", 2, shared, users, broken)
 
 
 def test_a_loss_that_explodes_stops_before_values_do(users):

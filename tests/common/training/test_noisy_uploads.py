@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from world.plans import plan_of
 
 from fedrec.algorithms import UploadNoise
 from fedrec.algorithms.cohort import BlockChange
 from fedrec.data import generate, leave_one_out
-from fedrec.plan.schema import Plan
 from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
 from fedrec.training.executors.choosing import executor_of
 from fedrec.training.fitting import NoisyUploads
@@ -104,12 +104,10 @@ def test_noise_is_drawn_wherever_users_train(workers, tmp_path):
 
 
 def change_of(users, executor, scale):
-    plan = Plan.model_validate(
-        {
-            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
-            "algorithm": {"name": "pfedclr", "local_epochs": 1, "noise_scale": scale},
-            "update": {"structure": "dense", "clip": 16.0},
-        }
+    plan = plan_of(
+        federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+        algorithm={"name": "pfedclr", "local_epochs": 1, "noise_scale": scale},
+        update={"structure": "dense", "clip": 16.0},
     )
     learner = Learner(plan, 60, device="cpu", workers=executor)
     private = learner.initial_private(users)

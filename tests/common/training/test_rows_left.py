@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from world.plans import plan_of
 
 from fedrec.algorithms.declarations import HOLDER_PAIRS
 from fedrec.model.state import SharedState
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 N_ITEMS, LEAST = 300, 4
@@ -18,13 +18,11 @@ N_ITEMS, LEAST = 300, 4
 
 def learner_of(name: str, **rounds: Any) -> Learner:
     algorithm = {"name": name} | ({} if name == "ease" else {"dim": 4})
-    plan = Plan.model_validate(
-        {
-            "federation": {"maximum_users": 256, "minimum_item_users": LEAST},
-            "algorithm": algorithm,
-            "update": {"structure": "dense"},
-            "rounds": {"total": 5} | rounds,
-        }
+    plan = plan_of(
+        federation={"maximum_users": 256, "minimum_item_users": LEAST},
+        algorithm=algorithm,
+        update={"structure": "dense"},
+        rounds={"total": 5} | rounds,
     )
     return Learner(plan, N_ITEMS, device="cpu")
 

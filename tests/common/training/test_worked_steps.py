@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from conformance.hand_made import HandMade
+from world.plans import plan_of
 
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 TABLE = np.array([[0.5], [-0.4], [0.2]])
 
 
 def algorithm_of(**algorithm):
-    plan = Plan.model_validate({"algorithm": algorithm, "update": {"structure": "dense"}})
+    plan = plan_of(algorithm=algorithm, update={"structure": "dense"})
     return Learner(plan, 3, device="cpu").algorithm
 
 

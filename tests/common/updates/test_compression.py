@@ -5,7 +5,6 @@ import pytest
 import torch
 from reference.plain_updates import largest_values, nearest_of_rank
 
-from fedrec.errors import SettingsError
 from fedrec.updates import SVD, TopK
 from fedrec.updates.settings import UpdateSettings
 
@@ -138,12 +137,6 @@ def test_what_is_not_finite_stays_so(structure):
     assert torch.isfinite(kept[:2]).all()
     assert not torch.isfinite(kept[2]).all()
     assert not torch.isfinite(kept[3]).all()
-
-
-def test_a_rank_above_dim_is_refused_where_there_is_a_rank():
-    with pytest.raises(SettingsError, match=r"update\.rank is 9, but algorithm\.dim is 8"):
-        svd(9, 8)
-    assert TopK(UpdateSettings(structure="topk", rank=9), 8).width == 8
 
 
 @pytest.mark.parametrize("kind", [SVD, TopK])

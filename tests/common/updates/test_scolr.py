@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from reference.plain_updates import subset_of
+from world.plans import plan_of
 
 from fedrec.model.state import SharedState
-from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 from fedrec.updates import UPDATES, SCoLR
 from fedrec.updates.settings import UpdateSettings
@@ -66,11 +66,8 @@ def test_a_client_draws_once_for_all_its_users():
 def test_the_worked_step(normaliser, expected, monkeypatch):
     """Client a sends .2 for B's first row, client b (.4, .6) for both (specification, 3.8)."""
     monkeypatch.setattr(SCoLR, "basis", lambda self, seed, round_id: np.eye(2))
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"dim": 2},
-            "update": {"structure": "scolr", "rank": 2, "normaliser": normaliser},
-        }
+    plan = plan_of(
+        algorithm={"dim": 2}, update={"structure": "scolr", "rank": 2, "normaliser": normaliser}
     )
     learner = Learner(plan, 1, device="cpu")
     layout = learner.layout
@@ -95,3 +92,12 @@ def test_only_a_clients_subset_depends_on_grouping():
     (warning,) = SCoLR.warnings(UpdateSettings(structure="scolr", subset="client"))
     assert "grouped" in warning
     assert [UPDATES[name].warnings(UpdateSettings()) for name in ("dense", "colr")] == [[], []]
+
+
+def test_colr_draws_anew_in_every_round_and_from_the_seed_alone():
+    def make():
+        return UPDATES["colr"](UpdateSettings(rank=2), 8)
+
+    assert np.array_equal(make().basis(1, 1), make().basis(1, 1))
+    assert not np.array_equal(make().basis(1, 1), make().basis(1, 2))
+    assert not np.array_equal(make().basis(1, 1), make().basis(2, 1))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import typer
 from numpy.typing import NDArray
+from world.plans import plan_of
 
 from fedrec.errors import SettingsError
 from fedrec.plan.layout import Layout
@@ -23,7 +24,7 @@ Vectors = Sequence[NDArray[np.int64]]
 
 
 def plan(mechanism: str = "gaussian", **privacy: float) -> Plan:
-    return Plan.model_validate({"privacy": {"mechanism": mechanism, **privacy}})
+    return plan_of(privacy={"mechanism": mechanism, **privacy})
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -39,12 +40,10 @@ def test_sums_under_masks_keep_the_promise():
 
     Of four clients one tells it its own, so that three are left.
     """
-    noisy_plan = Plan.model_validate(
-        {
-            "privacy": {"mechanism": "gaussian", "rounds_per_user": 1},
-            "protection": {"name": "masks"},
-            "rounds": {"minimum_clients": 4},
-        }
+    noisy_plan = plan_of(
+        privacy={"mechanism": "gaussian", "rounds_per_user": 1},
+        protection={"name": "masks"},
+        rounds={"minimum_clients": 4},
     )
 
     def unmasked(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:

@@ -5,10 +5,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from world.plans import plan_of
 
 from fedrec.data import UserSplit
 from fedrec.ids import UserId
-from fedrec.plan.schema import Plan
 from fedrec_lab.audit import audit
 from fedrec_lab.audit.sums import determined_users
 
@@ -34,12 +34,10 @@ def audited(histories, n_items, least=1, algorithm="ease"):
         validation_items=nothing,
         test_items=nothing,
     )
-    plan = Plan.model_validate(
-        {
-            "federation": {"minimum_item_users": least},
-            "algorithm": {"name": algorithm},
-            "update": {"structure": "dense"},
-        }
+    plan = plan_of(
+        federation={"minimum_item_users": least},
+        algorithm={"name": algorithm},
+        update={"structure": "dense"},
     )
     report = audit(plan, users, n_items)
     return report, {finding.key: finding.count for finding in report.findings}

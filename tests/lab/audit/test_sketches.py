@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from world.plans import plan_of
 
 from fedrec.data import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.ids import UserId
-from fedrec.plan.schema import Plan
 from fedrec_lab.audit import audit
 from fedrec_lab.audit.sketches import decoded_rows, measurements
 
@@ -34,13 +34,11 @@ def audited(histories, dim, least=1, **algorithm):
         validation_items=nothing,
         test_items=nothing,
     )
-    plan = Plan.model_validate(
-        {
-            "federation": {"minimum_item_users": least},
-            "algorithm": {"name": "sketch", "dim": dim, **algorithm},
-            "update": {"structure": "dense"},
-            "rounds": {"total": 3},
-        }
+    plan = plan_of(
+        federation={"minimum_item_users": least},
+        algorithm={"name": "sketch", "dim": dim, **algorithm},
+        update={"structure": "dense"},
+        rounds={"total": 3},
     )
     report = audit(plan, users, N_ITEMS)
     return report, {finding.key: finding.count for finding in report.findings}
@@ -127,6 +125,6 @@ def test_sums_with_nothing_to_decode_are_refused(sections, word):
         validation_items=np.array([-1]),
         test_items=np.array([-1]),
     )
-    plan = Plan.model_validate({"update": {"structure": "dense"}, **sections})
+    plan = plan_of(update={"structure": "dense"}, **sections)
     with pytest.raises(SettingsError, match=word):
         audit(plan, users, N_ITEMS)

@@ -108,6 +108,7 @@ def test_a_folder_without_recordings_is_refused(fedrec, coordinator, tmp_path):
     assert "--record-wire" in refused.err
 
 
+@pytest.mark.slow
 def test_indices_are_measured_and_drawn(fedrec, settings_file, tmp_path):
     figure = tmp_path / "leak.svg"
     dense = ("--set", "algorithm.name=fedmf", "--rounds", "2")

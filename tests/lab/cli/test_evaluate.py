@@ -31,14 +31,6 @@ def interactions_file(tmp_path):
     return folder / "interactions.csv"
 
 
-@pytest.fixture
-def settings_file(fedrec, tmp_path, interactions_file):
-    path = tmp_path / "run.toml"
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
-
-
 def test_item_tables_by_their_spectra(fedrec, settings_file, tmp_path):
     """Of what an evaluation trained, and of a run folder, whose model is another version."""
     out = tmp_path / "results"

@@ -92,6 +92,7 @@ def test_a_setting_that_cannot_be_is_named_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_published_reproduced_and_honest_side_by_side(fedrec, tmp_path, imported):
     found = fedrec("reproduce", "tiny", "--out", tmp_path / "runs", "--json").json
     assert found["finished"]
@@ -145,6 +146,7 @@ def test_other_data_than_the_paper_s_gets_no_verdict(fedrec, tmp_path, interacti
     assert "other data (719 interactions" in found[0]["verdict"]
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_is_the_same(fedrec, tmp_path, imported, monkeypatch):
     whole = fedrec("reproduce", "tiny/a", "--out", tmp_path / "whole", "--json").json
     asked = iter([False] * 6)

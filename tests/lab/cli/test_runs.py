@@ -20,14 +20,6 @@ FIGURES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def settings_file(fedrec, tmp_path, interactions_file):
-    path = tmp_path / "run.toml"
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
-
-
 def test_a_report_is_made_again_to_the_same_bytes(fedrec, settings_file):
     run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
     page, content = run / "report.html", run / "report.json"

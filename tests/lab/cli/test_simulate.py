@@ -22,14 +22,6 @@ SMALL = (
 )
 
 
-@pytest.fixture
-def settings_file(fedrec, tmp_path, interactions_file):
-    path = tmp_path / "run.toml"
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
-
-
 def small(*more: str) -> list[str]:
     return [text for value in (*SMALL, *more) for text in ("--set", value)]
 

@@ -13,6 +13,7 @@ def settings_file(fedrec, tmp_path, interactions_file):
     return path
 
 
+@pytest.mark.slow
 def test_the_best_settings_are_printed_as_the_file_takes_them(fedrec, settings_file):
     flattened = ["--set", "algorithm.regularisation=100000", *FLAGS]
     asked = ["--try", "algorithm.regularisation=10,100000"]
@@ -30,6 +31,7 @@ def test_the_best_settings_are_printed_as_the_file_takes_them(fedrec, settings_f
     assert found["trials"][0]["rates"]["ndcg"] > found["trials"][1]["rates"]["ndcg"]
 
 
+@pytest.mark.slow
 def test_the_grid_of_fedals_needs_no_flag(fedrec, settings_file):
     found = fedrec("tune", settings_file, *FLAGS, "--json").json
     assert len(found["trials"]) == 6

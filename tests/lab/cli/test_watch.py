@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from fedrec.wire.admin_link import RunEvent
 from fedrec_lab.cli.watch import _recorded
 from fedrec_lab.reports.run_folder import summary_of
@@ -10,6 +12,7 @@ from fedrec_lab.reports.run_folder import summary_of
 BEGAN = datetime(2026, 11, 25, 10, 40, 40, tzinfo=UTC)
 
 
+@pytest.mark.slow
 def test_a_record_is_dated_by_the_start_of_the_run(tmp_path, interactions_file, capsys):
     settings = tmp_path / "run.toml"
     settings.write_text(

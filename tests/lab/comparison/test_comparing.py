@@ -85,6 +85,7 @@ def measured(small, planted, tmp_path_factory):
     return folder, more, compare(small, users=users, catalogue=catalogue, folder=folder, **more)
 
 
+@pytest.mark.slow
 def test_the_table_has_every_row(measured):
     _, _, result = measured
     assert result.finished
@@ -100,6 +101,7 @@ def test_the_table_has_every_row(measured):
             assert all(sample.rates.users == 60 for sample in samples)
 
 
+@pytest.mark.slow
 def test_it_is_what_single_simulations_measure(measured, small, planted):
     """`paper` trains with its own pool, the other two with one training."""
     users, catalogue = planted
@@ -116,6 +118,7 @@ def test_it_is_what_single_simulations_measure(measured, small, planted):
             assert sample.chosen == f"round {alone.best.round}"
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_not_measured_again(measured, small, planted, monkeypatch):
     users, catalogue = planted
     folder, more, result = measured
@@ -131,6 +134,7 @@ def test_what_is_measured_is_not_measured_again(measured, small, planted, monkey
         compare(small, users=users, catalogue=catalogue, folder=folder, **(more | {"n_clients": 1}))
 
 
+@pytest.mark.slow
 def test_a_stopped_comparison_goes_on_to_the_same_table(measured, small, planted, tmp_path):
     users, catalogue = planted
     _, more, result = measured
@@ -148,6 +152,7 @@ def test_a_stopped_comparison_goes_on_to_the_same_table(measured, small, planted
     assert second.table == result.table
 
 
+@pytest.mark.slow
 def test_a_reference_that_fails_has_a_row_that_says_so(small, planted, monkeypatch):
     users, catalogue = planted
 
@@ -170,6 +175,7 @@ def test_a_reference_that_fails_has_a_row_that_says_so(small, planted, monkeypat
     assert "local" not in {row.method for row in found.table.rows}
 
 
+@pytest.mark.slow
 def test_without_negatives_paper_ranks_as_sampled_does(planted):
     users, catalogue = planted
     fedals = TUNED["fedals"].model_dump() | {

@@ -29,6 +29,7 @@ def test_a_killed_process_is_told_with_its_signal_and_log(tmp_path):
     assert "line 27\n" not in told
 
 
+@pytest.mark.slow
 def test_one_that_fails_is_told_with_its_exit_code(tmp_path):
     with Processes(tmp_path) as processes:
         process = processes.start("client-1", "no-such-command")
@@ -63,6 +64,7 @@ def test_an_empty_log_is_called_empty(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_one_that_does_not_start_is_told_with_its_log(tmp_path):
     with Processes(tmp_path) as processes:
         processes.start("coordinator", "no-such-command", talks=True)

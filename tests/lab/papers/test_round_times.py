@@ -28,6 +28,7 @@ def test_the_model_by_hand():
     assert computation_minutes(0.02, 0.004) == pytest.approx(1000 * (0.14 + 10 + 0.004) / 60)
 
 
+@pytest.mark.slow
 def test_seconds_are_measured():
     found = own_times(ROWS["topk/1-of-64"])
     assert found.client_seconds is not None and found.client_seconds > 0

@@ -57,6 +57,7 @@ def test_a_simulation_has_what_its_own_table_says(folder, rounds):
     assert summary_of(folder.path).caution == "It flatters."
 
 
+@pytest.mark.slow
 def test_a_deployed_run_names_its_protocol_and_whether_it_flatters(folder, rounds):
     recorded(folder, SAMPLED, rounds, untrained(1000, 600))
     found = summary_of(folder.path)
@@ -68,6 +69,7 @@ def test_a_deployed_run_names_its_protocol_and_whether_it_flatters(folder, round
     assert "validation, sampled (!), mean over users" in page
 
 
+@pytest.mark.slow
 def test_a_deployed_run_that_was_stopped_cannot_know(folder, rounds):
     recorded(folder, SAMPLED, rounds[:-1], None)
     assert summary_of(folder.path).caution is None
@@ -75,6 +77,7 @@ def test_a_deployed_run_that_was_stopped_cannot_know(folder, rounds):
     assert "sampled (?): whether this flatters every method is not known" in page
 
 
+@pytest.mark.slow
 def test_a_record_without_the_last_rounds_is_of_a_run_that_ended_early(folder, rounds):
     recorded(folder, FULL, rounds[:-2], None)
     found = summary_of(folder.path)
@@ -82,6 +85,7 @@ def test_a_record_without_the_last_rounds_is_of_a_run_that_ended_early(folder, r
     assert summary_of(recorded(folder, FULL, rounds, None).path).state == "finished"
 
 
+@pytest.mark.slow
 def test_full_flatters_nobody(folder, rounds):
     recorded(folder, FULL, rounds[:-1], None)
     found = summary_of(folder.path)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from conformance.party import plan_of
 from numpy.typing import NDArray
+from world.plans import users_of
 
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import UserSplit
 from fedrec.model.state import SharedState
 from fedrec.plan.combinations import COMBINATIONS, find_conflicts
 from fedrec.plan.layout import vector_spec
@@ -60,8 +61,7 @@ def plan_under(pair: tuple[str, str], protection: str = "none"):
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=N_USERS, n_items=N_ITEMS, n_clusters=2, interactions_per_user=7, seed=5)
-    return leave_one_out(data.interactions, data.catalogue)
+    return users_of(N_USERS, N_ITEMS, clusters=2, each=7, seed=5)
 
 
 def rounds_of(learner: Learner, users: UserSplit) -> Iterator[Summed]:

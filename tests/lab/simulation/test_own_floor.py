@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from world.plans import plan_of
 
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.data.interactions import user_groups
-from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import own_rows_of
 from fedrec.training.learner import Learner
 from fedrec_lab.audit.sums import determined_users
@@ -24,13 +24,11 @@ def test_a_member_that_raises_all_counts_reads_rows_of_few(floor, succeeds):
     made = generate(n_users=36, n_items=N_ITEMS, n_clusters=3, interactions_per_user=8, seed=2)
     users = leave_one_out(made.interactions, made.catalogue)
     others = [users.select(rows) for rows in user_groups(users.user_ids, N_CLIENTS)][1:]
-    plan = Plan.model_validate(
-        {
-            "federation": {"minimum_item_users": LEAST, "maximum_users": 64},
-            "algorithm": {"name": "ease"},
-            "update": {"structure": "dense"},
-            "rounds": {"total": 1},
-        }
+    plan = plan_of(
+        federation={"minimum_item_users": LEAST, "maximum_users": 64},
+        algorithm={"name": "ease"},
+        update={"structure": "dense"},
+        rounds={"total": 1},
     )
     learner = Learner(plan, N_ITEMS, device="cpu")
     shared = learner.initial_shared()

@@ -12,6 +12,8 @@ from fedrec.ids import RoundId
 from fedrec_lab.reports.round_report import ProtocolRates, RoundReport
 from fedrec_lab.simulation import simulate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def results(settings_of, data):

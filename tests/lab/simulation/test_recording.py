@@ -13,6 +13,8 @@ from fedrec_lab.reports.figures import message_sizes
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation import record_simulation, simulate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def recorded(settings_of, data, tmp_path_factory):

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from world.plans import users_of
 
 from fedrec.algorithms.accelerators import ACCELERATORS, accelerator_for
-from fedrec.data import generate, leave_one_out
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.plan.agreement import plan_fingerprint
 from fedrec.plan.algorithm import accelerator_of, algorithm_of, training_path
@@ -86,11 +86,7 @@ def plan_of(case, *, accelerated=True, **changes):
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.3, 1.0, 23), 12
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(23, N_ITEMS, thin=0.3)
 
 
 def trained(plan, users):

@@ -1,16 +1,11 @@
 """What compiled code shares: exact flags, inner products, shuffles and whole weights."""
 
-import importlib
-import pkgutil
-
 import numpy as np
 import pytest
 from numba import njit
-from numba.core.dispatcher import Dispatcher
 from numba.core.errors import TypingError
 
-from fedrec.algorithms import accelerators
-from fedrec.algorithms.accelerators import compiled, fedncf
+from fedrec.algorithms.accelerators import fedncf
 from fedrec.algorithms.accelerators.compiled import (
     Sampled,
     dots,
@@ -20,28 +15,6 @@ from fedrec.algorithms.accelerators.compiled import (
     train_in_parts,
 )
 from fedrec.random_streams import mix
-
-MODULES = [
-    *(
-        f"{accelerators.__name__}.{module.name}"
-        for module in pkgutil.iter_modules(accelerators.__path__)
-        if module.name != "accelerator"
-    ),
-    "fedrec.algorithms.accelerators.pair_counts",
-    "fedrec_lab.audit.accelerators.determined_users",
-]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_nothing_is_compiled_with_fastmath(name):
-    """It makes bits depend on whether code was compiled just now or comes from a cache."""
-    found = [
-        value for value in vars(importlib.import_module(name)).values()
-        if isinstance(value, Dispatcher)
-    ]  # fmt: skip
-    assert found
-    for function in found:
-        assert not function.targetoptions.get("fastmath"), function
 
 
 @njit
@@ -165,8 +138,3 @@ def test_networks_are_clipped_before_they_are_weighted():
     found, clipped = network_sums([4096], [4], bound=5.0)
     assert np.array_equal(found, 4096 * np.clip(free, -5, 5))
     assert clipped.tolist() == [(np.abs(free) > 5).sum()]
-
-
-def test_every_module_of_the_package_is_looked_at():
-    assert {"compiled", "fedmf", "fedncf", "pfedrec"} <= {name.split(".")[-1] for name in MODULES}
-    assert "fastmath" not in compiled.COMPILED

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 from common.protection.masks.cohort import Cohort
+from world.plans import plan_of
 
 from fedrec.errors import RoundError, SettingsError
 from fedrec.plan.layout import Layout, protection_of
-from fedrec.plan.schema import Plan
 from fedrec.protection.masks import MaskWords, plan_masks
 from fedrec.protection.vector import Integers
 
@@ -21,16 +21,10 @@ FEWEST = 4
 
 def layout_of(**privacy: object) -> Layout:
     """Return 4,000 noisy values, for rounds of four clients or more."""
-    plan = Plan.model_validate(
-        {
-            "federation": {"maximum_users": 1024},
-            "protection": {"name": "masks"},
-            "update": {"rank": 4},
-            "rounds": {"minimum_clients": FEWEST},
-            "privacy": {
-                "mechanism": "gaussian", "noise_multiplier": MULTIPLIER, "epsilon": 100, **privacy,
-            },
-        }
+    noise = {"mechanism": "gaussian", "noise_multiplier": MULTIPLIER, "epsilon": 100}
+    plan = plan_of(
+        federation={"maximum_users": 1024}, protection={"name": "masks"}, update={"rank": 4},
+        rounds={"minimum_clients": FEWEST}, privacy=noise | privacy,
     )  # fmt: skip
     return Layout.of(plan, N_ITEMS)
 
@@ -50,6 +44,7 @@ def test_the_sum_has_the_noise_of_its_summands_to_the_last_bit():
     assert not total[layout.count_slice].any() and not total[layout.metrics_slice].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [{}, {"before": {5}, "after": {0}}, {"before": {4, 5}}])
 def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone):
     """Shares are (z C)^2 / 3 where one of four or more tells its own: n are n / 3 of the promise.
@@ -96,13 +91,11 @@ def test_the_largest_noise_of_all_clients_fits_the_ring(mechanism, sign):
 
 
 def test_noise_that_no_ring_holds_is_refused_at_the_start():
-    plan = Plan.model_validate(
-        {
-            "federation": {"maximum_users": 2**31 - 1},
-            "protection": {"name": "masks"},
-            "update": {"fraction_bits": 40},
-            "privacy": {"mechanism": "gaussian"},
-        }
+    plan = plan_of(
+        federation={"maximum_users": 2**31 - 1},
+        protection={"name": "masks"},
+        update={"fraction_bits": 40},
+        privacy={"mechanism": "gaussian"},
     )
     with pytest.raises(SettingsError, match="max_abs_sum"):
         protection_of(plan, N_ITEMS)

@@ -1,26 +1,13 @@
 """A participant across restarts: it goes on where it was, and never says two things."""
 
 import base64
-import copy
-import pickle
 
 import numpy as np
 import pytest
-from common.protection.masks.cohort import Cohort, make_terms
+from common.protection.masks.cohort import Cohort
 
-from fedrec.errors import KeysError, PartialCell, RefusedError, RevealRefused, RoundError, SplitView
-from fedrec.protection.masks import Participant
+from fedrec.errors import PartialCell, RefusedError, RevealRefused, RoundError, SplitView
 from fedrec.protection.masks.messages import pack
-
-
-def test_a_restart_before_every_message_changes_nothing():
-    cohort = Cohort.of(7)
-    cohort.advertise()
-    for step in (cohort.share, cohort.mask, cohort.sign, cohort.give):
-        for own in range(7):
-            cohort.restart(own)
-        step({6} if step is not cohort.share else ())
-    np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without={6}))
 
 
 def test_steps_cannot_be_repeated_or_left_out():
@@ -80,16 +67,17 @@ def test_a_set_is_signed_once_also_after_a_restart():
 
 
 @pytest.mark.parametrize(
-    ("survivors", "match"), [({0, 1}, "over 2 clients"), ({0, 1, 5, 6}, "never")]
+    ("survivors", "code"), [({0, 1}, "partial_cell"), ({0, 1, 5, 6}, "reveal_refused")]
 )
-def test_sets_that_are_not_signed(survivors, match):
+def test_sets_that_are_not_signed(survivors, code):
     cohort = Cohort.of(7)
     cohort.advertise()
     cohort.share(without={6})
     for own in range(6):
         cohort.collector.add_vector(cohort.id(own), cohort.masked(own))
-    with pytest.raises(RefusedError, match=match):
+    with pytest.raises(RefusedError) as refused:
         cohort.participants[0].sign(pack(survivors, 7), cohort.people[0], cohort.roster)
+    assert refused.value.code == code
     assert cohort.participants[0].phase == "masked"
 
 
@@ -126,26 +114,3 @@ def test_the_minimum_of_summands_counts_survivors():
         cohort.participants[0].sign(
             pack(set(range(10)) - {1, 2}, 10), cohort.people[0], cohort.roster
         )
-
-
-def test_a_state_belongs_to_one_round_and_client():
-    cohort = Cohort.of(3)
-    cohort.advertise()
-    raw = cohort.participants[0].to_bytes()
-    with pytest.raises(KeysError, match="another round"):
-        Participant.from_bytes(make_terms(round_id=2), cohort.id(0), raw)
-    with pytest.raises(KeysError, match="another round"):
-        Participant.from_bytes(cohort.terms, cohort.id(1), raw)
-    for damaged in (b"", raw[:-1], raw.replace(b"advertised", b"rubbish___")):
-        with pytest.raises(KeysError):
-            Participant.from_bytes(cohort.terms, cohort.id(0), damaged)
-
-
-def test_a_participant_shows_nothing():
-    cohort = Cohort.of(3)
-    cohort.advertise()
-    for secret in (cohort.participants[0], cohort.participants[0]._state):
-        assert "hidden" in repr(secret)
-        for steal in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError):
-                steal(secret)

@@ -44,6 +44,7 @@ def test_of_six_clients_one_drops_out_and_three_are_summed():
     np.testing.assert_array_equal(cohort.run(before={5}), cohort.total(without={3, 4, 5}))
 
 
+@pytest.mark.slow
 def test_of_forty_clients_three_drop_out_with_their_cells():
     """On a sparse graph, too, which bears a tenth; 13 cells, the last one of four."""
     cohort = Cohort.of(40, LIAR, people=make_people(40, cell_size=3))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from world.plans import users_of
 
-from fedrec.data import generate, leave_one_out
 from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
@@ -14,12 +14,7 @@ N_ITEMS = 200
 
 @pytest.fixture(scope="session")
 def users():
-    data = generate(n_users=90, n_items=N_ITEMS, n_clusters=4, interactions_per_user=20, seed=1)
-    # Unequal activity, so that users fall into several levels.
-    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
-        np.linspace(0.25, 1.0, 90), 20
-    )
-    return leave_one_out(data.interactions.take(keep), data.catalogue)
+    return users_of(90, N_ITEMS, clusters=4, each=20, seed=1, thin=0.25)
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,7 @@ def test_nobody_makes_no_task(job_of, users):
     assert tasks_of(job_of(np.zeros(len(users), bool)), 2) == []
 
 
+@pytest.mark.slow
 def test_the_estimate_grows_with_users_samples_epochs_and_parameters(job_of, users):
     half = np.arange(len(users)) % 2 == 0
     one = estimated_seconds(job_of())
@@ -99,6 +100,7 @@ def test_the_estimate_grows_with_users_samples_epochs_and_parameters(job_of, use
     assert wide - one == pytest.approx(2 * 5 * held * 144 * 7e-9)
 
 
+@pytest.mark.slow
 def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
     monkeypatch.setattr(choosing, "_processors", lambda threads: threads or 2)
     executor, job = executor_of("auto"), job_of()
