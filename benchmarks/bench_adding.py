@@ -28,7 +28,7 @@ from measuring import describe_machine, interleaved, print_ratio, summary
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from server.support.made_messages import client, header, rules
+from world.machine import client, header, rules
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.protection import PROTECTIONS, Accumulator, SegmentSpec, VectorSpec

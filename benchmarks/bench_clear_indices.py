@@ -25,10 +25,10 @@ from measuring import describe_machine
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from integration.support.bench import changed
-from integration.support.links import Passing
-from integration.support.parties import Client, Loop
+from world.bench import changed
 from world.federation import prepare
+from world.links import Passing
+from world.parties import Client, Loop
 
 from fedrec.data import Catalogue, Interactions, generate
 from fedrec.data.reading import DataSettings

@@ -25,7 +25,7 @@ from measuring import describe_machine, summary
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from server.support.many import play_round
+from world.light import play_round
 
 
 def measure(n_clients: int, n_values: int, runs: int, coordinator: str) -> None:

@@ -331,8 +331,8 @@ def traced(tree: Path, protection: str, folder: Path) -> Tracer:
     tracer = Tracer(tree)
     threading.setprofile(tracer.profile)
     import structlog
-    from integration.support.bench import Bench, plan_of
-    from integration.support.parties import Federation, Loop
+    from world.bench import Bench, plan_of
+    from world.parties import Federation, Loop
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     plan = plan_of(protection, algorithm="pfedrec")

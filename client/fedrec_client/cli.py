@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import shlex
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -13,23 +14,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.data_options import DataFlags, takes_client_data_flags
 from fedrec.cli.flags import (
     AcceptExposure,
     AcceptOtherArithmetic,
     CandidateItems,
     ExcludedItems,
-    SimilarTo,
+    SetValues,
+    values_of,
 )
-from fedrec.cli.recommend import print_recommended
-from fedrec.cli.terminal import INTERRUPTED, AsJson, human_bytes, print_json
+from fedrec.cli.terminal import INTERRUPTED, Result, human_bytes, stopped
 from fedrec.telemetry import SteadyStream, log_to_stderr
-from fedrec_client.serve.cli import EPILOG as SERVE_EPILOG
-from fedrec_client.serve.cli import serve
 
 if TYPE_CHECKING:
     from fedrec.follower.events import ClientEvent
     from fedrec_client.app import ClientOutcome
+    from fedrec_client.serve.model_holder import ModelChange
     from fedrec_client.state.held_model import Which
 
 
@@ -40,52 +39,22 @@ StateFolder = Annotated[str | None, typer.Option("--state", help="client.state: 
 Latest = Annotated[bool, typer.Option("--latest", help="The latest model instead of the best one.")]
 DataFile = Annotated[str | None, typer.Option("--data", help="data.path: the interactions.")]
 
-app.command("serve", epilog=SERVE_EPILOG)(serve)
-
 
 @app.command()
-@takes_client_data_flags
 def run(
     settings_file: SettingsFile,
     state: StateFolder = None,
     data: DataFile = None,
-    coordinator: Annotated[
-        str | None, typer.Option(help="client.coordinator: host:port to call.")
-    ] = None,
-    catalogue: Annotated[
-        str | None, typer.Option(help="data.catalogue: the federation's catalogue.")
-    ] = None,
-    authority_key: Annotated[
-        str | None, typer.Option(help="client.authority_key: the pinned public key.")
-    ] = None,
-    certificate: Annotated[
-        str | None, typer.Option(help="client.certificate: what the key authority made.")
-    ] = None,
-    invitation: Annotated[
-        str | None, typer.Option(help="client.invitation: what this client applies with.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="client.device: auto, cpu, cuda.")] = None,
-    workers: Annotated[
-        str | None, typer.Option(help="client.workers: processes that train, or auto.")
-    ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(
-            help="client.label: what the client's keys were labelled with; others are refused."
-        ),
-    ] = None,
     new_run: Annotated[
         bool, typer.Option("--new-run", help="Leave the stored run for the coordinator's.")
     ] = False,
+    values: SetValues = None,
     give_up_after: Annotated[
         int, typer.Option(min=0, help="Give up after so many failed calls in a row; 0 never.")
     ] = 0,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
-    *,
-    reading: DataFlags,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
 
     The state folder has the client's keys already: `fedrec client identity` makes them. Who was
@@ -109,20 +78,7 @@ def run(
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(
-        settings_file,
-        {
-            "client.state": state,
-            "data.path": data,
-            "client.coordinator": coordinator,
-            "data.catalogue": catalogue,
-            "client.authority_key": authority_key,
-            "client.certificate": certificate,
-            "client.invitation": invitation,
-            "client.device": device,
-            "client.workers": workers,
-            "client.label": label,
-            **{f"data.{name}": value for name, value in reading.items()},
-        },
+        settings_file, {"client.state": state, "data.path": data, **values_of(values)}
     )
     require(*training_modules(settings.plan), *protection_modules(settings.plan))
     own = settings.client
@@ -154,16 +110,13 @@ def run(
         # A user who left one run for another did not agree to leave the next one, too; nor does who
         # accepted one machine accept the next.
         used = {ACCEPT_FLAG} | (set() if client.wants_new_run else {"--new-run"})
-        resume = shlex.join(["fedrec", *(word for word in sys.argv[1:] if word not in used)])
-        typer.echo(f"Stopped; everything is saved. Go on with: {resume}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        print_json(asdict(outcome))
-    else:
-        typer.echo(f"{outcome.reason}: version {outcome.version}{_best(outcome)}")
-    if outcome.reason.startswith(BUDGET_SPENT):
-        raise typer.Exit(PrivacyBudgetSpent.exit_code)
-    raise typer.Exit(1 if outcome.failed else 0)
+        raise stopped(["fedrec", *(word for word in sys.argv[1:] if word not in used)]) from None
+    spent = outcome.reason.startswith(BUDGET_SPENT)
+    return Result(
+        content=asdict(outcome),
+        text=(f"{outcome.reason}: version {outcome.version}{_best(outcome)}",),
+        exit_code=PrivacyBudgetSpent.exit_code if spent else int(outcome.failed),
+    )
 
 
 def _best(outcome: ClientOutcome) -> str:
@@ -183,54 +136,6 @@ def _best(outcome: ClientOutcome) -> str:
 
 
 @app.command()
-@takes_client_data_flags
-def recommend(
-    settings_file: SettingsFile,
-    user: Annotated[str, typer.Option(help="The user, as the data file names it.")] = "",
-    similar: SimilarTo = "",
-    n: Annotated[int, typer.Option("-n", min=1, help="How many items.")] = 10,
-    latest: Latest = False,
-    include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also what the user has already.")
-    ] = False,
-    exclude: ExcludedItems = None,
-    candidates: CandidateItems = None,
-    state: StateFolder = None,
-    data: DataFile = None,
-    *,
-    reading: DataFlags,
-    as_json: AsJson = False,
-) -> None:
-    """Recommend items to one of this client's users, or like one item, on this machine alone."""
-    from fedrec.errors import SettingsError
-    from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending import Wanted
-    from fedrec_client.recommending import recommend as recommend_items
-    from fedrec_client.recommending import similar as similar_items
-
-    log_to_stderr(logging.WARNING)
-    if bool(user) == bool(similar):
-        raise SettingsError(
-            "Either --user or --similar is needed, and not both.",
-            remedy="Give --user ID, or --similar ITEM.",
-        )
-    overrides: dict[str, object] = {"client.state": state, "data.path": data}
-    overrides |= {f"data.{name}": value for name, value in reading.items()}
-    settings = load_settings(settings_file, overrides)
-    wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
-    which: Which = "latest" if latest else "best"
-    if similar:
-        found = similar_items(settings, similar, wanted, which=which)
-    else:
-        found = recommend_items(settings, user, wanted, which=which)
-    if as_json:
-        print_json(asdict(found))
-        return
-    print_recommended((item.rank, item.score, item.item_id, item.title) for item in found.items)
-
-
-@app.command()
-@takes_client_data_flags
 def export(
     settings_file: SettingsFile,
     to: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv, to write.")],
@@ -244,10 +149,7 @@ def export(
     state: StateFolder = None,
     data: DataFile = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    *,
-    reading: DataFlags,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write what all of this client's users are recommended, as a table for its owner alone.
 
     A row is a user's item: user_id, rank, item_id, title, score and the model's version. The file
@@ -257,20 +159,15 @@ def export(
     from fedrec_client.recommending import Wanted, export_recommendations
 
     log_to_stderr(logging.WARNING)
-    overrides: dict[str, object] = {"client.state": state, "data.path": data}
-    overrides |= {f"data.{name}": value for name, value in reading.items()}
-    settings = load_settings(settings_file, overrides)
+    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
     wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
     which: Which = "latest" if latest else "best"
     found = export_recommendations(settings, to, wanted, which=which, force=force)
-    if as_json:
-        print_json(asdict(found) | {"file": str(found.file)})
-        return
-    typer.echo(
-        f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users; "
-        "readable by its owner only."
+    said = f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users; "
+    return Result(
+        content=asdict(found) | {"file": str(found.file)},
+        text=(f"{said}readable by its owner only.", str(found.file)),
     )
-    typer.echo(str(found.file))
 
 
 @app.command("export-model")
@@ -280,8 +177,7 @@ def export_model(
     latest: Latest = False,
     state: StateFolder = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write the shared model and the catalogue, for `fedrec recommend` and for Python.
 
     It holds what the members' sums made: item rows, the counts of their holders and the plan.
@@ -294,19 +190,19 @@ def export_model(
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})
     found = export(settings, to, which="latest" if latest else "best", force=force)
-    if as_json:
-        print_json(asdict(found) | {"model": str(found.model), "catalogue": str(found.catalogue)})
-        return
-    typer.echo(f"Version {found.version} of the shared model; no user's vector is in it.")
-    if found.was_hidden:
-        typer.echo("The coordinator could never read it: give it only to those who may.")
-    typer.echo(str(found.model))
+    hidden = "The coordinator could never read it: give it only to those who may."
+    return Result(
+        content=asdict(found) | {"model": str(found.model), "catalogue": str(found.catalogue)},
+        text=(
+            f"Version {found.version} of the shared model; no user's vector is in it.",
+            *((hidden,) if found.was_hidden else ()),
+            str(found.model),
+        ),
+    )
 
 
 @app.command()
-def identity(
-    settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
-) -> None:
+def identity(settings_file: SettingsFile, state: StateFolder = None) -> Result:
     """Make this client's keys in an empty or new folder, and show what the key authority needs."""
     from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
     from fedrec.settings.validation import load_settings
@@ -315,16 +211,18 @@ def identity(
     folder = Path(settings.client.state)
     found = new_or_known_identity(folder, settings.client.label)
     public = folder / PUBLIC_FILE
-    if as_json:
-        print_json({"client_id": found.client_id, "public_identity": str(public)})
-        return
-    typer.echo(f"client id   {found.client_id}")
-    typer.echo(f"give this   {public}")
-    typer.echo("to the key authority, which lists it in the federation's roster.")
+    return Result(
+        content={"client_id": found.client_id, "public_identity": str(public)},
+        text=(
+            f"client id   {found.client_id}",
+            f"give this   {public}",
+            "to the key authority, which lists it in the federation's roster.",
+        ),
+    )
 
 
 @app.command()
-def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False) -> None:
+def leave(settings_file: SettingsFile, state: StateFolder = None) -> Result:
     """Have rounds wait for this client no more, for good: there is no way back.
 
     It signs that it may be missing, and the key authority makes the roster that says so. The others
@@ -337,17 +235,19 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
 
     log_to_stderr(logging.WARNING)
     found = hand_in(load_settings(settings_file, {"client.state": state}))
-    if as_json:
-        print_json(asdict(found))
-        return
-    typer.echo(f"Handed in: rounds are to go on without {found.client_id}.")
-    typer.echo("The key authority makes the roster that says so when it next looks.")
-    if not found.others_go_on:
-        typer.echo(
-            f"{found.others} others are left of those with whom it was summed, "
-            f"{found.needed} are needed: they wait until {found.needed} more have joined, or begin "
-            "a new federation (`fedrec provision`)."
-        )
+    waiting = (
+        f"{found.others} others are left of those with whom it was summed, {found.needed} are "
+        f"needed: they wait until {found.needed} more have joined, or begin a new federation "
+        "(`fedrec provision`)."
+    )
+    return Result(
+        content=asdict(found),
+        text=(
+            f"Handed in: rounds are to go on without {found.client_id}.",
+            "The key authority makes the roster that says so when it next looks.",
+            *(() if found.others_go_on else (waiting,)),
+        ),
+    )
 
 
 def _show(event: ClientEvent) -> None:
@@ -364,3 +264,94 @@ def _show(event: ClientEvent) -> None:
     if event.name in ("published", "abandoned"):
         parts += [f"{human_bytes(event.bytes_up)} up", f"{human_bytes(event.bytes_down)} down"]
     print("  ".join(part for part in parts if part), file=SteadyStream(sys.stderr), flush=True)
+
+
+_SERVE_EPILOG = (
+    "Examples:\n"
+    "  fedrec client serve client.toml\n"
+    "  curl 'http://127.0.0.1:7480/v1/recommend?user=196&n=5'\n"
+    "  curl 'http://127.0.0.1:7480/v1/similar?item=50'"
+)
+
+
+@app.command(epilog=_SERVE_EPILOG)
+def serve(
+    settings_file: SettingsFile,
+    host: Annotated[
+        str, typer.Option(help="The address to serve; another than this machine's own needs more.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")
+    ] = 7480,
+    latest: Latest = False,
+    state: StateFolder = None,
+    data: DataFile = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that every question has to carry.")
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Serve TLS with this certificate and its chain (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    accept_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--accept-plaintext",
+            help="Serve another address without TLS, because something else encrypts.",
+        ),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name that requests may be addressed to; repeat it."),
+    ] = None,
+) -> None:
+    """Answer questions for recommendations over HTTP, on this machine alone.
+
+    The first line on stdout is a JSON object with the address, where /docs describes what can be
+    asked. A version that `fedrec client run` publishes is taken within a second, while it goes on
+    answering; without one it says so and waits. It works beside a running client, after it, and
+    without the coordinator, and changes nothing in the state folder.
+
+    Ctrl-C and SIGHUP leave with 130, SIGTERM with 0.
+    """
+    # Small products on several threads take longer, and others' time. Before numpy is imported.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    from fedrec.errors import SettingsError
+    from fedrec.listening import plain_host
+    from fedrec.settings.validation import load_settings
+    from fedrec_client.serve.model_holder import ModelHolder, log_change
+    from fedrec_client.serve.server import ServingOptions
+    from fedrec_client.serve.server import serve as serve_until_stopped
+
+    log_to_stderr()
+    show = _show_change
+    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
+    if settings.client.log_format == "json":
+        log_to_stderr(logging.INFO, as_json=True)
+        show = log_change
+    if settings.data.path is None:
+        raise SettingsError(
+            "data.path is missing: what users have already is in the data.",
+            remedy="Set data.path in the settings, or give --data.",
+        )
+    place = ServingOptions(
+        host=plain_host(host, "--host"),
+        port=port,
+        token_file=token_file,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        accept_plaintext=accept_plaintext,
+        names=tuple(plain_host(name, "--allow-host") for name in allow_host or ()),
+    )
+    holder = ModelHolder(settings, "latest" if latest else "best", on_change=show)
+    interrupted = serve_until_stopped(
+        place, holder, lambda address: print(json.dumps({"address": address}), flush=True)
+    )
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show_change(change: ModelChange) -> None:
+    """Print one line on what became of the model on stderr."""
+    line = f"{datetime.now():%H:%M:%S}  {change}"
+    print(line, file=SteadyStream(sys.stderr), flush=True)

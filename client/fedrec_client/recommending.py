@@ -207,7 +207,7 @@ def recommend(
     found = own.recommend(
         user_id, wanted.n, exclude_seen=wanted.exclude_seen, block=block, candidates=candidates
     )
-    return Recommendations(version=own.round, items=_ranked(own.catalogue, found))
+    return Recommendations(version=own.round, items=ranked(own.catalogue, found))
 
 
 def similar(
@@ -224,10 +224,10 @@ def similar(
     (item,) = items_of_flag("--similar", [item_id], held.catalogue)
     candidates, block = wanted.filters(held.catalogue)
     found = shared.similar_items(item, wanted.n, block=block, candidates=candidates)
-    return Recommendations(version=shared.round, items=_ranked(held.catalogue, found))
+    return Recommendations(version=shared.round, items=ranked(held.catalogue, found))
 
 
-def _ranked(catalogue: Catalogue, found: tuple[Ids, Scores]) -> tuple[Recommendation, ...]:
+def ranked(catalogue: Catalogue, found: tuple[Ids, Scores]) -> tuple[Recommendation, ...]:
     """Return one answer of a `Recommender` with ranks and titles."""
     ids, scores = found
     return tuple(

@@ -153,6 +153,7 @@ class DataError(FedrecError):
     Attributes:
         first_rows: the first rows of each reading, if there are several and the file was read with
             them.
+        file: the file that could not be read, or empty if the error is not about a file.
     """
 
     code = "data"
@@ -172,6 +173,7 @@ class DataError(FedrecError):
         self.options: Mapping[str, str | None] = options or {}
         self.readings = readings
         self.first_rows: Sequence[Sequence[str]] = ()
+        self.file = ""
         if len(readings) == 1:
             self.options, self.readings = readings[0], ()
 

@@ -72,7 +72,7 @@ class Coordinator:
         clock: tells the time.
         failpoint: for tests that kill the process.
         resume: lets a failed or stopped run go on.
-        recorder: keeps every message, for `fedrec audit wire`.
+        recorder: keeps every message, for `fedrec audit --recording`.
     """
 
     def __init__(

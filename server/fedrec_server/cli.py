@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import INTERRUPTED, human_bytes
+from fedrec.cli.terminal import human_bytes, stopped
 
 if TYPE_CHECKING:
     from fedrec.settings.schema import Settings
@@ -36,7 +35,7 @@ def run(
     record_wire: Annotated[
         Path | None,
         typer.Option(
-            help="Record every message into a new file in this folder, for `fedrec audit wire`."
+            help="Record every message into a new file in this folder, for `fedrec audit`."
         ),
     ] = None,
     record_wire_mib: Annotated[
@@ -104,9 +103,7 @@ def run(
     if ending == "failed":
         raise typer.Exit(1)
     if ending == "interrupted":
-        again = shlex.join(["fedrec", *sys.argv[1:]])
-        typer.echo(f"Stopped; everything is saved. Go on with: {again}", err=True)
-        raise typer.Exit(INTERRUPTED)
+        raise stopped(["fedrec", *sys.argv[1:]])
 
 
 def _catalogue_of(settings: Settings) -> PublicCatalogue:

@@ -34,7 +34,7 @@ MOST_FILES = 6
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     made = generate(n_users=USERS, n_items=60, n_clusters=4, interactions_per_user=12, seed=5)
     path = tmp_path / "data.csv"
     write_interactions(path, made.interactions)
@@ -42,18 +42,18 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
 
 
-def call(*arguments: object) -> int:
+def call(*arguments):
     """Run `fedrec provision ARGUMENTS`; return its exit code."""
     return run("provision", *arguments)
 
 
-def run(*arguments: object) -> int:
+def run(*arguments):
     """Run `fedrec ARGUMENTS`; return its exit code."""
     with pytest.raises(SystemExit) as ended:
         main([*map(str, arguments)])
@@ -61,13 +61,13 @@ def run(*arguments: object) -> int:
     return code if isinstance(code, int) else 0
 
 
-def trial(data: Path, *more: object) -> int:
+def trial(data, *more):
     return call(
         "--data", data, "--clients", ",".join(CLIENTS), "--address", "127.0.0.1:7447", *more
     )
 
 
-def files(folder: Path) -> set[str]:
+def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -116,7 +116,7 @@ def test_no_kit_has_what_is_somebody_elses(here, data):
     assert len(invitations) == len(CLIENTS)
 
 
-def open_to_others(folder: Path) -> list[str]:
+def open_to_others(folder):
     """Return what others than its owner could enter, read or change."""
     return [str(path) for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077]
 
@@ -155,7 +155,7 @@ def test_clients_with_data_of_their_own(here, data):
     assert files(here / "again" / "clients") == files(kits / "clients")
 
 
-def hosts_at(kits: Path) -> tuple[str, ...]:
+def hosts_at(kits):
     """Return the names and addresses in the coordinator's certificate."""
     made = Credentials.load(kits / "coordinator" / "coordinator.pem", "it")
     return hosts_of(made.certificate)
@@ -280,12 +280,12 @@ def test_a_second_call_and_a_coordinators_folder_are_refused(here, data, capsys)
 class FakeCoordinator:
     """Relays applications and takes epochs."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch):
         self.epoch = epoch
         self.waiting: list[SignedApplication] = []
         self.members: list[int] = []
 
-    def status(self) -> RunStatus:
+    def status(self):
         values = dict.fromkeys(
             ("published_round", "rounds_published", "rounds_planned", "rounds_abandoned",
              "clients_seen", "clients_in_roster", "last_event", "next_epoch"), 0,
@@ -296,10 +296,10 @@ class FakeCoordinator:
             **values, **names, **more, epoch=self.epoch, finished=False, current=None  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def applicants(self) -> list[SignedApplication]:
+    def applicants(self):
         return self.waiting
 
-    def install_epoch(self, bundle: bytes) -> bool:
+    def install_epoch(self, bundle):
         found = json.loads(json.loads(bundle)["roster"])
         self.epoch = found["epoch"]
         self.members.append(len(found["members"]))

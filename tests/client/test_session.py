@@ -1,22 +1,29 @@
-"""The pull loop: whole rounds, restarts, crashes at every write, and stopping."""
+"""A client's session from its start to its end."""
+
+from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 
 import pytest
-from client.support.dying import dying_at
-from client.support.fake_federation import FakeRound, World
-from client.support.fake_link import Killed, down
+from world.fake_federation import World
+from world.fake_link import Killed, down, dying_at
 
-from fedrec.errors import RoundClosed
+from fedrec.arithmetic import Arithmetic, arithmetic_of
+from fedrec.errors import FolderInUse, PlanMismatch, RoundClosed, SettingsError, VersionMismatch
 from fedrec.follower.patient_link import Stopped, StopSwitch
 from fedrec.follower.round_journal import JOURNAL_FILE
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, names_in, read_manifest
+from fedrec.training.learner import Learner
 from fedrec.wire.messages import Finished, Wait
+from fedrec_client import connecting
 from fedrec_client.state.private_store import PrivateStore
 
 
-def stored(world: World) -> PrivateStore:
+def stored(world):
     return PrivateStore(world.state, read_only=True)
 
 
@@ -58,7 +65,6 @@ def test_the_best_model_is_kept_with_its_private_state(tmp_path):
         world.whole_round(number)
     outcome = world.app().run()
     best = stored(world).state.best
-    assert best is not None
     assert 1 <= best.round <= 4
     assert (outcome.validation, outcome.test) == (best.validation, best.test)
     assert (outcome.protocol, outcome.at) == ("full", 10)
@@ -97,7 +103,7 @@ def test_killed_around_the_submission_the_same_bytes_go_out(tmp_path, moment):
     world = World(tmp_path)
     world.whole_round(1, "count")
 
-    def kill(name: str) -> None:
+    def kill(name):
         if name == "submit_update":
             raise Killed
 
@@ -105,7 +111,6 @@ def test_killed_around_the_submission_the_same_bytes_go_out(tmp_path, moment):
     with pytest.raises(Killed):
         world.app().run()
     staged = stored(world).state.staged
-    assert staged is not None
     assert not staged.acknowledged
     kept = stored(world).read(staged.update)
     setattr(world.link, moment, lambda name: None)
@@ -121,7 +126,7 @@ def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path):
     world.whole_round(1, "count")
     polls = []
 
-    def kill(name: str) -> None:
+    def kill(name):
         polls.append(name)
         if name == "next_task" and "submit_update" in polls:
             raise Killed
@@ -130,7 +135,6 @@ def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path):
     with pytest.raises(Killed):
         world.app().run()
     staged = stored(world).state.staged
-    assert staged is not None
     assert staged.acknowledged
     world.link.before = lambda name: None
     world.app().run()
@@ -173,7 +177,7 @@ def test_a_late_update_is_rolled_back_when_the_round_is_published_without_it(tmp
     round_ = world.ask_to_train(2)
     world.link.script += [lambda: published_without_us(world, round_)]
 
-    def closed(name: str) -> None:
+    def closed(name):
         if name == "submit_update":
             raise RoundClosed("Round 2 is over.")
 
@@ -185,7 +189,7 @@ def test_a_late_update_is_rolled_back_when_the_round_is_published_without_it(tmp
     assert "not_counted" in (world.state / JOURNAL_FILE).read_text()
 
 
-def published_without_us(world: World, round_: FakeRound) -> Wait:
+def published_without_us(world, round_):
     round_.contributions.pop(world.identity.client_id, None)
     world.publish(round_)
     return Wait()
@@ -196,7 +200,7 @@ def test_an_update_that_arrived_although_told_late_is_committed(tmp_path):
     world = World(tmp_path)
     world.whole_round(1, "count")
 
-    def closed(name: str) -> None:
+    def closed(name):
         if name == "submit_update":
             raise RoundClosed("Round 1 is over.")
 
@@ -266,7 +270,7 @@ def test_stopping_once_saves_and_the_next_start_goes_on(tmp_path):
     stop = StopSwitch()
     world.whole_round(1, "count")
 
-    def ask(name: str) -> None:
+    def ask(name):
         if name == "submit_update":
             stop.request()
 
@@ -291,7 +295,7 @@ def test_a_pause_ends_when_asked_to_stop(tmp_path):
     stop = StopSwitch()
     world.link.script += [Wait] * 3
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         stop.request()
 
     with pytest.raises(Stopped):
@@ -324,3 +328,101 @@ def test_private_tables_in_files_give_the_same_bits(tmp_path, monkeypatch):
         assert blocks == set().union(*(names_in(own or {}) for own in tables))
         assert bool(blocks) == in_files
     assert kept[0] == kept[1]
+
+
+def test_the_first_interrupt_ends_the_warm_up(tmp_path, monkeypatch):
+    world = World(tmp_path)
+    compiling, released = threading.Event(), threading.Event()
+
+    def compile_for_ever(learner):
+        compiling.set()
+        released.wait()
+
+    def interrupt():
+        compiling.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Learner, "warm_up", compile_for_ever)
+    stop = StopSwitch()
+    presser = threading.Thread(target=interrupt, daemon=True)
+    presser.start()
+    try:
+        with stop.on_signals(), pytest.raises(Stopped):
+            world.app(stop=stop).run()
+    finally:
+        released.set()
+        presser.join(10)
+    assert "next_task" not in world.link.calls
+    # Where it would have trained is known by then.
+    found = json.loads((world.state / "environment.json").read_text())
+    assert Arithmetic.from_json(found["arithmetic"]) == arithmetic_of("cpu")
+
+
+def test_without_data_it_says_what_is_missing(tmp_path):
+    world = World(tmp_path)
+    settings = world.settings()
+    without = settings.model_copy(update={"data": settings.data.model_copy(update={"path": None})})
+    with pytest.raises(SettingsError, match=r"data\.path is missing: a client needs"):
+        world.app(settings=without).run()
+
+
+def test_it_says_goodbye_once_whatever_ends_it(tmp_path):
+    finished = world_in(tmp_path / "finished")
+    finished.app().run()
+    assert finished.link.goodbyes == [""]
+    assert finished.link.calls[-1] == "close", "the link is let go of after that"
+
+    stopped, switch = world_in(tmp_path / "stopped"), StopSwitch()
+    stopped.link.script.append(switch.request)
+    with pytest.raises(Stopped):
+        stopped.app(stop=switch).run()
+    assert stopped.link.goodbyes == [""]
+
+    failed = world_in(tmp_path / "failed")
+    failed.link.before = _refuse
+    with pytest.raises(PlanMismatch):
+        failed.app().run()
+    assert failed.link.goodbyes == ["plan_mismatch"]
+
+
+def world_in(folder):
+    """Return a coordinator in a folder of its own."""
+    folder.mkdir()
+    return World(folder)
+
+
+def _refuse(called):
+    if called == "federation":
+        raise PlanMismatch("The plan is another one.")
+
+
+def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_nobody(tmp_path, monkeypatch):
+    def missing(client_id, code):
+        raise VersionMismatch("gRPC says UNIMPLEMENTED")
+
+    world = world_in(tmp_path / "older")
+    monkeypatch.setattr(world.link, "goodbye", missing)
+    assert world.app().run().reason == "done"
+
+    deaf, hung = world_in(tmp_path / "deaf"), threading.Event()
+    monkeypatch.setattr(connecting, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(deaf.link, "goodbye", lambda client_id, code: hung.wait(60))
+    try:
+        assert deaf.app().run().reason == "done"
+    finally:
+        hung.set()
+
+
+def test_who_is_killed_or_is_not_alone_in_its_folder_says_nothing(tmp_path):
+    world = World(tmp_path)
+
+    def killed(called):
+        if called == "next_task":
+            with pytest.raises(FolderInUse):
+                world.app().run()
+            raise KeyboardInterrupt
+
+    world.link.before = killed
+    with pytest.raises(KeyboardInterrupt):
+        world.app().run()
+    assert world.link.goodbyes == []

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from server.support.chaos import Chaos, random_rules, volatile_free
-from server.support.made_messages import blob, header
-from server.support.world import World
+from world.chaos import Chaos, random_rules, volatile_free
+from world.machine import World, blob, header
 
 from fedrec.errors import FolderInUse, SettingsError, StorageError
 from fedrec.ids import RoundId
@@ -29,8 +28,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from {module} import {suite}
-from server.support.chaos import Chaos, random_rules
-from server.support.world import World
+from world.chaos import Chaos, random_rules
+from world.machine import World
 from conformance.store_suite import IDENTITY, durable, entry
 
 suite, commits = {suite}(), 0

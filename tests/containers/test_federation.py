@@ -105,7 +105,7 @@ def assert_recommends(parties: Federation, image: str, client: str) -> None:
     )
     user = head.splitlines()[1].split(",")[0]
     said = parties.engine.alone(
-        image, "client", "recommend", "client.toml", "--user", user, "--json", options=options
+        image, "recommend", "client.toml", "--user", user, "--json", options=options
     )
     found = json.loads(said)
     assert len({item["item_id"] for item in found["items"]}) == 10

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 from debian import install
-from e2e.commands import commands, poll
+from world.clock import poll
+from world.kits import commands
 
 from fedrec.data import generate
 

@@ -158,7 +158,7 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
         Weaker(starts=("fedrec data import ml-1m",), check=arguments, why=DOWNLOADED),
         Weaker(starts=("fedrec doctor --device cuda:1",), check=arguments, why=DEVICE),
         Weaker(
-            starts=("fedrec coordinator run", "fedrec audit wire"),
+            starts=("fedrec audit coordinator.toml",),
             check=arguments,
             why="typed in audit-a-run.md",
         ),
@@ -173,7 +173,7 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
             why="typed in add-and-remove-members.md",
         ),
         Weaker(
-            starts=("fedrec client serve",),
+            starts=("fedrec client serve", "fedrec recommend client.toml"),
             check=arguments,
             why="typed in hand-out-recommendations.md",
         ),

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from docs.pages import Typed
-from e2e.commands import descendants, poll
+from world.clock import poll
+from world.kits import descendants
 
 RUNS_ON = re.compile(r"fedrec (coordinator run|keys authority run|client run|client serve)\b")
 """What is left running in a terminal of its own."""

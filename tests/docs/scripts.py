@@ -10,7 +10,7 @@ from docs.scripts_members import BACK_UP, KEYS, MEMBERS
 from docs.scripts_operate import OPERATE
 from docs.scripts_reference import REFERENCE
 from docs.scripts_research import BRING_YOUR_OWN_DATA, RESEARCH
-from e2e.commands import poll
+from world.clock import poll
 
 MOVIES = "fedrec data fetch ml-100k --into data"
 
@@ -52,7 +52,7 @@ FIRST_FEDERATION = Script(
     instead={"movies-<time>": "movies-*"},
     before={
         "fedrec provision": two_rounds,
-        "fedrec client recommend": run_is_over,
+        "fedrec recommend kits": run_is_over,
     },
     shows={
         "fedrec check federation.toml": r".",

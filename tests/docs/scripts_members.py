@@ -7,7 +7,7 @@ import re
 from docs.pages import ROOT, blocks
 from docs.reader import Reader, Script
 from docs.scripts_operate import AUTHORITY, HOSPITALS, authority, clients, kits
-from e2e.commands import poll
+from world.clock import poll
 
 COORDINATOR = "fedrec coordinator run kits/coordinator/coordinator.toml"
 NEW = "fedrec client run kits/clients/hospital-e/client.toml"
@@ -105,7 +105,7 @@ def run_is_over(reader: Reader) -> None:
 
 AUDIT_A_RUN = Script(
     given=coordinators_kit,
-    before={"fedrec audit wire coordinator.toml --recording recording": run_is_over},
+    before={"fedrec audit coordinator.toml --recording recording": run_is_over},
 )
 
 

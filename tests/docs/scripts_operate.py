@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 from docs.pages import ROOT, blocks
 from docs.reader import Reader, Script
-from e2e.commands import poll
+from world.clock import poll
 
 from fedrec.data import read_interactions
 
@@ -109,7 +109,7 @@ RUN_A_CLIENT = Script(
     files={"[data]": "run.toml"},
     before={
         "fedrec client run run.toml --accept-other-arithmetic": client_ends,
-        "fedrec client recommend run.toml --user 196": client_ends,
+        "fedrec recommend run.toml --user 196": client_ends,
     },
 )
 

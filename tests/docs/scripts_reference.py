@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from docs.reader import Reader, Script
 from docs.scripts_research import RUN, reproduced
-from e2e.commands import poll
+from world.clock import poll
 
 ADDRESS = "127.0.0.1:7447"
 TRIAL = f"fedrec provision --data data/interactions.csv --clients a,b,c --address {ADDRESS}"
-NOISE = """[privacy]
-mechanism = "gaussian"
-expected_users = 50
-"""
 
 
 def everything(reader: Reader) -> None:
@@ -31,7 +27,6 @@ def everything(reader: Reader) -> None:
     reader.command('awk -F, \'NR > 1 {print $1 "\\t" $2 "\\t5\\t" $3}\' shop.csv >> votes.tsv')
     reader.command("fedrec init run.toml --data data/interactions.csv --clients 3 --name movies")
     reader.command("fedrec init taught.toml --algorithm fedmf --data data/interactions.csv")
-    (reader.cwd / "noisy.toml").write_text(NOISE, encoding="utf-8")
     reader.command(f"fedrec simulate run.toml && mv runs/* kept && mv kept {RUN}")
 
 
@@ -108,12 +103,11 @@ CLI = Script(
         "ratings.parquet --into data": "ratings.parquet --into imported",
         "votes.tsv --into data": "votes.tsv --into voted",
         "check run.toml --items": "check plain.toml --items",
-        "indices run.toml --set": "indices taught.toml --set",
-        "audit dp run.toml": "audit dp noisy.toml",
+        "audit run.toml --only": "audit taught.toml --only",
         "tune run.toml --try algorithm.learning_rate": "tune taught.toml --try "
         "algorithm.learning_rate",
         "--set rounds.total=30": "--set rounds.total=2",
-        "fedrec costs": "fedrec costs --sizes-only",
+        "fedrec reproduce colr/costs": "fedrec reproduce colr/costs --sizes-only",
         "evaluate run.toml": "evaluate run.toml --seeds 1 --no-references",
         "--seeds 5 --skip centralised-ncf": "--seeds 2 --skip centralised-ncf",
         "pfedrec/ml-100k": "pfedrec/ml-100k --rounds 1 --protocols paper",
@@ -130,7 +124,7 @@ CLI = Script(
         "fedrec up": trial,
         "fedrec keys authority run recommender": finished,
         "fedrec keys authority run 127.0.0.1": authority_ends,
-        "fedrec runs list --in": elsewhere,
+        "fedrec runs elsewhere": elsewhere,
         "fedrec status": finished,
         "fedrec stop": running,
     },

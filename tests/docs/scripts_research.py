@@ -127,7 +127,7 @@ def audited(reader: Reader) -> None:
     few_people(reader)
 
 
-UPDATE_STRUCTURES = Script(before={"fedrec audit indices": audited})
+UPDATE_STRUCTURES = Script(before={"fedrec audit run.toml --only indices": audited})
 
 ADD_AN_ALGORITHM = Script(
     instead={
@@ -139,7 +139,7 @@ ADD_AN_ALGORITHM = Script(
 
 RESEARCH = {
     "docs/explanation/encryption-costs.md": Script(
-        instead={"fedrec costs": "fedrec costs --sizes-only"}
+        instead={"fedrec reproduce colr/costs": "fedrec reproduce colr/costs --sizes-only"}
     ),
     "docs/explanation/update-structures.md": UPDATE_STRUCTURES,
     "docs/how-to/add-an-algorithm.md": ADD_AN_ALGORITHM,

@@ -1,20 +1,22 @@
-"""What goes wrong on an operator's bad days, with every party a process: who is told what.
+"""Bad days, wrong days, and machines that can't be used.
 
-The days that need no processes are tested beside what they are about; the table is in
-docs/how-to/run-a-coordinator.md.
+The table of these days is in docs/how-to/run-a-coordinator.md. `/sys` is a folder in which even
+root can't make anything.
 """
 
 from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable
+from contextlib import contextmanager
 
 import pytest
-from e2e.commands import Command, commands
-from e2e.kits import Kits, events_of, wait_for_event
+from world.kits import Command, Kits, commands, events_of, fedrec, wait_for_event, wrong_clock
 
-pytestmark = pytest.mark.long
+from fedrec.data import generate
+from fedrec.data.writing import write_interactions
 
 Start = Callable[..., Command]
 OLDER = "import fedrec.wire.messages as messages; messages.PROTOCOL_VERSION = '7.0'"
@@ -23,19 +25,19 @@ FINISHED = "all rounds are published"
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     with commands() as started:
         yield started
 
 
-def finished(*clients: Command) -> None:
+def finished(*clients):
     """Check that clients took part to the end."""
     for client in clients:
         assert client.ended() == 0, client.told
         assert FINISHED in client.told
 
 
-def refused(client: Command, code: str) -> str:
+def refused(client, code):
     """Return what a client said that ended by itself, without a traceback."""
     assert client.ended() != 0
     assert "Traceback" not in client.told
@@ -44,12 +46,13 @@ def refused(client: Command, code: str) -> str:
     return said
 
 
-def counted(coordinator: Command) -> list[int]:
+def counted(coordinator):
     """Return how many clients each published round counted, as the log has it."""
     lines = [line for line in coordinator.told.splitlines() if "round published" in line]
     return [int(line.partition("counted=")[2].split()[0]) for line in lines]
 
 
+@pytest.mark.long
 def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
     """Who applied need not do so again, before the epoch that admits it and after."""
     kits = Kits(tmp_path, start)
@@ -77,6 +80,7 @@ def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
     assert sorted(admitted) == ["a", "b", "c"]
 
 
+@pytest.mark.long
 def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
     """The second of each is told; the first goes on, and nobody's data is counted twice."""
     kits = Kits(tmp_path, start)
@@ -103,6 +107,7 @@ def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
     assert kits.models("abc") == {kits.undisturbed()}
 
 
+@pytest.mark.long
 def test_a_folder_that_was_copied_after_it_enrolled(tmp_path, start):
     """The copy ends once the first one was heard, and the operator reads whose copy it is."""
     kits = Kits(tmp_path, start, total=8)
@@ -134,6 +139,7 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path, start):
     assert lines and all("client=c " in line for line in lines)
 
 
+@pytest.mark.long
 def test_a_client_of_an_older_release(tmp_path, start):
     """It is told which versions do not go together; once it is updated it is a member."""
     kits = Kits(tmp_path, start)
@@ -148,3 +154,223 @@ def test_a_client_of_an_older_release(tmp_path, start):
     finished(*clients, kits.client("c"))
     assert coordinator.ended() == 0, coordinator.told
     assert counted(coordinator) == [3] * 5
+
+
+NOT_OURS = "The handshake failed: another authority issued the coordinator's certificate"
+
+
+@contextmanager
+def mistaken(path, other):
+    """Have the content of another file in a file's place."""
+    right = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    yield
+    path.write_bytes(right)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_files_of_another_authority(tmp_path, start):
+    """Each party is told which file it is, and works once the right one is back."""
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    ours, theirs = (Kits(tmp_path / name, start) for name in ("ours", "theirs"))
+    own = ours.path / "coordinator" / "coordinator.pem"
+    with mistaken(own, theirs.path / "coordinator" / "coordinator.pem"):
+        said = refused(ours.start_coordinator("mistaken"), "keys")
+        assert "coordinator.certificate: " in said and "of another authority" in said
+        assert "Take coordinator.pem and epoch.json of one key authority's folder." in said
+    coordinator = ours.coordinator()
+
+    kit = ours.path / "clients" / "a"
+    with mistaken(kit / "invitation.pem", theirs.path / "clients" / "a" / "invitation.pem"):
+        said = refused(ours.client("a", "mistaken a"), "keys")
+        assert "client.invitation: " in said and "another key authority than" in said
+        assert "Take both from the authority that invited this client." in said
+    for name in "abc":
+        client = ours.client(name)
+        client.wait_for(WAITING)
+        client.kill()
+    wait_for_event(ours.authority(), "epoch delivered")
+    client = ours.client("a", "a admitted")
+    client.wait_for("preparing")
+    client.kill()
+    with mistaken(kit / "state" / "client.crt", theirs.path / "authority" / "operator.crt"):
+        said = refused(ours.client("a", "mistaken member"), "keys")
+        assert "client.certificate: " in said and "for another key" in said
+        assert "Ask the key authority for the file again" in said
+    with mistaken(kit / "authority.pub.json", theirs.path / "authority" / "authority.pub.json"):
+        said = refused(ours.client("a", "mistaken authority"), "keys")
+        assert "another authority issued it" in said
+    ours.client("a", "a again").wait_for("preparing")
+
+    # Whole kits of theirs that call our address cannot know better, and are told what to look at.
+    theirs.address = ours.address
+    foreign = theirs.client("a")
+    foreign.wait_for(NOT_OURS)
+    assert "client.authority_key of a client" in foreign.told
+    lost = wait_for_event(theirs.authority(), "coordinator lost")
+    assert lost["detail"].startswith(NOT_OURS)
+    assert coordinator.process.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_clocks_that_are_off_by_an_hour(tmp_path, start):
+    """Kits that were just made on a clock that is ahead, and two hours between two parties."""
+    kits = Kits(tmp_path, start, total=1, under=wrong_clock("+1h")["under"])
+    coordinator = kits.coordinator(**wrong_clock("-1h"))
+    kits.authority(**wrong_clock("+1h"))
+    clients = [kits.client("a", **wrong_clock("+1h")), kits.client("b", **wrong_clock("-1h"))]
+    finished(*clients, kits.client("c"))
+    assert coordinator.ended() == 0, coordinator.told
+    assert counted(coordinator) == [3] * 3
+    assert kits.models("abc") == {kits.undisturbed()}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path, start):
+    """What it dated is good for nobody as yet; once its clock is right, another epoch mends it."""
+    kits = Kits(tmp_path, start)
+    kits.coordinator()
+    clients = [kits.client(name) for name in "abc"]
+    for client in clients:
+        client.wait_for(WAITING)
+    ahead = kits.authority("ahead", **wrong_clock("+3d"))
+    for client in clients:
+        said = refused(client, "certificate_expired")
+        assert said.startswith("what the coordinator sent is valid from ")
+        assert "If the key authority's clock was ahead" in said
+    ahead.kill()
+    fedrec(tmp_path, "keys", "rotate", "--into", "kits/authority")
+    wait_for_event(kits.authority(), "epoch delivered")
+    kits.client("a", "a again").wait_for("preparing")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_clocks_that_are_off_by_days(tmp_path, start):
+    """Whoever has the wrong one is told what it says; at the other end it is one of three."""
+    kits = Kits(tmp_path, start)
+    early, late = wrong_clock("-2d"), wrong_clock("+15d")
+    said = refused(kits.start_coordinator("early", **early), "certificate_expired")
+    assert "coordinator.certificate: " in said and "This machine's clock reads" in said
+    coordinator = kits.coordinator(**late)
+    for name, clock in (("early a", early), ("late a", late)):
+        said = refused(kits.client("a", name, **clock), "certificate_expired")
+        assert "client.invitation: " in said and "This machine's clock reads" in said
+        assert "Set this machine's clock" in said
+    client = kits.client("a")
+    client.wait_for("out of date by the coordinator's clock")
+    coordinator.kill()
+    # By the right clock the invitation is good, and the client still tries.
+    kits.coordinator("coordinator again")
+    client.wait_for(WAITING)
+    authority = kits.authority("late authority", **late)
+    lost = wait_for_event(authority, "applicant refused")
+    assert "The invitation 'a' ran out at " in lost["detail"]
+    assert "This machine's clock reads" in lost["detail"]
+    authority.kill()
+    wait_for_event(kits.authority(), "member admitted", label="a")
+
+
+NOWHERE = "/sys/kernel"
+GARBAGE = bytes(range(256)) * 40
+Fedrec = Callable[..., str]
+
+
+@pytest.fixture
+def run_fedrec(tmp_path):
+    """Run a command that refuses; return what it said on stderr."""
+    with commands() as start:
+
+        def run(*arguments):
+            command: Command = start(tmp_path / f"{len(list(tmp_path.iterdir()))}.log", *arguments)
+            assert command.ended() == 2, command.told
+            assert command.out == ""
+            return command.told
+
+        yield run
+
+
+@pytest.fixture
+def kits(tmp_path):
+    """The kits of a trial with three clients."""
+    made = generate(
+        n_users=30, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+    )
+    write_interactions(tmp_path / "data.csv", made.interactions)
+    with commands() as start:
+        command = start(
+            tmp_path / "provision.log", "provision", "--data", "data.csv", "--clients", "a,b,c",
+            "--address", "127.0.0.1:1",
+        )  # fmt: skip
+        assert command.ended() == 0, command.told
+    return tmp_path / "kits"
+
+
+def coordinator(kits, **changes):
+    """Change the coordinator's settings, and return their path."""
+    path = kits / "coordinator" / "coordinator.toml"
+    lines = path.read_text().splitlines()
+    for name, value in changes.items():
+        (at,) = (at for at, line in enumerate(lines) if line.startswith(f"{name} = "))
+        lines[at] = f"{name} = {value}"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_folders_where_nothing_can_be_written(kits, run_fedrec):
+    client = str(kits / "clients" / "a" / "client.toml")
+    settings = coordinator(kits, state=f'"{NOWHERE}"')
+    below = f"{client}/state"
+    for named, arguments in {
+        f"coordinator.state: '{NOWHERE}' cannot be written": ["coordinator", "run", settings],
+        f"client.state: '{below}' cannot be created": ["client", "run", client, "--state", below],
+        f"client.state: '{NOWHERE}/x' cannot be created": [
+            "client", "run", client, "--state", f"{NOWHERE}/x",
+        ],
+        f"--into: '{NOWHERE}' cannot be written": ["keys", "authority", "run", "127.0.0.1:1",
+            "--once", "--into", NOWHERE],
+        f"--into: '{NOWHERE}/x' cannot be created": ["provision", "--into", f"{NOWHERE}/x"],
+    }.items():  # fmt: skip
+        said = run_fedrec(*arguments)
+        assert said.startswith(f"error [settings]: {named}"), said
+        assert said.endswith("\n  Choose a folder in which this user may write.\n")
+
+
+@pytest.mark.slow
+def test_a_recording_where_nothing_can_be_written(kits, run_fedrec):
+    said = run_fedrec("coordinator", "run", coordinator(kits), "--record-wire", NOWHERE)
+    assert said.startswith(f"error [settings]: {NOWHERE}/wire-"), said
+
+
+@pytest.mark.slow
+def test_a_port_that_another_program_has(kits, run_fedrec):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = run_fedrec("coordinator", "run", coordinator(kits, port=str(port)))
+    assert said.startswith(f"error [settings]: coordinator.port: 127.0.0.1:{port} cannot be")
+    assert "choose another port" in said
+    assert len(said.splitlines()) == 2, said
+
+
+@pytest.mark.slow
+def test_files_that_are_no_text(kits, run_fedrec):
+    catalogue = kits / "coordinator" / "catalogue.csv"
+    catalogue.write_bytes(GARBAGE)
+    said = run_fedrec("coordinator", "run", coordinator(kits))
+    assert said.startswith(f"error [data]: The catalogue {catalogue} is not UTF-8 text.")
+    data = kits / "clients" / "a" / "interactions.csv"
+    data.write_bytes(GARBAGE)
+    said = run_fedrec("client", "run", str(kits / "clients" / "a" / "client.toml"))
+    assert said.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in said
+    # Nothing was applied for with data that cannot be read.
+    assert "starting" not in said
+    said = run_fedrec(
+        "provision", "other.toml", "--data", str(data), "--clients", "a,b,c",
+        "--address", "127.0.0.1:1", "--into", str(kits.parent / "others"),
+    )  # fmt: skip
+    assert said.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in said

@@ -6,14 +6,13 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from e2e.commands import DEADLINE_SECONDS, WITHOUT, Command, commands
-from world.federation import DemoData, Workspace, prepare
+from world.clock import DEADLINE_SECONDS
+from world.federation import made_data, prepare
+from world.kits import WITHOUT, Command, commands
 
-from fedrec.data import generate
 from fedrec.plan.schema import Plan
 
 pytestmark = pytest.mark.slow
@@ -23,12 +22,12 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path):
     """The folders of three clients under encryption."""
     return folders(tmp_path, {"name": "bfv"}, total=ROUNDS)
 
 
-def folders(folder: Path, protection: dict[str, str], *, total: int) -> Workspace:
+def folders(folder, protection, *, total):
     """Write what a coordinator and three clients start from."""
     plan = Plan.model_validate(
         {
@@ -40,15 +39,18 @@ def folders(folder: Path, protection: dict[str, str], *, total: int) -> Workspac
             "rounds": {"total": total},
         }
     )
-    made = generate(
-        n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+    return prepare(
+        folder,
+        plan,
+        made_data(
+            n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+        ),
+        n_clients=3,
     )
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
-    return prepare(folder, plan, data, n_clients=3)
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     """Start commands that end with the test."""
     with commands() as started:
         yield started
@@ -62,7 +64,7 @@ def test_a_federation_of_separate_commands(workspace, start, tmp_path):
     )  # fmt: skip
     address = json.loads(coordinator.first_line())["address"]
 
-    def client(number: int) -> Command:
+    def client(number):
         return start(
             tmp_path / f"client-{number}.log",
             "client", "run", str(workspace.parties.clients[number]),
@@ -105,7 +107,7 @@ def test_one_value_to_a_ciphertext_over_processes(start, tmp_path):
     assert coordinator.ended() == 0, coordinator.told
 
 
-def resume_command(stopped: Command) -> list[str]:
+def resume_command(stopped):
     """Return the arguments of the command that a stopped client tells people to give."""
     (line,) = (line for line in stopped.told.splitlines() if "Go on with: " in line)
     name, *arguments = shlex.split(line.partition("Go on with: ")[2])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from e2e.commands import Command, commands, descendants, is_running, poll
+from world.clock import poll
+from world.kits import Command, commands, descendants, is_running
 
 from fedrec import Recommender
 from fedrec.plan.protections import about_protection
@@ -23,13 +23,13 @@ N_CHILDREN = 5
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     """Start commands that end with the test."""
     with commands() as started:
         yield started
 
 
-def demo(start: Start, folder: Path, *arguments: str) -> Command:
+def demo(start, folder, *arguments):
     return start(
         folder / "demo.log", "demo", "--protection", "none", "--synthetic",
         "--runs", str(folder / "runs"), *arguments,
@@ -98,13 +98,11 @@ def test_under_masks_nobody_reads_an_update(start, tmp_path):
     assert (seen["holds"], seen["problems"], seen["found"]) == (True, [], {})
 
 
-def _rows_of(kit: Path) -> list[str]:
+def _rows_of(kit):
     return (kit / "interactions.csv").read_text().splitlines()
 
 
-def assert_it_recommends(
-    start: Start, folder: Path, summary: dict[str, Any], tmp_path: Path
-) -> None:
+def assert_it_recommends(start, folder, summary, tmp_path):
     """Check that the run's folder answers for users of other clients, without their vectors."""
     assert not (folder / "users.safetensors").exists()
     recommender = Recommender.load(folder)
@@ -143,7 +141,7 @@ def test_a_killed_client_is_told_with_its_signal_log_and_folder(start, tmp_path)
     poll(lambda: not [child for child in children if is_running(child)], "the children's end")
 
 
-def command_line(pid: int) -> str:
+def command_line(pid):
     """Return what a process was started with."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
@@ -160,7 +158,7 @@ def test_stopped_it_leaves_nobody_behind(start, tmp_path, number):
     assert "Traceback" not in running.told
 
 
-def all_there(running: Command) -> set[int]:
+def all_there(running):
     """Return the children, once all of them run."""
     assert running.process.poll() is None, running.told
     children = descendants(running.process.pid)

@@ -6,13 +6,12 @@ files of a client are bounded, too; here each disk is one, as small as it has to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from e2e.commands import Command, commands, poll
-from e2e.kits import Kits, events_of, fedrec, wait_for_event
-from e2e.small_disk import SmallDisk
 from e2e.test_bad_days import counted, finished
+from world.clock import poll
+from world.kits import Command, Kits, SmallDisk, commands, events_of, fedrec, wait_for_event
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -24,7 +23,7 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     with commands() as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""The drill of `docs/how-to/when-a-machine-is-lost.md`, typed as it stands there."""
+"""Lost machines and a new issuer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.commands import DEADLINE_SECONDS, Command, commands, poll
+from world.clock import DEADLINE_SECONDS, poll
+from world.kits import Command, commands
 
 from fedrec.data import generate
+from fedrec.data.writing import write_interactions
+from fedrec.identity.certificates import Credentials, hosts_of
+from fedrec.wire.admin_link import AdminLink
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "when-a-machine-is-lost.md"
 PASSPHRASE = "some words that nobody guesses\n"
@@ -24,13 +28,13 @@ STOPS = "# Ctrl-C: "
 ROUNDS = "# Rounds are published."
 
 
-def free_port() -> str:
+def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return str(found.getsockname()[1])
 
 
-def drill() -> list[list[str]]:
+def drill():
     """Return the lines of each block of the drill."""
     text = PAGE.read_text().partition("## The drill")[2]
     return [found.splitlines() for found in re.findall(r"```sh\n(.*?)\n```", text, re.S)]
@@ -44,7 +48,7 @@ class Terminals:
         start: starts a command.
     """
 
-    def __init__(self, folder: Path, start: object) -> None:
+    def __init__(self, folder, start):
         self.folder, self._start = folder, start
         self.port = free_port()
         self.running: dict[str, Command] = {}
@@ -52,7 +56,7 @@ class Terminals:
         self.last: Command | None = None
         self.rounds = 0
 
-    def block(self, lines: list[str]) -> None:
+    def block(self, lines):
         """Type the lines of a block and see what its comments say."""
         waits = next((line for line in lines if line.startswith(ENDS)), "")
         for line in lines:
@@ -63,14 +67,13 @@ class Terminals:
             elif line == ROUNDS:
                 self.rounds = self.until(self.rounds + 2)
             elif line == waits:
-                assert self.last is not None
                 assert self.last.ended() == 5, self.last.told
                 assert line.removeprefix(ENDS).rstrip(".") == "authority_is_old"
                 assert "another folder of this authority went on" in self.last.told
             else:
                 self.type(line, kept=not waits)
 
-    def type(self, line: str, *, kept: bool) -> None:
+    def type(self, line, *, kept):
         """Type one line."""
         words = shlex.split(line.replace("7447", self.port))
         self.typed += 1
@@ -94,16 +97,16 @@ class Terminals:
         if name == "coordinator":
             self.last.first_line()
 
-    def until(self, round_id: int) -> int:
+    def until(self, round_id):
         """Wait until a round is published; return the last one that is."""
 
-        def seen() -> int:
+        def seen():
             published = self.published()
             return published if published >= round_id else 0
 
         return poll(seen, f"round {round_id}")
 
-    def published(self) -> int:
+    def published(self):
         """Return the last published round, as an operator sees it."""
         for name, command in self.running.items():
             assert command.process.poll() is None, (name, command.told[-2000:])
@@ -117,7 +120,7 @@ class Terminals:
 
 
 @pytest.fixture
-def terminals(tmp_path: Path) -> Iterator[Terminals]:
+def terminals(tmp_path):
     """A folder with people's data, a passphrase, and settings with more rounds than a drill has."""
     made = generate(
         n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
@@ -131,7 +134,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         yield Terminals(tmp_path, start)
 
 
-def begin(terminals: Terminals) -> None:
+def begin(terminals):
     """Write settings of a run that is longer than the drill."""
     words = ["init", "--data", "data/interactions.csv", "--name", "drill", "--clients", "a,b,c"]
     made = subprocess.run(
@@ -148,7 +151,7 @@ def begin(terminals: Terminals) -> None:
     settings.write_text(text.replace("total = 10\n", "total = 5000\n"))
 
 
-def end(terminals: Terminals) -> None:
+def end(terminals):
     """Press Ctrl-C everywhere: five processes run, and all of them save and end."""
     assert len(terminals.running) == 5
     for command in terminals.running.values():
@@ -167,3 +170,162 @@ def test_the_drill(terminals):
     end(terminals)
     aside = {path.name for path in terminals.folder.iterdir()}
     assert {"lost-coordinator", "lost-authority", "lost-authority-too"} <= aside
+
+
+SETTINGS = """
+[federation]
+name = "stolen"
+maximum_users = 64
+minimum_item_users = 6
+[algorithm]
+name = "fedmf"
+dim = 4
+[update]
+structure = "dense"
+[protection]
+name = "bfv"
+[rounds]
+total = 8
+[parties]
+address = "127.0.0.1:7447"
+clients = ["a", "b", "c"]
+"""
+REFUSED = "The handshake failed"
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start():
+    with commands() as started:
+        yield started
+
+
+@pytest.fixture
+def kits(tmp_path):
+    """The kits of three clients, whose coordinator takes a free port."""
+    made = generate(
+        n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+    )
+    write_interactions(tmp_path / "data.csv", made.interactions)
+    (tmp_path / "federation.toml").write_text(SETTINGS, encoding="utf-8")
+    fedrec(tmp_path, "provision", "--data", "data.csv")
+    settings = tmp_path / "kits" / "coordinator" / "coordinator.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("port = 7447", "port = 0"), encoding="utf-8")
+    return tmp_path / "kits"
+
+
+def fedrec(folder, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "fedrec", *arguments],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
+    def coordinator(log, *more):
+        made = start(
+            tmp_path / log, "coordinator", "run", str(kits / "coordinator" / "coordinator.toml"),
+            "--until-finished", *more,
+        )  # fmt: skip
+        return made, json.loads(made.first_line())["address"]
+
+    def client(name, log, address):
+        return start(
+            tmp_path / f"{name}-{log}",
+            "client", "run", str(kits / "clients" / name / "client.toml"),
+            "--set", f"client.coordinator={address}",
+        )  # fmt: skip
+
+    def authority(log, address):
+        return start(
+            tmp_path / log, "keys", "authority", "run", address,
+            "--into", str(kits / "authority"), "--every-seconds", "0.2",
+        )  # fmt: skip
+
+    first, address = coordinator("first.log")
+    others = [authority("authority.log", address)]
+    others += [client(name, "first.log", address) for name in "abc"]
+    first.wait_for("round published")
+    # Clients end when they have the last round: no member may be left without it.
+    own = str(kits / "authority" / "operator.pem")
+    fedrec(tmp_path, "stop", address, "--operator", own)
+    assert first.ended() == 0, first.told
+    for command in others[1:]:
+        assert command.ended() == 0, command.told
+    others[0].interrupt()
+    others[0].ended()
+    fedrec(tmp_path, "provision", "--operator", "maria")
+    before = {path: path.read_bytes() for path in kits.rglob("*") if path.is_file()}
+    hosts = hosts_of(certificate_in(kits / "authority" / "coordinator.pem"))
+
+    told = fedrec(tmp_path, "keys", "rotate", "--new-ca")
+    assert "carried by hand" in told and "--operator NAME` again: maria" in told
+    made = kits / "authority"
+    assert hosts_of(certificate_in(made / "coordinator.pem")) == hosts
+    assert (made / "authority.pub.json").read_bytes() != before[made / "authority.pub.json"]
+    # The coordinator takes no half of it.
+    shutil.copy(made / "coordinator.pem", kits / "coordinator")
+    half = start(
+        tmp_path / "half.log", "coordinator", "run", str(kits / "coordinator" / "coordinator.toml")
+    )
+    assert half.ended() != 0
+    assert "epoch.json" in half.told and "Traceback" not in half.told
+    for name in ("epoch.json", "operator.crt"):
+        shutil.copy(made / name, kits / "coordinator")
+
+    second, address = coordinator("second.log", "--resume")
+    late = client("a", "late.log", address)
+    # Its own authority.pub.json still names the old issuer, and so does its certificate.
+    late.wait_for(REFUSED)
+    assert "Traceback" not in late.told
+    late.interrupt()
+    late.ended()
+    stale = tmp_path / "stale.pem"
+    stale.write_bytes(before[kits / "operators" / "maria.pem"])
+    stale.chmod(0o600)
+    with pytest.raises(Exception, match=r"handshake failed|was closed"):
+        AdminLink(address, Credentials.load(stale, "--operator")).status()
+
+    for name in "abc":
+        kit = kits / "clients" / name
+        shutil.copy(made / "authority.pub.json", kit)
+        shutil.copy(made / "clients" / f"{name}.crt", kit / "state" / "client.crt")
+    again = [authority("again.log", address)]
+    again += [client(name, "second.log", address) for name in "abc"]
+    assert second.ended() == 0, second.told
+    for command in again[1:]:
+        assert command.ended() == 0, command.told
+    assert "all rounds are published" in second.told
+
+
+def certificate_in(path):
+    return Credentials.load(path, "it").certificate
+
+
+@pytest.mark.slow
+def test_a_second_operator_comes_and_goes(kits, start, tmp_path):
+    coordinator = start(
+        tmp_path / "log", "coordinator", "run", str(kits / "coordinator" / "coordinator.toml")
+    )
+    address = json.loads(coordinator.first_line())["address"]
+    fedrec(tmp_path, "provision", "--operator", "maria")
+    maria = str(kits / "operators" / "maria.pem")
+
+    def exit_code():
+        asked = start(tmp_path / "status.log", "status", address, "--operator", maria)
+        return asked.ended()
+
+    assert exit_code() != 0, "the coordinator was not told yet"
+    shutil.copy(kits / "authority" / "operator.crt", kits / "coordinator")
+    poll(lambda: exit_code() == 0, "maria is an operator")
+    fedrec(tmp_path, "provision", "--remove-operator", "maria")
+    shutil.copy(kits / "authority" / "operator.crt", kits / "coordinator")
+    assert exit_code() != 0
+    # The authority's own process was an operator all the time.
+    own = str(kits / "authority" / "operator.pem")
+    assert start(tmp_path / "own.log", "status", address, "--operator", own).ended() == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from fuzz.target import Target, from_file
-from integration.support.bench import N_ITEMS, Bench, invite, plan_of
+from world.bench import N_ITEMS, Bench, invite, plan_of
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.readers import read_interactions

@@ -46,7 +46,7 @@ def test_a_certificate_of_another_version():
         key_of(other, "what was sent")
 
 
-def _der_changed(pem: bytes, old: bytes, new: bytes) -> bytes:
+def _der_changed(pem, old, new):
     lines = pem.strip().splitlines()
     der = base64.b64decode(b"".join(lines[1:-1]))
     assert old in der

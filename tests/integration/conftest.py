@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import structlog
-from integration.support.bench import Bench
-from integration.support.links import Wrap
-from integration.support.parties import Federation, Loop
+from world.bench import Bench
+from world.parties import Federation, Loop
 
-from fedrec.plan.schema import Plan
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.link import Link
 from fedrec_authority.delivery import AuthorityEvent
@@ -24,13 +20,13 @@ Revealers = Callable[..., list[AuthorityEvent]]
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet():
     """Log errors only: a failing test shows them, not the life of three clients."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
 
 
 @pytest.fixture(scope="session")
-def loop() -> Iterator[Loop]:
+def loop():
     """The loop on which coordinators live."""
     made = Loop.shared()
     yield made
@@ -38,14 +34,14 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def found(tmp_path: Path, loop: Loop) -> Iterator[Found]:
+def found(tmp_path, loop):
     """Start a federation; it is stopped with the test, however the test ends.
 
     `prepare` is called with the bench before the coordinator starts; `bench` makes it.
     """
     started: list[Federation] = []
 
-    def start(plan: Plan, n_clients: int = 3, **options: Any) -> Federation:
+    def start(plan, n_clients=3, **options):
         folder = tmp_path / f"federation-{len(started)}"
         folder.mkdir()
         bench = options.pop("bench", Bench).make(folder, plan, n_clients)
@@ -59,17 +55,11 @@ def found(tmp_path: Path, loop: Loop) -> Iterator[Found]:
 
 
 @pytest.fixture
-def revealing() -> Iterator[Revealers]:
+def revealing():
     """Open a federation's sums in a thread; the list says what happened."""
     started: list[Revealer] = []
 
-    def start(
-        federation: Federation,
-        keys: str = "keys",
-        wrap: Wrap = lambda link: link,
-        *,
-        new_run: bool = False,
-    ) -> list[AuthorityEvent]:
+    def start(federation, keys="keys", wrap=lambda link: link, *, new_run=False):
         workspace = federation.bench.workspace
         events: list[AuthorityEvent] = []
         folder = AuthorityFolder(workspace.folder / keys)

@@ -1,28 +1,45 @@
-"""One client of four adds what no user can, over sockets: its round is given up, the run not."""
+"""Clients that are unfit, send too much or have a full disk."""
 
 from __future__ import annotations
 
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from integration.conftest import Found
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import poll
-from integration.support.parties import Federation
+from blake3 import blake3
+from filling_disk import Disk
+from world.bench import N_ITEMS, Bench, accepted, compute, federal, merged, plan_of
+from world.clock import poll
+from world.links import Passing
+from world.parties import AuthorityProcess, Client, check_against_one_process
 
-from fedrec.errors import SumOutOfBounds
+from fedrec.data import Catalogue
+from fedrec.durable import DiskFull
+from fedrec.errors import (
+    BadSignature,
+    CatalogueMismatch,
+    FedrecError,
+    MalformedUpdate,
+    PlanMismatch,
+    RefusedError,
+    SumOutOfBounds,
+    VersionMismatch,
+)
 from fedrec.follower.round_journal import AUDIT_FILE
-from fedrec.training.learner import Contribution
-from fedrec.wire.messages import RoundKind
+from fedrec.identity.identity import Identity
+from fedrec.plan.layout import Layout
+from fedrec.protection import PROTECTIONS
+from fedrec.training.round_vectors import RoundVectors
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _UNFIT
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.private_store import PrivateStore
+from fedrec_server.app import Coordinator
+from fedrec_server.federation import PublicCatalogue
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS
 from fedrec_server.uploads.round_sum import ItemHolders
 
@@ -34,12 +51,12 @@ class Spoiler:
     own.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.spoilt = 0
         self.folder: Path | None = None
         honest = LocalModel.contribute
 
-        def contribute(model: LocalModel, kind: RoundKind, participating: object) -> Contribution:
+        def contribute(model, kind, participating):
             made = honest(model, kind, participating)  # type: ignore[arg-type]
             if kind == "train" and model._store.folder == self.folder and not self.spoilt:
                 self.spoilt += 1
@@ -53,11 +70,11 @@ class Spoiler:
 
 
 @pytest.fixture
-def spoiler(monkeypatch: pytest.MonkeyPatch) -> Spoiler:
+def spoiler(monkeypatch):
     return Spoiler(monkeypatch)
 
 
-def begun(found: Found, spoiler: Spoiler, **plan: str) -> Federation:
+def begun(found, spoiler, **plan):
     federation = found(plan_of(n_clients=4, **plan), 4)  # type: ignore[arg-type]
     spoiler.folder = federation.bench.state(SPOILER)
     for number in range(4):
@@ -65,7 +82,7 @@ def begun(found: Found, spoiler: Spoiler, **plan: str) -> Federation:
     return federation
 
 
-def abandoned(federation: Federation) -> list[tuple[int | None, str]]:
+def abandoned(federation):
     events = [event for event in federation.journal() if event.kind == "round abandoned"]
     return [(event.round, str(event.fields["reason"])) for event in events]
 
@@ -134,3 +151,168 @@ def test_a_restarted_coordinator_knows_the_count(found, spoiler):
     for users in federation.bench.users():
         counts += np.bincount(users.train_items, minlength=len(counts))
     assert np.array_equal(holders.last, counts) and holders.first is holders.last
+
+
+MEMBERS = range(3)
+UNFIT = 3
+"""The roster's next client; three are enough for a round."""
+
+
+class FromTheFuture(Passing):
+    """Meets a coordinator of the next major version."""
+
+    def federation(self, client_id):
+        return replace(self.link.federation(client_id), protocol_version="1.0")
+
+
+def test_refused_at_the_door(found, tmp_path):
+    federation = found(plan_of("none", 3, total=1), 7)
+    catalogue = Catalogue.of([f"i{number}" for number in range(N_ITEMS)])
+    catalogue.save(tmp_path / "other.csv")
+    unfit: list[tuple[Client, type[FedrecError]]] = [
+        (federation.client(3, data__catalogue=str(tmp_path / "other.csv")), CatalogueMismatch),
+        (federation.client(4, algorithm__learning_rate=0.25), PlanMismatch),
+        (federation.client(6, wrap=FromTheFuture), VersionMismatch),
+    ]
+    members = [federation.client(number) for number in MEMBERS]
+    for client, error in unfit:
+        failure = client.failure()
+        assert type(failure) is error, repr(failure)
+        assert failure.exit_code == 5
+        assert failure.remedy
+    for member in members:
+        assert member.result().reason == "all rounds are published"
+
+
+class Forger(Passing):
+    """Changes what a client signed, once the last round is collecting."""
+
+    def submit_update(self, header, payload):
+        if header.round == 3:
+            header = replace(header, signature=bytes(64))
+        return self.link.submit_update(header, payload)
+
+
+class Foreigner(Passing):
+    """Encrypts under keys of its own and other parameters; the length and signature are right."""
+
+    def __init__(self, link, *, identity):
+        super().__init__(link)
+        self._identity = identity
+
+    def submit_update(self, header, payload):
+        if header.round == 3:
+            payload = foreign_payload(len(payload))
+            changed = replace(header, digest=blake3(payload).digest(), signature=b"")
+            signature = self._identity.sign(changed.statement())
+            header = replace(changed, signature=signature)
+        return self.link.submit_update(header, payload)
+
+
+def foreign_payload(length):
+    """Return an update of the paper's parameters, cut to the length that is expected."""
+    kind = PROTECTIONS["ckks"]
+    spec = Layout.of(plan_of("ckks"), N_ITEMS).vector_spec
+    other = kind(spec, kind.plan(spec, preset="paper"))
+    context, secret = other.generate()
+    with secret:
+        member = other.member(context, secret.export_for_wrapping())
+    return member.protect(np.zeros(spec.length, dtype=np.int64))[:length]
+
+
+@pytest.mark.parametrize(
+    ("forge", "error"),
+    [
+        (lambda link, identity: Forger(link), BadSignature),
+        (lambda link, identity: Foreigner(link, identity=identity), MalformedUpdate),
+    ],
+    ids=["forged signature", "foreign ciphertext"],
+)
+def test_refused_in_a_round(found, forge, error):
+    federation = found(plan_of("bfv", 3, total=1), 4)
+    bench = federation.bench
+    identity = Identity.load(bench.state(UNFIT))
+    unfit = federation.client(UNFIT, wrap=lambda link: forge(link, identity))
+    federation.until_waiting(UNFIT)
+    members = [federation.client(number) for number in MEMBERS]
+    failure = unfit.failure()
+    assert type(failure) is error, repr(failure)
+    for member in members:
+        member.wait_for("sent", 3)
+    federation.clock.jump(bench.plan.rounds.deadline_seconds)
+    for client in members:
+        assert client.result().reason == "all rounds are published"
+    rounds = accepted(bench, federation.published())
+    assert rounds[-1].clients == set(MEMBERS)
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert {bench.model(number) for number in MEMBERS} == {wanted.model}
+    assert federal(federation.metrics()) == federal(wanted.metrics)
+
+
+MOST_WRITES = 30
+"""More than the writes of one commit, which begins anew where one of them fails."""
+MORE = [pytest.param(seed, marks=pytest.mark.long) for seed in range(3)]
+
+
+def gaps(seed):
+    """Yield how many writes succeed in between."""
+    draw = random.Random(seed)
+    while True:
+        yield draw.randrange(MOST_WRITES)
+
+
+@pytest.mark.parametrize("seed", [0, *MORE[1:]])
+def test_a_client_goes_on(found, monkeypatch, seed):
+    federation = found(plan_of(("bfv", "masks", "none")[seed % 3]))
+    disk = Disk(federation.bench.state(2), gaps(seed))
+    disk.install(monkeypatch)
+    for number in range(2):
+        federation.client(number)
+    told, ends = [], 0
+    while True:
+        client = federation.client(2)
+        try:
+            client.result()
+            break
+        except DiskFull as error:
+            # At its start it ends, and whoever started it starts it again.
+            ends += 1
+            assert "cannot be" in error.message and ends < 20
+        finally:
+            told += [event.name for event in client.events]
+    assert disk.refused.total() > 5 and "disk_full" in told
+    assert {federation.bench.model(number) for number in range(3)} == {merged().model}
+
+
+@pytest.mark.parametrize("seed", MORE)
+def test_a_key_authority_goes_on(found, revealing, monkeypatch, seed):
+    federation = found(plan_of("bfv", key_holder="authority"))
+    keys = AuthorityFolder(federation.bench.workspace.folder / "keys")
+    disk = Disk(keys.private, gaps(seed))
+    disk.install(monkeypatch)
+    events = revealing(federation)
+    federation.start_all()
+    check_against_one_process(federation)
+    assert disk.refused.total() > 5 and "disk full" in {event.name for event in events}
+    assert {federation.bench.model(n) for n in range(3)} == {merged().model}
+    opened = [event.round for event in events if event.name == "sum revealed"]
+    assert opened == [published.round for published in federation.published()]
+
+
+def test_a_coordinator_is_asked(tmp_path):
+    bench = Bench.make(tmp_path, plan_of("none", 3, "ease"))
+    settings = bench.coordinator_settings()
+    assert settings.data.catalogue is not None
+    catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
+    spec = RoundVectors.of(bench.plan, N_ITEMS)
+    with pytest.raises(RefusedError, match="the coordinator would read which pairs"):
+        Coordinator.from_settings(settings, catalogue, spec)
+    Coordinator.from_settings(settings, catalogue, spec, accept_exposure=True)
+
+
+def test_a_client_is_asked_whatever_the_coordinator_accepted(found):
+    federation = found(plan_of("none", 3, "ease"), 3)
+    failure = federation.client(0, accept_exposure=False).failure()
+    assert type(failure) is RefusedError
+    assert failure.exit_code == 5
+    assert "--accept-exposure" in failure.remedy

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from integration.support.bench import N_ITEMS, data, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.parties import Federation
+from world.bench import N_ITEMS, data, plan_of
+from world.parties import check_against_one_process
+from world.plans import params
 
 from fedrec.cli.flags import read_cells
 from fedrec.data import leave_one_out
@@ -14,34 +14,34 @@ from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.plan.schema import Plan
-from fedrec.plan.travelling_rows import Cells, cell_rows, cells_of_roster
+from fedrec.plan.travelling_rows import cell_rows, cells_of_roster
 from fedrec.settings.schema import Settings
-from fedrec_lab.simulation import SimulationResult, simulate
+from fedrec_lab.simulation import simulate
 
 N_CLIENTS = 6
 USERS = leave_one_out(data().interactions, data().catalogue)
 
 
-def simulated(plan: Plan, cells: Cells) -> SimulationResult:
+def simulated(plan, cells):
     settings = Settings.model_validate({**plan.model_dump(), "client": {"device": "cpu"}})
     return simulate(
         settings, n_clients=N_CLIENTS, cells=cells, users=USERS, catalogue=data().catalogue
     )
 
 
-def deployed_cells(federation: Federation) -> Cells:
+def deployed_cells(federation):
     roster = KeyEpoch.load(federation.bench.workspace.epoch).roster
     return cells_of_roster(roster, [f"client {number + 1}" for number in range(N_CLIENTS)])
 
 
-def with_names(settings: Settings, names: list[str]) -> Settings:
+def with_names(settings, names):
     """Name the parties as the tests' folders label them, which kits could not."""
     parties = settings.parties.model_copy(update={"clients": names})
     return settings.model_copy(update={"parties": parties})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
+@pytest.mark.parametrize("algorithm", params("ease", long=["fedmf"]))
 def test_the_same_bits_as_a_simulation_with_the_rosters_cells(found, revealing, algorithm):
     planned = plan_of("bfv", N_CLIENTS, algorithm, key_holder="authority").model_dump()
     planned["federation"]["minimum_item_users"] = 3

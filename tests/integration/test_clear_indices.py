@@ -7,19 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from integration.support.alone import N_USERS, Alone, clear_plan
-from integration.support.bench import N_ITEMS, accepted, compute, federal
-from integration.support.children import Child, CoordinatorProcess, KillCoordinator, close_all
-from integration.support.links import Passing
-from integration.support.parties import Client, Federation, published_rounds
-from integration.support.poisoner import Poison, Poisoner
+from world.bench import N_ALONE, N_ITEMS, Alone, accepted, clear_plan, compute, federal
+from world.children import Child, CoordinatorProcess, KillCoordinator, close_all
+from world.links import Passing, Poison, Poisoner
+from world.parties import Client, published_rounds
 
 from fedrec.errors import MalformedUpdate, RefusedError
 from fedrec.identity.identity import Identity
 from fedrec.plan.price import price
 from fedrec.training.round_vectors import RoundVectors
-from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
@@ -33,16 +29,16 @@ HEADER_BYTES, FRAME = 44, 512
 class Keeping(Passing):
     """Keeps what a client uploads."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link):
         super().__init__(link)
         self.sent: dict[int, bytes] = {}
 
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+    def submit_update(self, header, payload):
         self.sent[header.round] = payload
-        return super().submit_update(header, payload)
+        return self.link.submit_update(header, payload)
 
 
-def check_model(federation: Federation, **plan: float) -> None:
+def check_model(federation, **plan):
     """Every client has the model of the dense sum of the same changes, and its metrics."""
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
@@ -58,11 +54,11 @@ def check_model(federation: Federation, **plan: float) -> None:
 
 def test_eight_clients_of_one_user_each(found, tmp_path):
     recorder = WireRecorder(tmp_path / "recording", max_bytes=1 << 30)
-    federation = found(clear_plan(total=1), N_USERS, bench=Alone, recorder=recorder)
+    federation = found(clear_plan(total=1), N_ALONE, bench=Alone, recorder=recorder)
     links = []
-    for number in range(N_USERS):
+    for number in range(N_ALONE):
 
-        def keep(link: Link) -> Keeping:
+        def keep(link):
             links.append(Keeping(link))
             return links[-1]
 
@@ -80,11 +76,11 @@ def test_eight_clients_of_one_user_each(found, tmp_path):
     assert len({one.tobytes() for one in read}) > 1
     # The coordinator waits for reports as long as the price says.
     opening = (
-        price(federation.bench.plan, n_items=N_ITEMS, n_clients=N_USERS).parts["opening"].facts
+        price(federation.bench.plan, n_items=N_ITEMS, n_clients=N_ALONE).parts["opening"].facts
     )
     assert opening["entries"] == KEPT
     rules = federation.coordinator.engine.run.state.rules
-    assert rules.report_seconds("train", N_USERS) == opening["report_seconds"]
+    assert rules.report_seconds("train", N_ALONE) == opening["report_seconds"]
     # Whoever audits the wire is told; values, counts and the model are nowhere.
     federation.stop()
     report = audit_wire(
@@ -141,7 +137,7 @@ def test_a_client_of_several_users_is_refused_by_name(found):
 
 
 def test_nobody_takes_part_without_accepting_what_indices_show(found, tmp_path):
-    federation = found(clear_plan(), N_USERS, bench=Alone)
+    federation = found(clear_plan(), N_ALONE, bench=Alone)
     failure = federation.client(0, accept_exposure=False).failure()
     assert type(failure) is RefusedError
     assert "the coordinator would read the index of every kept value" in failure.message
@@ -156,7 +152,7 @@ def test_nobody_takes_part_without_accepting_what_indices_show(found, tmp_path):
         )
 
 
-def with_indices(payload: bytes, indices: list[int]) -> bytes:
+def with_indices(payload, indices):
     raw = np.array(indices, dtype="<u4").tobytes()
     return payload[:HEADER_BYTES] + raw + payload[HEADER_BYTES + len(raw) :]
 

@@ -1,17 +1,27 @@
-"""Updates that come too late, and clients that join when the run is on its way."""
+"""Clients that come late, go, and say goodbye."""
 
 from __future__ import annotations
 
+import re
+import signal
+import socket
 import threading
+import time
+from contextlib import closing, contextmanager
 
 import pytest
-from integration.support.bench import plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
+from world.bench import plan_of
+from world.clock import DEADLINE_SECONDS, poll
+from world.kits import commands
+from world.links import Gate, Passing
+from world.parties import check_against_one_process
+from world.plans import params
 
+from fedrec.data import generate
+from fedrec.data.writing import write_interactions
+from fedrec.identity.certificates import Credentials
+from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import Blob
-from fedrec.wire.link import Link
-from fedrec.wire.messages import Report
 
 MEMBERS = range(3)
 
@@ -19,21 +29,21 @@ MEMBERS = range(3)
 class FirstCopyIsWrong:
     """Sends rubbish in place of the first copy of the model, under a true statement."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.copies: list[bytes] = []
 
-    def __call__(self, link: Link) -> Link:
+    def __call__(self, link):
         copies = self.copies
 
         class Wrong(Passing):
-            def submit_snapshot(self, report: Report, blob: bytes) -> None:
+            def submit_snapshot(self, report, blob):
                 copies.append(blob)
-                super().submit_snapshot(report, blob[::-1] if len(copies) == 1 else blob)
+                self.link.submit_snapshot(report, blob[::-1] if len(copies) == 1 else blob)
 
         return Wrong(link)
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_an_update_that_comes_too_late_is_rolled_back(found, protection):
     federation = found(plan_of(protection, 3), 4)
     gate, until_it_is_back = Gate(3), Gate(4)
@@ -98,13 +108,13 @@ def test_who_is_left_is_counted_again(found):
     assert counted == [first, first, left, left, first, first, first]
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_late_joiners_take_a_snapshot_and_then_part(found, protection):
     federation = found(plan_of(protection, 3), 5)
     gate = Gate(4)
     makers = [federation.client(number) for number in range(2)]
     federation.client(2, wrap=gate)
-    try:
+    with gate:
         assert gate.reached.wait(DEADLINE_SECONDS)
         federation.until_waiting(0, 1)
         federation.client(3)
@@ -113,8 +123,6 @@ def test_late_joiners_take_a_snapshot_and_then_part(found, protection):
         second = federation.client(4)
         assert second.wait_for("snapshot_taken").round == 3
         federation.until_waiting(4)
-    finally:
-        gate.opened.set()
     counted = check_against_one_process(federation)
     assert counted[:3] == [{0, 1, 2}, {0, 1, 2}, {0, 1, 2}]
     assert counted[4] == {0, 1, 2, 3, 4}
@@ -170,7 +178,7 @@ def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found):
     for number in range(2):
         federation.client(number, wrap=makers)
     federation.client(2, wrap=gate)
-    try:
+    with gate:
         assert gate.reached.wait(DEADLINE_SECONDS)
         federation.until_waiting(0, 1)
         late = [federation.client(3)]
@@ -183,8 +191,6 @@ def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found):
         poll(lambda: store.snapshot() != wrong)
         better = store.snapshot()
         assert better is not None
-    finally:
-        gate.opened.set()
     counted = check_against_one_process(federation)
     assert counted[:3] == [{0, 1, 2}, {0, 1, 2}, {0, 1, 2}]
     # Whoever made it: all who have the model make the same bytes of it.
@@ -199,7 +205,7 @@ def test_a_look_that_failed_does_not_end_all_deadlines(found):
     failed = threading.Event()
     advance = engine.advance
 
-    async def fail_once() -> None:
+    async def fail_once():
         if not failed.is_set():
             failed.set()
             raise OSError("the disk of the log is full")
@@ -209,13 +215,175 @@ def test_a_look_that_failed_does_not_end_all_deadlines(found):
     federation.client(3, wrap=gate)
     federation.until_waiting(3)
     members = [federation.client(number) for number in MEMBERS]
-    try:
+    with gate:
         for member in members:
             member.wait_for("sent", 2)
         engine.advance = fail_once  # type: ignore[method-assign]
         assert failed.wait(DEADLINE_SECONDS)
         federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
         members[0].wait_for("published", 2)
-    finally:
-        gate.opened.set()
     check_against_one_process(federation)
+
+
+GUEST = "e"
+STOPPED = 130
+
+
+@contextmanager
+def operator(kits):
+    own = Credentials.load(kits.kits / "authority" / "operator.pem", "operator.pem")
+    with closing(AdminLink(kits.address, own)) as link:
+        yield link
+
+
+def member(found, name):
+    return next(one for one in found.members if one.name == name)
+
+
+def stop_in_a_round(link, name, client):
+    """Stop a client of which the round in progress has everything to expect yet."""
+    client.process.send_signal(signal.SIGSTOP)
+    poll(lambda: link.status().current and link.status().awaited == (name,), "a round waits")
+    client.process.send_signal(signal.SIGTERM)
+    client.process.send_signal(signal.SIGCONT)
+    assert client.process.wait(60) == STOPPED, client.told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protection", params("bfv", long=["masks"]))
+def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
+    """The deadline, ten minutes, is never waited for, nor what a step under masks may take."""
+    slow = {"deadline_seconds": 600.0, "protection": protection}
+    with commands() as start:
+        kits = Kits(tmp_path, start, f'"{GUEST}"', **slow)
+        with operator(kits) as link:
+            last = kits.until(5)
+            stop_in_a_round(link, GUEST, kits.running[GUEST])
+            assert member(link.status(), GUEST).state == "stopped"
+            began = time.monotonic()
+            last = kits.until(4, after=last)
+            waited = time.monotonic() - began
+            assert waited < 60, waited
+            kits.running[GUEST] = kits.client(GUEST, again="-back")
+            last = kits.until(5, after=last)
+            assert link.status().clients_here == 5
+
+            kits.running["d"].process.send_signal(signal.SIGTERM)
+            assert kits.running["d"].process.wait(60) == STOPPED
+            told = member(link.status(), "d")
+            assert told.state == "stopped" and told.last_counted >= last - 3
+            shown = start(tmp_path / "clients.log", "clients", kits.address, *asked(kits))
+            assert shown.ended() == 0, shown.told
+            assert any(line.split()[:2] == ["d", "stopped"] for line in shown.out.splitlines())
+
+            broken = kits.client("d", "--data", "nowhere.csv", again="-broken")
+            assert broken.ended() != 0
+            told = member(link.status(), "d")
+            assert told.state in ("stopped", "cannot_start") and "[" in told.why, told
+            kits.running["d"] = kits.client("d", again="-back")
+            kits.until(5, after=link.status().published_round)
+            found = link.status()
+            assert found.clients_here == 5, found.members
+        for name in "abcde":
+            assert kits.running[name].process.poll() is None, kits.running[name].told
+        assert list(kits.folder.rglob("audit.jsonl")) == [], "nothing had to be refused"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_who_is_killed_is_away_after_what_it_takes(tmp_path):
+    with commands() as start:
+        kits = Kits(tmp_path, start, f'"{GUEST}"', deadline_seconds=20.0)
+        with operator(kits) as link:
+            last = kits.until(5)
+            kits.running[GUEST].kill()
+            assert member(link.status(), GUEST).state in ("training", "waiting")
+            poll(lambda: member(link.status(), GUEST).state == "away", "it is away")
+            kits.until(4, after=last)
+
+
+def asked(kits):
+    """Return how an operator's command is told who asks."""
+    return "--operator", str(kits.kits / "authority" / "operator.pem")
+
+
+CLIENTS = "abcde"
+ROUNDS = 300
+
+
+class Kits:
+    """The kits of five clients, and the processes that were started from them."""
+
+    def __init__(self, folder, start, go_on="", *, deadline_seconds=5.0, protection="bfv"):
+        self.folder, self._start = folder, start
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        made = generate(
+            n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+        )
+        write_interactions(folder / "data.csv", made.interactions)
+        given = ("--data", "data.csv", "--clients", ",".join(CLIENTS), "--address", self.address)
+        self.call("provision", "unused.toml", *given, "--into", "unused")
+        text = (folder / "unused.toml").read_text()
+        rounds = f"total = {ROUNDS}\ndeadline_seconds = {deadline_seconds}"
+        text = re.sub(r"(?m)^total = .*$", rounds, text)
+        text = text.replace('name = "bfv"', f'name = "{protection}"')
+        text = text.replace("# go_on = []", f"go_on = [{go_on}]")
+        (folder / "federation.toml").write_text(text)
+        self.call("provision", "federation.toml")
+        self.kits = folder / "kits"
+        start(
+            folder / "coordinator.log",
+            *("coordinator", "run", str(self.kits / "coordinator" / "coordinator.toml")),
+        ).first_line()
+        start(
+            folder / "authority.log",
+            *("keys", "authority", "run", self.address, "--every-seconds", "0.2"),
+            *("--into", str(self.kits / "authority")),
+        )
+        self.running = {name: self.client(name) for name in CLIENTS}
+
+    def call(self, *arguments):
+        """Run a command to its end."""
+        command = self._start(self.folder / "calls.log", *arguments)
+        assert command.ended() == 0, command.told
+
+    def client(self, name, *flags, again=""):
+        """Start a client."""
+        kit = self.kits / "clients" / name / "client.toml"
+        return self._start(self.folder / f"{name}{again}.log", "client", "run", str(kit), *flags)
+
+    def until(self, counted, *, after=0, rounds=3):
+        """Wait for so many rounds in a row over so many clients; return the last one's number."""
+
+        def seen():
+            last = [found for found in self._counted() if found[0] > after][-rounds:]
+            return last[-1][0] if [n for _, n in last] == [counted] * rounds else 0
+
+        return poll(seen, f"{rounds} rounds over {counted} clients")
+
+    def _counted(self):
+        told = (self.folder / "coordinator.log").read_text()
+        found = re.findall(r"round published .*counted=(\d+) .*round=(\d+)", told)
+        return [(int(number), int(counted)) for counted, number in found]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_path):
+    with commands() as start:
+        kits = Kits(tmp_path, start, go_on='"e"')
+        last = kits.until(len(CLIENTS))
+        kits.running["e"].process.kill()
+        last = kits.until(4, after=last)
+        kits.running["e"] = kits.client("e", again="-back")
+        last = kits.until(len(CLIENTS), after=last)
+        kits.call("client", "leave", str(kits.kits / "clients" / "d" / "client.toml"))
+        kits.running["a"].wait_for("key epoch 3")
+        kits.running["d"].process.kill()
+        kits.until(4, after=last)
+        for name in "abce":
+            assert kits.running[name].process.poll() is None, kits.running[name].told
+            assert "Traceback" not in kits.running[name].told
+        assert list(kits.folder.rglob("audit.jsonl")) == [], "nothing had to be refused"

@@ -1,32 +1,30 @@
-"""The key authority opens the sums: as a process of its own, killed, silent, and beside thieves."""
+"""The key authority, and what happens while it is away."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import threading
 from contextlib import closing
 
 import pytest
-from integration.support.alone import Alone, clear_plan
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import N_ITEMS, Bench, federal, merged, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.children import ClientProcess, CoordinatorProcess, close_all
-from integration.support.hostile import TRICKS, Falsifier
-from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
-from integration.support.parties import Federation, operators_link
+from world.bench import N_ITEMS, Alone, Bench, clear_plan, federal, merged, plan_of
+from world.children import ClientProcess, CoordinatorProcess, close_all
+from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
+from world.links import TRICKS, Falsifier, Gate, Passing
+from world.parties import AuthorityProcess, check_against_one_process, operators_link
+from world.plans import params
 
 from fedrec.cli.operating import status_rows
 from fedrec.errors import KeysError, RefusedError
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
-from fedrec.protection import Accumulator
-from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.opening.revealer import STATE_FOLDER
@@ -46,7 +44,6 @@ def test_the_same_bits_as_one_process(found, revealing, protection):
     rounds = federation.published()
     revealer = AuthorityFolder(federation.bench.workspace.folder / "keys").revealer.load()
     for published in rounds:
-        assert published.statement is not None
         assert published.statement.client_id == revealer.client_id
     opened = [event.round for event in events if event.name == "sum revealed"]
     assert opened == [published.round for published in rounds]
@@ -54,7 +51,7 @@ def test_the_same_bits_as_one_process(found, revealing, protection):
     assert not [e for c in federation.clients for e in c.events if e.name == "revealing"]
 
 
-def check_secret_stayed(bench: Bench) -> None:
+def check_secret_stayed(bench):
     """Nobody but the authority has the secret key in a file; the coordinator's are all read."""
     own = AuthorityFolder(bench.workspace.folder / "keys").private
     secret = AuthorityFolder(bench.workspace.folder / "keys").revealer.secret_of(1)
@@ -134,7 +131,7 @@ def test_killed_and_started_again(found):
     assert {federation.bench.model(n) for n in range(3)} == {merged().model}
 
 
-def _is_asked(kind: str, round_id: int) -> bool:
+def _is_asked(kind, round_id):
     return (kind, round_id) == ("sum made", 3)
 
 
@@ -172,7 +169,7 @@ def test_a_silent_authority(found, revealing):
     assert len(trained) == 3
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+@pytest.mark.parametrize("protection", params("bfv", long=["ckks", "paillier"]))
 def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
     """A coordinator plays every trick over sockets; then it lets the honest task through."""
     plan = plan_of(protection, key_holder="authority")
@@ -180,7 +177,7 @@ def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
     bench, protecting = federation.bench, protection_of(plan, N_ITEMS)
     epoch = KeyEpoch.load(bench.workspace.epoch)
 
-    def empty() -> Accumulator:
+    def empty():
         # Of a round after the count, which is the first that is attacked.
         spec = Layout.of(plan, ROW_STEP).vector_spec
         return protecting.over(spec).accumulator(epoch.server_context)
@@ -188,7 +185,7 @@ def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
     state = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER
     links: list[Falsifier] = []
 
-    def hostile(link: Link) -> Link:
+    def hostile(link):
         links.append(Falsifier(link, state=state, make=empty))
         return links[-1]
 
@@ -218,8 +215,8 @@ def test_members_fetch_nobodys_contribution(found, revealing):
     thief = open_link(bench.client_settings(0, federation.address))
 
     class Curious(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-            found = super().submit_update(header, payload)
+        def submit_update(self, header, payload):
+            found = self.link.submit_update(header, payload)
             for name in (revealer.client_id, header.client_id):
                 for fetch in (
                     lambda: thief.contribution(name, header.run, header.round, victim),  # noqa: B023
@@ -248,7 +245,7 @@ def test_members_come_and_go(found, revealing):
     revealing(federation)
     clients = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
     removed = federation.client(3)
-    try:
+    with gate:
         assert gate.reached.wait(2 * DEADLINE_SECONDS)
         gone = Identity.load(bench.state(3)).client_id
         keep(folder, folder.membership.without_member(gone, 7))
@@ -256,8 +253,6 @@ def test_members_come_and_go(found, revealing):
         assert folder.revealer.epochs == (1, 2)
         assert _deliver(federation, made.to_json())
         removed.failure()
-    finally:
-        gate.opened.set()
     for client in clients:
         assert client.result().reason == "all rounds are published"
     assert len({bench.model(number) for number in range(3)}) == 1
@@ -265,7 +260,7 @@ def test_members_come_and_go(found, revealing):
     poll(lambda: folder.revealer.epochs == (2,))
 
 
-def _deliver(federation: Federation, bundle: bytes) -> bool:
+def _deliver(federation, bundle):
     with closing(operators_link(federation.bench, federation.address)) as link:
         return link.install_epoch(bundle)
 
@@ -280,7 +275,7 @@ def test_restored_from_a_backup(found, revealing, tmp_path):
     federation.client(0, wrap=gate)
     federation.client(1)
     federation.client(2)
-    try:
+    with gate:
         assert gate.reached.wait(2 * DEADLINE_SECONDS)
         revealing.stop()  # type: ignore[attr-defined]
         restored = AuthorityFolder(folder / "restored")
@@ -295,8 +290,6 @@ def test_restored_from_a_backup(found, revealing, tmp_path):
         assert _deliver(federation, made.to_json())
         gate.opened.set()
         check_against_one_process(federation)
-    finally:
-        gate.opened.set()
     assert [e.round for e in federation.journal() if e.kind == _ABANDONED] == [3]
     assert [p.epoch for p in federation.published()] == [1, 1, 2, 2, 2]
     # It opened none of the first epoch's rounds, and all of the second's.
@@ -321,3 +314,69 @@ def test_what_the_coordinator_can_read_is_audited_as_ever(found, revealing, tmp_
     assert (report.updates, report.readable_updates) == (15, 0)
     assert (report.published, report.published_readable) == (5, 0)
     assert (report.context_problem, report.found) == ("", {})
+
+
+AWAY_SECONDS = float(os.environ.get("FEDREC_TEST_AWAY_SECONDS", "60"))
+"""How long the long form really is without an authority; ten minutes are 600."""
+ROUND_DEADLINE = 5.0
+
+
+def test_ten_minutes_of_the_coordinators_clock(found):
+    plan = plan_of("bfv", key_holder="authority", deadline_seconds=120.0)
+    federation = found(plan)
+    authority = AuthorityProcess(federation.bench, federation.address)
+    try:
+        clients = federation.start_all()
+        authority.wait_for("sum revealed", 1)
+        authority.kill()
+        engine = federation.coordinator.engine
+
+        def waiting():
+            round_ = engine.run.state.current
+            return RoundId(0 if round_ is None or round_.phase != "revealing" else round_.number)
+
+        number = poll(waiting)
+        for _ in range(10):
+            federation.clock.jump(60.0)
+            federation.tick()
+        assert waiting() == number and engine.run.state.abandoned == 0
+        ended = {"finished", "abandoned"}
+        assert not [e for c in clients for e in c.events if e.name in ended]
+    finally:
+        authority.close()
+    authority = AuthorityProcess(federation.bench, federation.address)
+    try:
+        check_against_one_process(federation)
+    finally:
+        authority.close()
+    assert federation.bench.model(0) == merged().model
+
+
+@pytest.mark.long
+@pytest.mark.timeout(AWAY_SECONDS + 600)
+def test_really_away(tmp_path):
+    """Every party is a process, and time passes as it does."""
+    plan = plan_of("bfv", key_holder="authority", deadline_seconds=ROUND_DEADLINE)
+    bench = Bench.make(tmp_path, plan)
+    coordinator = CoordinatorProcess(bench)
+    children = [coordinator]
+    authority = AuthorityProcess(bench, coordinator.address)
+    try:
+        clients = [ClientProcess(bench, number, coordinator.address) for number in range(3)]
+        children += clients  # type: ignore[arg-type]
+        authority.wait_for("sum revealed", 1)
+        authority.kill()
+        threading.Event().wait(AWAY_SECONDS)
+        assert all(child.process.is_alive() for child in children)
+        with closing(operators_link(bench, coordinator.address)) as link:
+            status = link.status()
+            abandoned = [e for e in link.events(follow=False) if e.kind == "round abandoned"]
+        assert not status.finished and not abandoned
+        authority.close()
+        authority = AuthorityProcess(bench, coordinator.address)
+        for client in clients:
+            assert client.told() == "all rounds are published"
+    finally:
+        authority.close()
+        close_all(children)
+    assert {bench.model(number) for number in range(3)} == {merged().model}

@@ -1,16 +1,30 @@
-"""`kill -9` of a client or of the coordinator costs time, and nothing else."""
+"""Processes that are killed, at chosen places and at random ones."""
 
 from __future__ import annotations
 
 import math
+import random
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
-from integration.support.bench import KINDS, N_ITEMS, Bench, federal, merged, plan_of
-from integration.support.children import (
+from world.bench import (
+    KINDS,
+    N_ITEMS,
+    Accepted,
+    Bench,
+    compute,
+    data,
+    federal,
+    merged,
+    plan_of,
+)
+from world.children import (
     INTERRUPTED,
     PIECE_BYTES,
     Child,
@@ -20,20 +34,23 @@ from integration.support.children import (
     KillCoordinator,
     close_all,
 )
-from integration.support.links import Acknowledged, poll
-from integration.support.parties import Client, Federation, published_rounds
+from world.clock import poll
+from world.links import Acknowledged
+from world.parties import AuthorityProcess, Client, Federation, published_rounds
 
+from fedrec.data import leave_one_out
 from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
 from fedrec.model.tables import names_in, read_manifest
 from fedrec.plan.layout import Layout, protection_of
+from fedrec.wire.messages import RoundKind
 from fedrec_client.state.private_store import PrivateStore
-from fedrec_server.rounds.state import Round
 
 VICTIM = 2
 
 
 @contextmanager
-def ending(children: list[Child]) -> Iterator[None]:
+def ending(children):
     """End child processes with a block."""
     try:
         yield
@@ -41,7 +58,7 @@ def ending(children: list[Child]) -> Iterator[None]:
         close_all(children)
 
 
-def sizes(folder: Path) -> list[int]:
+def sizes(folder):
     """Return the sizes of the files that are in a folder just now."""
     found = []
     for path in folder.iterdir():
@@ -50,12 +67,12 @@ def sizes(folder: Path) -> list[int]:
     return found
 
 
-def current(federations: list[Federation]) -> Round | None:
+def current(federations):
     """Return the round in progress, once there is a federation."""
     return federations[0].coordinator.engine.run.state.current if federations else None
 
 
-def check_finished(federation: Federation) -> None:
+def check_finished(federation):
     """The threads' clients and the killed one ended with the model of an undisturbed run."""
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
@@ -113,7 +130,7 @@ def test_a_client_killed_whose_tables_lie_in_files(found):
         assert len(left) > 2
 
 
-def needed_blocks(state: Path) -> set[str]:
+def needed_blocks(state):
     """Return the blocks that a client's committed state names."""
     with PrivateStore(state, read_only=True) as store:
         versions = [read_manifest(state / ref.name) for ref in store.state.private_files()]
@@ -166,7 +183,7 @@ def test_a_client_killed_half_way_through_its_upload(found):
     writes: list[int] = []
     federations: list[Federation] = []
 
-    def count(name: str) -> None:
+    def count(name):
         round_ = current(federations)
         if name == "draft.write" and round_ is not None and round_.phase == "collecting":
             writes.append(round_.number)
@@ -197,7 +214,7 @@ def test_a_client_killed_half_way_through_its_upload(found):
 def test_a_client_killed_before_it_hears_of_the_acknowledgement(found):
     federations: list[Federation] = []
 
-    def kill(name: str) -> None:
+    def kill(name):
         round_ = current(federations)
         if name != "update.ack" or round_ is None or round_.number != 3 or len(children) > 1:
             return
@@ -310,3 +327,135 @@ def test_the_coordinator_killed_everywhere(tmp_path, protection, algorithm, kill
     assert acknowledged.updates == counted
     assert len(counted) == bench.n_clients * len(KINDS)
     assert {bench.model(number) for number in range(bench.n_clients)} == {merged(algorithm).model}
+
+
+LONGEST_PAUSE_SECONDS = 1.2
+"""Between a start and the next kill: several rounds of the tests' federation."""
+
+Party = CoordinatorProcess | ClientProcess | AuthorityProcess
+
+
+@dataclass
+class Parties:
+    """Everybody of a federation, each a process of its own.
+
+    Attributes:
+        kills: who was killed, in order.
+        slowest: the longest time from a coordinator's start to its port's being open.
+    """
+
+    bench: Bench
+    with_authority: bool
+    kills: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+
+    def __post_init__(self):
+        first = CoordinatorProcess(self.bench)
+        self.address = first.address
+        self._turns: list[str] = []
+        self._port = int(first.address.rpartition(":")[2])
+        self._running: dict[str, Party] = {"coordinator": first}
+        self._start_of: dict[str, Callable[[], Party]] = {"coordinator": self._coordinator}
+        for number in range(self.bench.n_clients):
+            self._start_of[f"client {number}"] = self._client_of(number)
+        if self.with_authority:
+            self._start_of["authority"] = lambda: AuthorityProcess(self.bench, self.address)
+        for name in list(self._start_of)[1:]:
+            self._running[name] = self._start_of[name]()
+
+    def _client_of(self, number):
+        return lambda: ClientProcess(self.bench, number, self.address)
+
+    def _coordinator(self):
+        before = time.monotonic()
+        found = CoordinatorProcess(self.bench, port=self._port)
+        self.slowest = max(self.slowest, time.monotonic() - before)
+        return found
+
+    def kill(self, dice):
+        """End somebody, whatever it is doing, and start it again."""
+        if not self._turns:
+            # Everybody once before anybody again.
+            self._turns = dice.sample(sorted(self._running), len(self._running))
+        name = self._turns.pop()
+        victim = self._running[name]
+        if not isinstance(victim, AuthorityProcess):
+            victim.process.kill()
+        victim.close()
+        self.kills.append(name)
+        self._running[name] = self._start_of[name]()
+
+    def is_over(self):
+        """Tell whether some client has come to the run's end."""
+        return any(client._ours.poll() for client in self._clients())
+
+    def reasons(self):
+        """Return why each client's run ended, as it tells it."""
+        return [client.told() for client in self._clients()]
+
+    def _clients(self):
+        return [
+            cast(ClientProcess, self._running[f"client {number}"])
+            for number in range(self.bench.n_clients)
+        ]
+
+    def close(self):
+        """End them all."""
+        for party in self._running.values():
+            party.close()
+
+
+def kinds_of(total):
+    """Return what the rounds of a run are for."""
+    training: list[RoundKind] = ["train"] * total
+    return ["count", *training, "evaluate"]
+
+
+def play(folder, protection, *, total, kills, seed):
+    """Play a run in which somebody is killed again and again, and check all that came of it."""
+    holder = "members" if protection in ("masks", "none") else "authority"
+    bench = Bench.make(folder, plan_of(protection, key_holder=holder, total=total))
+    dice = random.Random(seed)
+    parties = Parties(bench, with_authority=holder == "authority")
+    try:
+        while len(parties.kills) < kills and not parties.is_over():
+            time.sleep(dice.uniform(0.0, LONGEST_PAUSE_SECONDS))
+            parties.kill(dice)
+        assert parties.reasons() == ["all rounds are published"] * bench.n_clients
+        published = published_rounds(bench, parties.address)
+    finally:
+        parties.close()
+    everybody = leave_one_out(data().interactions, data().catalogue)
+    rounds = [
+        Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))
+        for number, kind in enumerate(kinds_of(total), start=1)
+    ]
+    undisturbed = compute(plan_of("none", total=total), [everybody], rounds)
+    assert [found.kind for found in published] == kinds_of(total)
+    assert all(len(found.contributions) == bench.n_clients for found in published)
+    models = {bench.model(number) for number in range(bench.n_clients)}
+    assert models == {undisturbed.model}, f"seed {seed}: {parties.kills}"
+    return parties
+
+
+def test_somebody_killed_at_random_instants(tmp_path):
+    parties = play(tmp_path, "bfv", total=8, kills=4, seed=1)
+    assert parties.kills
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("protection", "seed"), [("bfv", 100), ("ckks", 200), ("masks", 300), ("paillier", 400)]
+)
+def test_fifteen_kills_under_every_protection(tmp_path, protection, seed):
+    left, runs = 15, 0
+    while left > 0:
+        folder = tmp_path / f"run-{runs}"
+        folder.mkdir()
+        parties = play(folder, protection, total=40, kills=left, seed=seed + runs)
+        assert parties.kills
+        left -= len(parties.kills)
+        runs += 1
+        print(f"{protection}, run {runs}: {parties.kills}, start of a coordinator at most "
+              f"{parties.slowest:.2f} s")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rounds under masks: who drops out, who lies, and who is late."""
+"""Federations under masks, and their key rotation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from integration.support.bench import Bench, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.children import ClientProcess, KillClient, close_all
-from integration.support.links import Passing, poll
-from integration.support.masked import (
+from integration.test_changing_members import Authorities, check_members
+from world.bench import invite, never_met, plan_of
+from world.children import ClientProcess, KillClient, close_all
+from world.clock import DEADLINE_SECONDS, poll
+from world.held_steps import (
     N_CLIENTS,
     Gate,
     everybody,
@@ -21,12 +20,17 @@ from integration.support.masked import (
     let_it_drop_out,
     phase_in,
     phase_of,
+    until_others_are_done,
     without_cell_of,
 )
+from world.links import Passing
+from world.parties import check_against_one_process
+from world.plans import params
 
-from fedrec.errors import RoundClosed
+from fedrec.errors import NotInRoster, RoundClosed
 from fedrec.follower.round_journal import AUDIT_FILE
-from fedrec.ids import ClientId, RoundId
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
 from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.keys import RoundKeys
 from fedrec.protection.masks.messages import (
@@ -35,26 +39,19 @@ from fedrec.protection.masks.messages import (
     signatures_from_bytes,
     signatures_to_bytes,
 )
-from fedrec.wire.link import Link
 from fedrec.wire.messages import (
-    NOTHING,
-    Remembered,
-    StepMessage,
     StepTask,
     Task,
-    UploadHeader,
 )
 
 
-@pytest.mark.parametrize("step", ["shares", "vector", "signature"])
+@pytest.mark.parametrize("step", params("vector", long=["shares", "signature"]))
 def test_the_others_go_on_without_a_client_that_drops_out(found, step):
-    gate = Gate(step, 3)
+    gate = Gate(3, step)
     federation = everybody(found, {4: gate}, 3)
-    try:
+    with gate:
         let_it_drop_out(federation, gate, step)
         poll(lambda: federation.coordinator.engine.run.state.published >= 3)
-    finally:
-        gate.opened.set()
     counted = check_against_one_process(federation)
     # Whose vector arrived is in the sum, whether it stays or not.
     left = without_cell_of(federation, 4)
@@ -62,13 +59,11 @@ def test_the_others_go_on_without_a_client_that_drops_out(found, step):
 
 
 def test_answers_of_fewer_are_enough_after_a_while(found):
-    gate = Gate("answer", 2)
+    gate = Gate(2, "answer")
     federation = everybody(found, {4: gate}, 2)
-    try:
+    with gate:
         let_it_drop_out(federation, gate, "answer")
         poll(lambda: federation.coordinator.engine.run.state.published >= 2)
-    finally:
-        gate.opened.set()
     counted = check_against_one_process(federation)
     assert counted[1] == set(range(N_CLIENTS))
 
@@ -79,13 +74,13 @@ def test_a_vector_after_its_client_was_declared_dropped_is_refused(found):
     What it can take off then are the masks in common with others; the client's own stays.
     """
     refused: list[Exception] = []
-    gate = Gate("vector", 3)
+    gate = Gate(3, "vector")
 
-    def wrap(link: Link) -> Link:
+    def wrap(link):
         class Noting(Passing):
-            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+            def submit_update(self, header, payload):
                 try:
-                    return super().submit_update(header, payload)
+                    return self.link.submit_update(header, payload)
                 except RoundClosed as error:
                     refused.append(error)
                     raise
@@ -93,11 +88,9 @@ def test_a_vector_after_its_client_was_declared_dropped_is_refused(found):
         return gate(Noting(link))
 
     federation = everybody(found, {4: wrap}, 3)
-    try:
+    with gate:
         let_it_drop_out(federation, gate, "vector")
         poll(lambda: phase_of(federation) != "masking")
-    finally:
-        gate.opened.set()
     counted = check_against_one_process(federation)
     assert counted[2] == without_cell_of(federation, 4)
     assert len(refused) == 1
@@ -106,23 +99,23 @@ def test_a_vector_after_its_client_was_declared_dropped_is_refused(found):
 class Falsifying(Passing):
     """Changes what one client is given for a step of one round."""
 
-    def __init__(self, link: Link, step: str, change: Any) -> None:
+    def __init__(self, link, step, change):
         super().__init__(link)
         self._step, self._change = step, change
 
-    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
+    def masks(self, client_id, run, round_id, step):
         raw = self.link.masks(client_id, run, round_id, step)
         return self._change(raw) if (step, round_id) == (self._step, 2) else raw
 
 
-def audit_of(bench: Bench, number: int) -> list[str]:
+def audit_of(bench, number):
     """Return the events in a client's audit log."""
     path: Path = bench.state(number) / AUDIT_FILE
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line)["event"] for line in lines]
 
 
-def swapped_keys(raw: bytes) -> bytes:
+def swapped_keys(raw):
     """Return a list of keys in which the coordinator put one of its own."""
     keys = key_list_from_bytes(raw).keys
     mask_key, share_key = RoundKeys.create().public_halves()
@@ -130,12 +123,12 @@ def swapped_keys(raw: bytes) -> bytes:
     return KEY_LIST.to_bytes(KeyList((swapped, *keys[1:])))
 
 
-def one_less(raw: bytes) -> bytes:
+def one_less(raw):
     """Return survivors without the first of them."""
     return bytes([raw[0] & (raw[0] - 1), *raw[1:]])
 
 
-def of_others(raw: bytes) -> bytes:
+def of_others(raw):
     """Return signatures over what other clients were shown; a client doesn't look at its own."""
     return signatures_to_bytes(dict.fromkeys(signatures_from_bytes(raw), bytes(64)))
 
@@ -158,7 +151,7 @@ def test_a_client_that_is_told_something_else_gives_nothing(found, step, change,
     poll(lambda: event in audit_of(bench, victim))
     engine = federation.coordinator.engine
 
-    def stuck() -> bool:
+    def stuck():
         round_ = engine.run.state.current
         if engine.run.state.published >= 2:
             return True
@@ -185,41 +178,31 @@ class Repeating(Passing):
         asked: what the client fetched for its signature.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link):
         super().__init__(link)
         self.sent: dict[str, list[bytes]] = {}
         self.asked = 0
         self._tricks: list[str] = ["answer", "signature", "keys"]
         self._task: Task | None = None
 
-    def next_task(
-        self,
-        client_id: ClientId,
-        run: str,
-        version: RoundId,
-        *,
-        wait_seconds: float,
-        remembered: Remembered = NOTHING,
-    ) -> Task:
+    def next_task(self, *args, **how):
         if self._task is not None and self._tricks:
             step = self._tricks.pop(0)
             return replace(self._task, task=StepTask(round=RoundId(2), step=step, epoch=1))
-        found = super().next_task(
-            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
-        )
+        found = self.link.next_task(*args, **how)
         task = found.task
         if isinstance(task, StepTask) and (task.round, task.step) == (2, "vector"):
             # From here on wrong steps come first.
             self._task = found
         return found
 
-    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
+    def masks(self, client_id, run, round_id, step):
         raw: bytes = self.link.masks(client_id, run, round_id, step)
         if (step, round_id) == ("signature", 2):
             self.asked += 1
         return raw if self.asked < 2 else one_less(raw)
 
-    def submit_masks(self, message: StepMessage) -> bool:
+    def submit_masks(self, message):
         if message.round == 2:
             self.sent.setdefault(message.step, []).append(message.body)
         if message.round == 2 and message.step == "signature" and len(self.sent["signature"]) == 1:
@@ -233,7 +216,7 @@ def test_a_client_takes_steps_in_order_and_signs_one_set(found):
     federation = found(plan_of("masks", 3), 3)
     link: list[Repeating] = []
 
-    def wrap(inner: Link) -> Link:
+    def wrap(inner):
         link.append(Repeating(inner))
         return link[0]
 
@@ -253,7 +236,7 @@ def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(fou
     """Eight clients are processes; one of them is killed once the others have its shares."""
     federation, victim = found(plan_of("masks", 3, mask_step_seconds=60.0), N_CLIENTS), 4
     bench, engine = federation.bench, federation.coordinator.engine
-    first = Gate("keys", 3)
+    first = Gate(3, "keys")
     federation.client(0, wrap=first)
     kill = KillClient(place="after shares", round=3)
     children = {
@@ -265,7 +248,7 @@ def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(fou
         first.opened.set()
         assert children[victim].ended() == -signal.SIGKILL
 
-        def others_sent_their_vectors() -> bool:
+        def others_sent_their_vectors():
             round_ = engine.run.state.current
             return round_ is not None and len(round_.accepted) == N_CLIENTS - 1
 
@@ -282,3 +265,90 @@ def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(fou
         close_all(children.values())
     assert counted[2] == without_cell_of(federation, victim)
     assert len(counted[2]) == 6
+
+
+ROUND = 3
+
+
+@pytest.mark.parametrize("step", params("vector", long=["keys", "shares"]))
+def test_a_member_is_removed(found, step):
+    """The round is abandoned where it stands, and those who are left go on in the new epoch."""
+    federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 4)
+    owners, gate = Authorities(federation), Gate(ROUND, step)
+    clients = [federation.client(0, wrap=gate)]
+    clients += [federation.client(number) for number in (1, 2)]
+    removed = federation.client(3)
+    with gate:
+        until_others_are_done(federation, gate, step)
+        owners.remove(Identity.load(federation.bench.state(3)).client_id[:20])
+        made = owners.rotate()
+        assert owners.link.status().epoch == made.roster.epoch == 2
+        assert isinstance(removed.failure(), NotInRoster)
+    for client in clients:
+        assert client.result().reason == "all rounds are published"
+    counted = check_members(federation, [0, 1, 2])
+    assert all(clients == {0, 1, 2} for clients in counted[ROUND - 1 :])
+    (abandoned,) = [e for e in federation.journal() if e.kind == "round abandoned"]
+    assert (abandoned.round, abandoned.fields["reason"]) == (ROUND, "the key epoch changed")
+    assert [round_.epoch for round_ in federation.published()] == [1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("step", params("signature", long=["answer"]))
+def test_a_member_is_removed_once_survivors_are_told(found, step):
+    """Its vector is in the sum already: without it the next sum would give its update away."""
+    federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 4)
+    owners, gate = Authorities(federation), Gate(ROUND, step)
+    clients = [federation.client(0, wrap=gate)]
+    clients += [federation.client(number) for number in (1, 2)]
+    removed = federation.client(3)
+    with gate:
+        until_others_are_done(federation, gate, step)
+        owners.remove(Identity.load(federation.bench.state(3)).client_id[:20])
+        made = owners.rotate()
+        status = owners.link.status()
+        assert (status.epoch, status.next_epoch) == (1, made.roster.epoch)
+    for client in clients:
+        assert client.result().reason == "all rounds are published"
+    assert isinstance(removed.failure(), NotInRoster)
+    counted = check_members(federation, [0, 1, 2])
+    assert [len(clients) for clients in counted[ROUND - 1 :]] == [4, 3, 3]
+    assert "round abandoned" not in kinds_of(federation)
+    assert [round_.epoch for round_ in federation.published()] == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("step", params("signature", long=["keys", "shares", "answer"]))
+def test_a_member_is_added(found, step):
+    """The round ends in its own epoch with everybody who is in it; the next one is of the new."""
+    plan = plan_of("masks", 3, mask_step_seconds=60.0)
+    federation = found(plan, 4, prepare=lambda bench: never_met(bench, 3))
+    owners, gate = Authorities(federation), Gate(ROUND, step)
+    later = Gate(ROUND + 1, "keys")
+    clients = [federation.client(0, wrap=lambda link: gate(later(link)))]
+    clients += [federation.client(number) for number in (1, 2)]
+    try:
+        # One alone is summed with others at once as a guest only.
+        joiner = federation.client(
+            3, client__invitation=invite(federation.bench), client__when_away="go_on"
+        )
+        joiner.wait_for("waiting_to_join")
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        assert owners.delivery.look()
+        assert "member admitted" in owners.names()
+        made = owners.folder.newest
+        assert owners.link.status().next_epoch == made.roster.epoch
+        gate.opened.set()
+        assert joiner.wait_for("snapshot_taken").round == ROUND
+    finally:
+        gate.opened.set()
+        later.opened.set()
+    for client in (*clients, joiner):
+        assert client.result().reason == "all rounds are published"
+    counted = check_members(federation, [0, 1, 2, 3])
+    assert counted[ROUND - 1] == {0, 1, 2}
+    assert 3 in counted[-1]
+    assert "round abandoned" not in kinds_of(federation)
+    assert [round_.epoch for round_ in federation.published()] == [2, 2, 2, 3, 3]
+
+
+def kinds_of(federation):
+    return [event.kind for event in federation.journal()]

@@ -7,21 +7,21 @@ import shutil
 from pathlib import Path
 
 import pytest
-from integration.support.bench import plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import DEADLINE_SECONDS, Gate, poll
-from integration.support.parties import Federation, operators_link
+from world.bench import plan_of
+from world.clock import DEADLINE_SECONDS, poll
+from world.links import Gate
+from world.parties import check_against_one_process, operators_link
+from world.plans import params
 
 from fedrec.errors import FolderIsOld, SecondCopy, StateWentBack
 from fedrec.follower.database import STATE_FILE
-from fedrec.follower.events import ClientEvent
 from fedrec.follower.round_journal import AUDIT_FILE
 
 TOLD = {"audit.jsonl", "client-log.jsonl", "lock"}
 """What a client that refuses to go on adds to its folder."""
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder):
     """Return what a folder holds, without what is only told."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in TOLD]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
@@ -30,16 +30,16 @@ def content(folder: Path) -> dict[str, bytes]:
 class CopyAfter:
     """Copies a folder when its client has heard of a published round."""
 
-    def __init__(self, folder: Path, round_id: int) -> None:
+    def __init__(self, folder, round_id):
         self.path = folder.with_name(f"{folder.name} after {round_id}")
         self._folder, self._round = folder, round_id
 
-    def __call__(self, event: ClientEvent) -> None:
+    def __call__(self, event):
         if (event.name, event.round) == ("published", self._round):
             shutil.copytree(self._folder, self.path)
 
 
-def swap(folder: Path, other: Path) -> Path:
+def swap(folder, other):
     """Put another folder in one's place; return where the first one is now."""
     aside = folder.with_name(f"{folder.name} aside")
     folder.rename(aside)
@@ -47,13 +47,13 @@ def swap(folder: Path, other: Path) -> Path:
     return aside
 
 
-def audited(folder: Path) -> list[str]:
+def audited(folder):
     """Return the codes of what a client refused."""
     lines = (folder / AUDIT_FILE).read_text().splitlines()
     return [json.loads(line)["code"] for line in lines]
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_client_folder_back(found, protection):
     """An older copy of a folder is told from the newest one, which then goes on."""
     federation = found(plan_of(protection))
@@ -61,7 +61,7 @@ def test_client_folder_back(found, protection):
     before = CopyAfter(state, 1)
     others = [federation.client(0, wrap=until_it_is_back), federation.client(1)]
     client = federation.client(2, on_event=before)
-    try:
+    with until_it_is_back:
         client.wait_for("sent", 3)
         client.wait_for("published", 3)
         client.stop()
@@ -84,8 +84,6 @@ def test_client_folder_back(found, protection):
         shutil.rmtree(state)
         newest.rename(state)
         federation.clients[:] = [*others, federation.client(2)]
-    finally:
-        until_it_is_back.opened.set()
     counted = check_against_one_process(federation)
     assert all(clients == {0, 1, 2} for clients in counted)
 
@@ -100,11 +98,9 @@ def test_client_folder_copied(found, tmp_path):
     federation.client(2, on_event=copy).wait_for("sent", 3)
     second = federation.client(2, client__state=copy.path)
     federation.clients.remove(second)
-    try:
+    with gate:
         error = second.failure()
         assert type(error) is FolderIsOld and "another copy of it runs" in error.message
-    finally:
-        gate.opened.set()
     assert not [event for event in second.events if event.name == "sent"]
     check_against_one_process(federation)
 
@@ -133,7 +129,7 @@ def test_two_copies_that_answer_the_same_round(found):
     check_against_one_process(federation)
 
 
-def coordinators_folder(federation: Federation) -> Path:
+def coordinators_folder(federation):
     return Path(federation.bench.coordinator_settings().coordinator.state)
 
 
@@ -182,7 +178,7 @@ def test_coordinator_folder_back(found, revealing, last):
     check_against_one_process(federation)
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_an_older_copy_of_the_same_round_goes_on(found, protection):
     """What was acknowledged and then lost, of a round that nobody published, is sent again."""
     federation = found(plan_of(protection))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from integration.support.bench import federal, merged, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.hostile import Misreporting
-from integration.support.links import DEADLINE_SECONDS, Gate, Passing, Wrap, poll
-from integration.support.parties import Federation
+from world.bench import federal, merged, plan_of
+from world.clock import DEADLINE_SECONDS, poll
+from world.links import Gate, Misreporting, Passing
+from world.parties import check_against_one_process
 
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.plan.layout import protection_of
-from fedrec.wire.admin_link import RunEvent
-from fedrec.wire.link import Link
 from fedrec.wire.messages import Report
 from fedrec_server import engine
 from fedrec_server.run.presence import LIVE_SECONDS
@@ -21,7 +18,7 @@ from fedrec_server.run.presence import LIVE_SECONDS
 EVERY = range(1, 100)
 
 
-def check_finished(federation: Federation) -> None:
+def check_finished(federation):
     """All clients ended with the model of an undisturbed run."""
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
@@ -30,11 +27,11 @@ def check_finished(federation: Federation) -> None:
     assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
 
 
-def measured(federation: Federation) -> list[RunEvent]:
+def measured(federation):
     return [event for event in federation.journal() if event.kind == "round measured"]
 
 
-def lying(federation: Federation, number: int, *rounds: int, silent: bool = False) -> Wrap:
+def lying(federation, number, *rounds, silent=False):
     who = Identity.load(federation.bench.state(number))
     return lambda link: Misreporting(link, who, rounds or EVERY, bit=1 << number, silent=silent)
 
@@ -42,13 +39,13 @@ def lying(federation: Federation, number: int, *rounds: int, silent: bool = Fals
 class Reports(Passing):
     """Keeps what a client reports."""
 
-    def __init__(self, link: Link, kept: list[Report]) -> None:
+    def __init__(self, link, kept):
         super().__init__(link)
         self._kept = kept
 
-    def submit_report(self, report: Report) -> None:
+    def submit_report(self, report):
         self._kept.append(report)
-        super().submit_report(report)
+        self.link.submit_report(report)
 
 
 def test_each_client_sends_one_report_a_round(found):
@@ -104,7 +101,7 @@ def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(found, monkeyp
     gate, last = Gate(3), 7
     gates = [gate, Gate(last)]
 
-    def gated(link: Link) -> Link:
+    def gated(link):
         return gates[0](gates[1](link))
 
     try:
@@ -138,7 +135,7 @@ def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(found, monkeyp
     )
 
 
-def _away(federation: Federation, last: int) -> bool:
+def _away(federation, last):
     """Let time pass until the last round has begun: somebody may be waited for who is not there."""
     state = federation.coordinator.engine.run.state
     if state.current is not None and len(state.current.accepted) >= 3:

@@ -1,6 +1,6 @@
 """Members with changed software raise counts of rare items, over sockets: what they can rebuild.
 
-Success is measured as `fedrec audit sums` measures it: `determined_users`, given what the attackers
+Success is measured as `fedrec audit` measures it: `determined_users`, given what the attackers
 learn of all others from the sums of `ease`, which are how many users hold each pair of items. Every
 attack is played without the rule as well, and has to succeed there.
 
@@ -12,33 +12,30 @@ held by one user of one cell and four of another.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import Bench, data, invite, never_met, plan_of
-from integration.support.links import Gate, poll
-from integration.support.parties import Federation
 from integration.test_changing_members import Authorities
 from integration.test_spoilers import cells, together
 from numpy.typing import NDArray
+from world.bench import data, invite, never_met, plan_of
+from world.clock import poll
 from world.federation import keep, rotate
+from world.links import Gate
+from world.parties import AuthorityProcess
+from world.plans import params
 
 from fedrec.data import Interactions
 from fedrec.data.writing import write_interactions
 from fedrec.follower.shared_model import SharedModel
 from fedrec.identity.cells import guest_consent
 from fedrec.identity.identity import Identity
-from fedrec.plan.schema import Plan
-from fedrec.training.learner import Contribution
-from fedrec.wire.messages import RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.cell_counts import CellCounts
 from fedrec_client.round.local_model import LocalModel
-from fedrec_lab.audit.sums import Inferred, determined_users
+from fedrec_lab.audit.sums import determined_users
 
 pytestmark = pytest.mark.slow
 
@@ -48,14 +45,14 @@ Wide = tuple[int, int] | None
 """The client of whose users one holds `WIDE`, and the one of whose users all do."""
 
 
-def plan(corrupt: int = 1, **rules: int) -> Plan:
+def plan(corrupt=1, **rules):
     """Return a plan of one training round, in which all pairs are summed."""
     found = plan_of("bfv", 3, "ease", key_holder="authority", total=1)
     changes = {"minimum_item_users": LEAST, "corrupt_cells": corrupt, **rules}
     return found.model_copy(update={"federation": found.federation.model_copy(update=changes)})
 
 
-def history(number: int, place: int, wide: Wide) -> History:
+def history(number, place, wide):
     """Return the training items of one of a client's users."""
     missing = (USERS * number + place) % COMMON
     held = [item for item in range(COMMON) if item != missing]
@@ -64,7 +61,7 @@ def history(number: int, place: int, wide: Wide) -> History:
     return held + [WIDE] * (number == many or (number == single and place == 1))
 
 
-def write(bench: Bench, number: int, histories: Sequence[History]) -> None:
+def write(bench, number, histories):
     """Write a client's data: what users held last is held out."""
     names = data().catalogue.item_ids
     rows = [
@@ -91,7 +88,7 @@ class Attack:
         counts, pairs: what was published, by the items that it was about.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.liars: tuple[int, ...] = ()
         self.wide: Wide = None
         self.lies_first = self.lies_later = True
@@ -100,7 +97,7 @@ class Attack:
         self._folders: list[Path] = []
         contribute, applied = LocalModel.contribute, SharedModel.applied
 
-        def lying(model: LocalModel, kind: RoundKind, participating: object) -> Contribution:
+        def lying(model, kind, participating):
             made = contribute(model, kind, participating)  # type: ignore[arg-type]
             first = model.shared.last_counted is None
             lies = self.lies_first if first else self.lies_later
@@ -111,7 +108,7 @@ class Attack:
                 counts[rows.index > max(HELD_OUT)] += LEAST
             return made
 
-        def noted(model: SharedModel, kind: RoundKind, aggregate: NDArray[np.int64]) -> object:
+        def noted(model, kind, aggregate):
             if self._folders and model._store.folder == self._folders[0]:
                 self._note(model, kind, aggregate)
             return applied(model, kind, aggregate)
@@ -119,14 +116,14 @@ class Attack:
         monkeypatch.setattr(LocalModel, "contribute", lying)
         monkeypatch.setattr(SharedModel, "applied", noted)
 
-    def plant(self, bench: Bench, liars: Sequence[int], wide: Wide = None) -> None:
+    def plant(self, bench, liars, wide=None):
         """Give each client its users, and the liars their software."""
         self.liars, self.wide = tuple(liars), wide
         self._folders = [bench.state(number) for number in liars]
         for number in range(bench.n_clients):
             write(bench, number, [history(number, place, wide) for place in range(USERS)])
 
-    def _note(self, model: SharedModel, kind: RoundKind, aggregate: NDArray[np.int64]) -> None:
+    def _note(self, model, kind, aggregate):
         travelling, shared = model._half.travelling, model.shared
         layout, index = travelling.layout(kind, shared), travelling.rows(kind, shared).index
         if kind == "count":
@@ -134,7 +131,6 @@ class Attack:
             found[index] = aggregate[layout.count_slice][: len(index)]
             self.counts.append(found)
         if kind == "train":
-            assert shared.last_counted is not None
             kept = shared.last_counted[index] >= LEAST
             pairs, size = layout.changes_of(aggregate)["pairs"], len(index)
             gram = np.zeros((size, size), dtype=np.int64)
@@ -143,7 +139,7 @@ class Attack:
             assert not gram[~kept].any() and not gram[:, ~kept].any()
             self.pairs.append((index[kept], gram[np.ix_(kept, kept)]))
 
-    def rebuilt(self, federation: Federation) -> int:
+    def rebuilt(self, federation):
         """Return how many users of others the last sum of pairs determines."""
         (summed,) = [found for found in federation.published() if found.kind == "train"]
         bench = federation.bench
@@ -156,7 +152,7 @@ class Attack:
         assert np.array_equal(learnt - np.tril(own.gram, -1), np.tril(others.gram, -1))
         return int(others.determined.sum())
 
-    def _inferred(self, numbers: Sequence[int], items: NDArray[np.int64]) -> Inferred:
+    def _inferred(self, numbers, items):
         place = {item: row for row, item in enumerate(items.tolist())}
         users = [
             sorted(place[item] for item in history(number, user, self.wide) if item in place)
@@ -169,7 +165,7 @@ class Attack:
 
 
 @pytest.fixture
-def attack(monkeypatch: pytest.MonkeyPatch) -> Attack:
+def attack(monkeypatch):
     return Attack(monkeypatch)
 
 
@@ -179,7 +175,7 @@ or_long = pytest.mark.parametrize(
 )
 
 
-def without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_the_rule(monkeypatch):
     """Sums keep their rows, and one cell may be a sum."""
     monkeypatch.setattr(CellCounts, "is_on", False)
     one_cell_is_enough(monkeypatch)
@@ -187,12 +183,12 @@ def without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{name}.fewest_cells", lambda plan, partition: 1)
 
 
-def one_cell_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_cell_is_enough(monkeypatch):
     """The coordinator's own software is changed."""
     monkeypatch.setattr("fedrec_server.federation.fewest_cells", lambda plan, partition: 1)
 
 
-def ended(federation: Federation) -> None:
+def ended(federation):
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
 
@@ -219,7 +215,7 @@ def test_a_raised_first_count(found, revealing, attack, monkeypatch, is_guarded)
 def test_two_members_of_two_cells(found, revealing, attack, corrupt, read):
     """They succeed where one cell may be corrupt; the seven others' users are theirs then."""
 
-    def prepare(bench: Bench) -> None:
+    def prepare(bench):
         first, second, _ = cells(bench).values()
         attack.plant(bench, [min(first), min(second)])
 
@@ -230,9 +226,7 @@ def test_two_members_of_two_cells(found, revealing, attack, corrupt, read):
     assert attack.rebuilt(federation) == read
 
 
-def away_after_the_count(
-    federation: Federation, stay: frozenset[int], away: frozenset[int]
-) -> list[Gate]:
+def away_after_the_count(federation, stay, away):
     """Let all be counted, and some pass the training round; the others can count again."""
     gates = {number: Gate(2) for number in away}
     all_here = together(len(stay | away), (1,))
@@ -245,7 +239,7 @@ def away_after_the_count(
 
 
 @guarded
-@pytest.mark.parametrize("lies_first", [True, False], ids=["absent cell", "recount"])
+@pytest.mark.parametrize("lies_first", params(True, long=[False]), ids=["absent cell", "recount"])
 def test_a_raised_count_while_a_cell_is_away(
     found, revealing, attack, monkeypatch, lies_first, is_guarded
 ):
@@ -256,7 +250,7 @@ def test_a_raised_count_while_a_cell_is_away(
     attack.lies_first = lies_first
     parts: list[frozenset[int]] = []
 
-    def prepare(bench: Bench) -> None:
+    def prepare(bench):
         parts.extend(cells(bench).values())
         first, second, third = map(min, parts)
         attack.plant(bench, [first], (second, third))
@@ -289,7 +283,7 @@ def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded
     """The coordinator, too, is changed: it has the liar's cell, where two others are, alone."""
     parts: list[frozenset[int]] = []
 
-    def prepare(bench: Bench) -> None:
+    def prepare(bench):
         parts.extend(cells(bench).values())
         attack.plant(bench, [min(parts[0])])
 
@@ -300,7 +294,7 @@ def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded
     events, until_all_are_here = revealing(federation), Gate(2)
     for number in sorted(parts[0]):
         federation.client(number, wrap=until_all_are_here)
-    try:
+    with until_all_are_here:
         if is_guarded:
             poll(lambda: [event for event in events if event.name == "reveal refused"])
             assert not federation.published()
@@ -309,8 +303,6 @@ def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded
         for number in sorted(parts[1]):
             federation.client(number)
         federation.until_waiting(*parts[1])
-    finally:
-        until_all_are_here.opened.set()
     ended(federation)
     counted = [len(one.contributions) for one in federation.published() if one.kind == "count"]
     assert counted == ([6] if is_guarded else [3])
@@ -321,7 +313,7 @@ def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded
 def test_a_guest_in_the_liars_place(found, revealing, attack, monkeypatch, is_guarded):
     """A guest's users are in the total; no cell's holders are among them."""
 
-    def prepare(bench: Bench) -> None:
+    def prepare(bench):
         (larger,) = (cell for cell in cells(bench).values() if len(cell) > 3)
         attack.plant(bench, [min(larger)])
         identity = Identity.load(bench.state(min(larger)))
@@ -344,7 +336,7 @@ def test_a_cell_of_liars_that_joins(found, revealing, attack, monkeypatch, is_gu
     """It comes after the count, while the cell is away that holds an item widely."""
     parts: list[frozenset[int]] = []
 
-    def prepare(bench: Bench) -> None:
+    def prepare(bench):
         parts.extend(cells(bench).values())
         attack.plant(bench, sorted(parts[2]), (min(parts[0]), min(parts[1])))
         never_met(bench, *parts[2])

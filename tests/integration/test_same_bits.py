@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from integration.support.bench import KINDS, Bench, data, federal, merged, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import InTurn
+from world.bench import KINDS, data, federal, merged, plan_of
+from world.links import InTurn
+from world.parties import check_against_one_process
+from world.plans import params
 
 from fedrec.data import leave_one_out
 from fedrec.ids import RoundId
@@ -82,7 +83,7 @@ def test_equal_to_one_process(found, protection, n_clients, algorithm):
     assert first != second
 
 
-def check_private(bench: Bench, algorithm: str) -> None:
+def check_private(bench, algorithm):
     """Every user's parameters are those that it would have in a single process."""
     everybody = leave_one_out(data().interactions, data().catalogue).user_ids
     wanted = merged(algorithm).private[0].tensors
@@ -129,7 +130,7 @@ def test_low_rank_rows_of_other_algorithms(found, protection, algorithm, setting
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ease", "fedmf"])
+@pytest.mark.parametrize("algorithm", params("ease", long=["fedmf"]))
 def test_with_a_floor_of_the_clients_own(found, algorithm):
     """Three holders among a client's own users are asked of every row, from the count on."""
     federation = found(plan_of("bfv", algorithm=algorithm))

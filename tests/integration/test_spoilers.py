@@ -1,4 +1,4 @@
-"""Members whose software was changed, over sockets: their cell is left out, the others go on.
+"""Clients that spoil a sum, and sums that are handed out.
 
 Six clients are two cells. All six are in the first two rounds: each upload waits for the others.
 """
@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Collection
+from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import structlog
-from integration.conftest import Found
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import Bench, plan_of
-from integration.support.checks import check_against_one_process
-from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
-from integration.support.parties import Federation, operators_link
 from integration.test_recovering import recovered, state_of
+from world.bench import N_ITEMS, plan_of
+from world.clock import DEADLINE_SECONDS, poll
 from world.federation import rotate
+from world.links import Passing
+from world.parties import AuthorityProcess, check_against_one_process, operators_link
+from world.plans import params
 
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.identity.public import read_authority_key
 from fedrec.ids import RoundId
-from fedrec.training.learner import Contribution
-from fedrec.wire.link import Link
-from fedrec.wire.messages import RoundKind, UploadHeader
+from fedrec.plan.layout import Layout, protection_of
+from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.round.local_model import LocalModel
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS, REFUSED
@@ -39,12 +41,12 @@ class Spoiler:
         rounds: how many of its training rounds it still spoils.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.folder: Path | None = None
         self.rounds = 1
         honest = LocalModel.contribute
 
-        def contribute(model: LocalModel, kind: RoundKind, participating: object) -> Contribution:
+        def contribute(model, kind, participating):
             made = honest(model, kind, participating)  # type: ignore[arg-type]
             if kind == "train" and model._store.folder == self.folder and self.rounds:
                 self.rounds -= 1
@@ -56,45 +58,36 @@ class Spoiler:
 
 
 @pytest.fixture
-def spoiler(monkeypatch: pytest.MonkeyPatch) -> Spoiler:
+def spoiler(monkeypatch):
     return Spoiler(monkeypatch)
 
 
-def together(n_clients: int, rounds: Collection[int]) -> Wrap:
+def together(n_clients, rounds):
     """Hold the updates of some rounds until all clients have one."""
     all_here = threading.Barrier(n_clients, timeout=DEADLINE_SECONDS)
 
     class Held(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        def submit_update(self, header, payload):
             if header.round in rounds:
                 all_here.wait()
-            return super().submit_update(header, payload)
+            return self.link.submit_update(header, payload)
 
-    def wrap(link: Link) -> Link:
+    def wrap(link):
         return Held(link)
 
     return wrap
 
 
-def cells(bench: Bench) -> dict[int, frozenset[int]]:
+def cells(bench):
     """Return the clients of each cell, by number."""
     numbers = {Identity.load(bench.state(n)).client_id: n for n in range(bench.n_clients)}
     roster = AuthorityFolder(bench.workspace.folder / "keys").last_roster
-    assert roster is not None
     return {
         cell.id: frozenset(numbers[one] for one in cell.members) for cell in roster.partition.in_use
     }
 
 
-def begun(
-    found: Found,
-    spoiler: Spoiler,
-    protection: str = "bfv",
-    *,
-    n_clients: int = 6,
-    least: int = 1,
-    **rounds: float,
-) -> tuple[Federation, frozenset[int]]:
+def begun(found, spoiler, protection="bfv", *, n_clients=6, least=1, **rounds):
     """Start a federation whose last cell has a spoiler; return the others' numbers.
 
     Args:
@@ -108,7 +101,7 @@ def begun(
     return federation, frozenset().union(*others)
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+@pytest.mark.parametrize("protection", params("bfv", long=["ckks", "paillier"]))
 def test_the_others_publish_the_same_bits_without_its_cell(found, revealing, spoiler, protection):
     federation, good = begun(found, spoiler, protection)
     events = revealing(federation)
@@ -163,11 +156,11 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found, spoiler):
     reached = threading.Semaphore(0)
 
     class Held(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        def submit_update(self, header, payload):
             if header.round == 4:
                 reached.release()
                 assert go_on.wait(2 * DEADLINE_SECONDS)
-            return super().submit_update(header, payload)
+            return self.link.submit_update(header, payload)
 
     authority = AuthorityProcess(bench, federation.address)
     keys = AuthorityFolder(bench.workspace.folder / "keys")
@@ -208,11 +201,11 @@ def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
     reached = threading.Semaphore(0)
 
     class Held(Passing):
-        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        def submit_update(self, header, payload):
             if header.round == 4:
                 reached.release()
                 assert go_on.wait(2 * DEADLINE_SECONDS)
-            return super().submit_update(header, payload)
+            return self.link.submit_update(header, payload)
 
     try:
         federation.start_all(wrap=lambda link: Held(all_six(link)))
@@ -235,7 +228,7 @@ def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
         assert len(record.contributions) == len(good)
 
 
-@pytest.mark.parametrize("protection", ["bfv", "masks"])
+@pytest.mark.parametrize("protection", params("bfv", long=["masks"]))
 def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, protection):
     """Three rounds are given up and everybody is told; nobody is paused."""
     holder = {"key_holder": "authority"} if protection == "bfv" else {}
@@ -261,7 +254,7 @@ def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, p
     assert not [e for e in federation.journal() if e.kind == "cells paused"]
 
 
-@pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
+@pytest.mark.parametrize("algorithm", params("fedmf", long=["ease"]))
 def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, algorithm):
     """The round goes on without it, and the log names whose it was."""
     federation = found(plan_of("none", n_clients=3, algorithm=algorithm), 4)
@@ -284,3 +277,57 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, alg
         # Divided by what four counted, the sum of three would be wrong: the three count again.
         assert kinds[:2] == ["count", "count"]
         assert sets == [everybody, *[others] * (len(sets) - 1)]
+
+
+Sent = dict[RoundId, list[bytes]]
+
+
+class Overheard(Passing):
+    """Keeps what a client sends."""
+
+    def __init__(self, link, sent, lock):
+        super().__init__(link)
+        self._sent, self._lock = sent, lock
+
+    def submit_update(self, header, payload):
+        with self._lock:
+            self._sent[header.round].append(payload)
+        return self.link.submit_update(header, payload)
+
+
+def test_a_published_ciphertext_sum_is_not_the_plain_product(found):
+    """Else whoever has some of the updates could try which ones are in it."""
+    federation = found(plan_of("paillier/packed-2048", total=1))
+    sent: Sent = defaultdict(list)
+    lock = threading.Lock()
+    for client in federation.start_all(wrap=lambda link: Overheard(link, sent, lock)):
+        assert client.result().reason == "all rounds are published"
+    bench = federation.bench
+    epoch = KeyEpoch.load(bench.workspace.epoch)
+    identity = Identity.load(bench.state(0))
+    settings = bench.client_settings(0, federation.address)
+    _, secrets = open_epoch(
+        roster_json=epoch.roster.to_json(),
+        server_context=epoch.server_context,
+        wrapped=epoch.secrets_for(identity.client_id),
+        identity=identity,
+        pinned_authority_key=read_authority_key(Path(settings.client.authority_key)),
+    )
+    planned = protection_of(bench.plan, N_ITEMS)
+    whole = planned.member(epoch.server_context, secrets.protection_secret)
+    metrics = federation.metrics()
+    rounds = federation.published()
+    assert len(rounds) == 3
+    for published in rounds:
+        layout = Layout.of(bench.plan, ROW_STEP)
+        if published.kind == "count":
+            layout = Layout.counting(bench.plan, N_ITEMS)
+        over = planned.over(layout.vector_spec)
+        product = over.accumulator(epoch.server_context)
+        for payload in sent[published.round]:
+            product.add(payload)
+        plain = product.finish()
+        assert published.blob != plain and len(published.blob) == len(plain)
+        revealed = whole.over(over).reveal(published.blob, 3)
+        assert np.array_equal(revealed, whole.over(over).reveal(plain, 3))
+        assert np.array_equal(revealed[layout.metrics_slice], metrics[published.round])

@@ -4,50 +4,44 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from integration.conftest import Found
-from integration.support.bench import N_ITEMS, plan_of
-from integration.support.links import DEADLINE_SECONDS, Passing
-from integration.support.parties import Federation, operators_link
+from world.bench import N_ITEMS, plan_of
+from world.clock import DEADLINE_SECONDS
 from world.federation import rotate
+from world.links import Passing
+from world.parties import operators_link
 
 import fedrec.wire.grpc_link as grpc_link
-from fedrec.follower.events import ClientEvent
 from fedrec.identity.identity import Identity
 from fedrec.model.state import PrivateState
 from fedrec.plan.layout import Layout
 from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.wire.chunks import Blob
-from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
 from fedrec.wire.recording import FrameReader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.state.private_store import PrivateStore
-from fedrec_lab.audit.wire import WireReport, audit_wire
+from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.service.wire_recorder import WireRecorder
 
 N_CLIENTS, N_ROUNDS = 3, 5
 
 
 @pytest.fixture
-def recorded(found: Found, tmp_path: Path) -> Callable[..., Federation]:
+def recorded(found, tmp_path):
     """Start a federation whose coordinator records."""
 
-    def start(protection: str, *, max_bytes: int = 1 << 30) -> Federation:
+    def start(protection, *, max_bytes=1 << 30):
         recorder = WireRecorder(tmp_path / "recording", max_bytes=max_bytes)
         return found(plan_of(protection), recorder=recorder)
 
     return start
 
 
-def report_of(federation: Federation, tmp_path: Path, *, truth: bool = True) -> WireReport:
+def report_of(federation, tmp_path, *, truth=True):
     """Stop everybody and audit."""
     federation.stop()
     bench = federation.bench
@@ -56,7 +50,7 @@ def report_of(federation: Federation, tmp_path: Path, *, truth: bool = True) -> 
     return audit_wire(settings, recording=tmp_path / "recording", truth=folders)
 
 
-def run(federation: Federation, **options: Any) -> None:
+def run(federation, **options):
     for client in federation.start_all(**options):
         client.result()
 
@@ -109,7 +103,7 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(recorded, tmp_p
     workspace = federation.bench.workspace
     link = operators_link(federation.bench, federation.address)
 
-    def renew(event: ClientEvent) -> None:
+    def renew(event):
         if (event.name, event.round) == ("published", 2):
             link.install_epoch(rotate(AuthorityFolder(workspace.folder / "keys")).to_json())
 
@@ -133,7 +127,7 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(recorded, tmp_p
 def test_a_field_that_nobody_declared_is_named(recorded, tmp_path, monkeypatch):
     honest = grpc_link.UPLOAD_HEADER.to_proto
 
-    def leaking(header: UploadHeader) -> Any:
+    def leaking(header):
         made = honest(header)
         # Field 99, a string: the number of users, say.
         made.MergeFromString(b"\x9a\x06\x0b14 users, 3")
@@ -152,29 +146,29 @@ def test_a_field_that_nobody_declared_is_named(recorded, tmp_path, monkeypatch):
 class _Unfit(Passing):
     """Sends other bytes than it should, under a signature of its own."""
 
-    def __init__(self, link: Link, identity: Identity) -> None:
+    def __init__(self, link, identity):
         super().__init__(link)
         self._identity = identity
         self.answered = threading.Event()
 
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+    def submit_update(self, header, payload):
         unfit = self.unfit(payload)
         blob = Blob.of(unfit)
         changed = replace(header, length=blob.length, digest=blob.digest)
         changed = replace(changed, signature=self._identity.sign(changed.statement()))
         try:
-            return super().submit_update(changed, unfit)
+            return self.link.submit_update(changed, unfit)
         finally:
             self.answered.set()
 
-    def unfit(self, payload: bytes) -> bytes:
+    def unfit(self, payload):
         raise NotImplementedError
 
 
 class _TouchedRowsOnly(_Unfit):
     """Sends what is not zero of an update, as if that were all."""
 
-    def unfit(self, payload: bytes) -> bytes:
+    def unfit(self, payload):
         values = np.frombuffer(payload[44:], dtype="<i4")
         return payload[:44] + values[values != 0].tobytes()
 
@@ -182,15 +176,13 @@ class _TouchedRowsOnly(_Unfit):
 class _PlainUnderEncryption(_Unfit):
     """Sends as many bytes as the plan asks for, of which none are encrypted."""
 
-    def unfit(self, payload: bytes) -> bytes:
+    def unfit(self, payload):
         return (
             payload[:44] + np.arange(len(payload) - 44, dtype="<u4").tobytes()[: len(payload) - 44]
         )
 
 
-def audit_with(
-    federation: Federation, tmp_path: Path, kind: Callable[[Link, Identity], _Unfit]
-) -> tuple[WireReport, str]:
+def audit_with(federation, tmp_path, kind):
     """Let the first client be unfit for one upload, and audit; return its fingerprint, too."""
     identity = Identity.load(federation.bench.state(0))
     unfit = federation.client(0, wrap=lambda link: kind(link, identity))
@@ -248,7 +240,7 @@ def test_recording_ends_at_its_limit_and_the_run_goes_on(recorded, tmp_path):
 
 
 def test_a_full_disk_ends_the_recording_and_the_run_goes_on(recorded, tmp_path, monkeypatch):
-    def full(*arguments: Any) -> bool:
+    def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fedrec_server.service.wire_recorder.FrameWriter.append", full)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conformance.protection_suite import random_vectors
+from world.plans import plan_of
 
 from fedrec.errors import WrongTags
 from fedrec.plan.layout import vector_spec
-from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, Member, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.protection_plan import HEADER_BYTES
@@ -25,7 +25,7 @@ TAG_KEY, NAMES = b"\x07" * 32, (b"victim", b"second", b"third", b"changed softwa
 SEGMENT = SegmentSpec(name="all", length=6000, max_abs_sum=10**4)
 
 
-def negated(layout: ResidueLayout, messages: list[bytes]) -> bytes:
+def negated(layout, messages):
     """Return a message whose blocks are minus the sum of the others': arithmetic without a key."""
     moduli = np.array(layout.primes, dtype=np.uint64)[:, None]
     frames = []
@@ -40,7 +40,7 @@ def negated(layout: ResidueLayout, messages: list[bytes]) -> bytes:
 class Federation:
     """Four members who can only encrypt, a coordinator, and the authority that opens."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         kind = PROTECTIONS[name]
         self.spec = VectorSpec(segments=(SEGMENT,), max_summands=4, tagged=kind.can_tag)
         self.protection = kind(self.spec, kind.plan(self.spec))
@@ -49,7 +49,7 @@ class Federation:
         key = self.protection.encryption_key(secret)
         self.member: Member = self.protection.encryptor(self.context, key, tag_key=TAG_KEY)
 
-    def opened(self, messages: list[bytes]) -> np.ndarray:
+    def opened(self, messages):
         """Add updates up as the authority does itself, and open the sum under everybody's names."""
         accumulator = self.protection.accumulator(self.context)
         for message in messages:
@@ -57,7 +57,7 @@ class Federation:
         names = NAMES if self.spec.tagged else None
         return self.authority.reveal(accumulator.finish(), len(messages), names)
 
-    def attack(self, honest: list[bytes], names: tuple[bytes, ...]) -> list[bytes]:
+    def attack(self, honest, names):
         """Return the updates when the last member takes the second and third off.
 
         Zeros that it encrypts itself bring the counter of summands to four again, and the pads of
@@ -70,7 +70,7 @@ class Federation:
         return [*honest[:3], made]
 
 
-def honest_updates(federation: Federation) -> tuple[list[np.ndarray], list[bytes]]:
+def honest_updates(federation):
     vectors = random_vectors(federation.spec, 4, seed=3)
     pairs = zip(vectors, NAMES, strict=True)
     return vectors, [federation.member.protect(vector, name) for vector, name in pairs]
@@ -99,4 +99,4 @@ def test_it_rests_on_names_that_only_their_authors_and_the_authority_know():
 @pytest.mark.parametrize(("name", "tagged"), [("bfv", True), ("paillier", True), ("ckks", False)])
 def test_sums_that_the_authority_opens_are_tagged_where_that_is_possible(name, tagged):
     protection = {"name": name, "key_holder": "authority"}
-    assert vector_spec(Plan.model_validate({"protection": protection}), 10).tagged == tagged
+    assert vector_spec(plan_of(protection=protection), 10).tagged == tagged

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from integration.support.bench import N_ITEMS, Bench, data, plan_of
 from scenarios.support.searching import found_in, without_empty_pages
-from world.federation import Workspace, prepare
+from world.bench import N_ITEMS, Bench, data, plan_of
+from world.federation import prepare
 
 from fedrec.errors import FedrecError
 from fedrec.identity.certificates import Credentials
@@ -38,7 +37,7 @@ from fedrec_client.app import ClientApp
 from fedrec_lab.demo.parties import Processes
 
 
-def memory_of(process_id: int) -> bytes:
+def memory_of(process_id):
     """Return everything that a process of this test has written to, end to end."""
     parts = []
     maps = Path(f"/proc/{process_id}/maps").read_text().splitlines()
@@ -56,7 +55,7 @@ def memory_of(process_id: int) -> bytes:
     return b"".join(parts)
 
 
-def secrets_of(workspace: Workspace) -> dict[str, list[bytes]]:
+def secrets_of(workspace):
     """Return pieces of every secret of the federation, in each form that it takes."""
     epoch = KeyEpoch.load(workspace.epoch)
     identities = [Identity.load(state) for state in workspace.client_states]
@@ -89,12 +88,12 @@ def secrets_of(workspace: Workspace) -> dict[str, list[bytes]]:
     return found
 
 
-def modulus_of(epoch: KeyEpoch) -> int:
+def modulus_of(epoch):
     """Return the public modulus of an epoch under paillier."""
     return int.from_bytes(epoch.server_context[56:], "big")
 
 
-def forms_of_paillier(content: bytes, modulus: int) -> list[bytes]:
+def forms_of_paillier(content, modulus):
     """Return pieces of what only the key has, in either order of bytes and as text.
 
     Pieces are of the lower half: the upper one of (p - 1)(q - 1) is that of the public p q.
@@ -120,14 +119,14 @@ class Served:
         stored: its folder, the logs of all processes, and the recording of its traffic.
     """
 
-    def __init__(self, folder: Path, workspace: Workspace) -> None:
+    def __init__(self, folder, workspace):
         self._folder = folder
         self._workspace = workspace
         self._process_id = 0
         self.memory = b""
         self.stored = b""
 
-    def beside(self, bench: Bench) -> None:
+    def beside(self, bench):
         """Run the clients in this process, to the end of the run."""
         with (
             ThreadPoolExecutor(max_workers=3) as clients,
@@ -143,7 +142,7 @@ class Served:
             assert {client.result().failed for client in working} == {False}
 
     @contextmanager
-    def running(self, *started: str) -> Iterator[tuple[Processes, str]]:
+    def running(self, *started):
         """Start the coordinator; in the end take everything that it leaves.
 
         Args:
@@ -169,7 +168,7 @@ class Served:
         assert files and recorded
         self.stored = b"".join(path.read_bytes() for path in [*files, *recorded, *logs])
 
-    def follow(self, address: str) -> None:
+    def follow(self, address):
         """Look into the coordinator's memory after each round, until the run is over."""
         link = AdminLink(address, Credentials.load(self._workspace.operator, "the test"))
         try:
@@ -183,7 +182,7 @@ class Served:
         finally:
             link.close()
 
-    def assert_none_of(self, secrets: dict[str, list[bytes]]) -> None:
+    def assert_none_of(self, secrets):
         for content in (self.memory, self.stored, self._workspace.epoch.read_bytes()):
             assert found_in(content, secrets) == []
         states = self._workspace.client_states
@@ -224,7 +223,7 @@ def test_scenario_01_with_clients_that_write_logs(tmp_path, protection):
     with served.running(*names) as (processes, address):
         for name, settings in zip(names, workspace.parties.clients, strict=True):
             processes.start(
-                name, "client", "run", str(settings), "--coordinator", address,
+                name, "client", "run", str(settings), "--set", f"client.coordinator={address}",
                 "--json",
             )  # fmt: skip
         served.follow(address)
@@ -243,7 +242,7 @@ def test_scenario_01_under_masks_the_coordinator_has_no_secret_of_a_client(tmp_p
     states: list[ParticipantState] = []
     to_bytes = Participant.to_bytes
 
-    def watched(participant: Participant) -> bytes:
+    def watched(participant):
         raw = to_bytes(participant)
         states.append(ParticipantState.from_bytes(raw))
         return raw

@@ -14,10 +14,10 @@ import pytest
 from conformance.protection_suite import Party, make_party, random_vectors
 from numpy.typing import NDArray
 from scenarios.support.key_recovery import coefficients, recover_key, transform
+from world.plans import plan_of
 
 from fedrec.errors import SettingsError
 from fedrec.plan.combinations import find_conflicts
-from fedrec.plan.schema import Plan
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout, Residues
 from fedrec.protection.lattice import BlockMember
@@ -26,7 +26,7 @@ N_CLIENTS = 20
 Floats = NDArray[np.float64]
 
 
-def spec_of() -> VectorSpec:
+def spec_of():
     """Return values that fill two blocks of ckks/lean but for the counters, of 20 clients."""
     segment = SegmentSpec(name="weights", length=2 * 2047, max_abs_sum=1024 << 20)
     return VectorSpec(segments=(segment,), max_summands=N_CLIENTS)
@@ -35,7 +35,7 @@ def spec_of() -> VectorSpec:
 class Round:
     """A round's two summed ciphertexts, which the coordinator has, and its key holder."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.party: Party = make_party(CKKS, "lean", spec_of())
         assert isinstance(self.party.member, BlockMember)
         self.cipher = self.party.member._open_cipher()
@@ -50,28 +50,28 @@ class Round:
         self.sums: tuple[Residues, Residues] = (first, second)
 
     @property
-    def scale(self) -> float:
+    def scale(self):
         return 2.0 ** (self.plan.scale_bits or 0)
 
-    def naive(self) -> tuple[Floats, Floats]:
+    def naive(self):
         """Return what a key holder publishes who publishes what `decrypt` returns."""
         first, second = (np.array(self.cipher.decrypt(block)) for block in self.sums)
         return first * self.scale, second * self.scale
 
-    def revealed(self) -> tuple[Floats, Floats]:
+    def revealed(self):
         """Return the integers of `reveal`, with the counters that everybody knows, as slots."""
         found = self.party.member.reveal(self.total, N_CLIENTS)
         first, second = found.reshape(2, -1) * self.scale
         counter = N_CLIENTS * self.scale
         return np.append(first, counter), np.append(second, counter)
 
-    def matches(self, released: tuple[Floats, Floats]) -> int:
+    def matches(self, released):
         """Return how many coefficients of the secret key the attack gets right."""
         (prime,) = self.layout.primes
         found = recover_key(self.sums, released, prime)
         return int((found == self.key()).sum())
 
-    def key(self) -> NDArray[np.object_]:
+    def key(self):
         """Return the true key, as SEAL holds it."""
         secret = self.cipher._context.secret_key().data.data()
         (prime,) = self.layout.primes
@@ -83,7 +83,7 @@ class Round:
 
 
 @pytest.fixture(scope="module")
-def exact() -> Round:
+def exact():
     return Round()
 
 
@@ -118,9 +118,7 @@ def test_scenario_02_what_is_revealed_does_not_depend_on_the_noise(exact):
 
 
 def test_scenario_02_parameters_that_prove_nothing_are_refused_when_settings_are_read():
-    (conflict,) = find_conflicts(
-        Plan.model_validate({"protection": {"name": "ckks", "preset": "approximate"}})
-    )
+    (conflict,) = find_conflicts(plan_of(protection={"name": "ckks", "preset": "approximate"}))
     assert conflict.keys == ("protection.preset", "protection.name")
     assert "ckks/approximate is gone" in conflict.sentence
     for fix in ("ckks/lean", "ckks/paper", "bfv", 'protection.preset = "lean"'):

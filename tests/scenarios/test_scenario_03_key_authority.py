@@ -5,39 +5,36 @@ knows the group key and the encryption key, as a thief of a member's state folde
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import FakeRound
-from client.support.key_watch import KeyWatch, put_watch
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_link import put_watch
 
 from fedrec.errors import BadSignature
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import Reveal
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> AuthorityWorld:
+def world(tmp_path):
     return AuthorityWorld(tmp_path)
 
 
 @pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+def key(monkeypatch):
     return put_watch(monkeypatch)
 
 
-def passed_off(world: AuthorityWorld, round_: FakeRound, total: bytes) -> Reveal:
+def passed_off(world, round_, total):
     """Return the task to open these bytes as the sum of the round's contributions."""
     return world.reveal(round_, sum=Blob.of(total))
 
 
-def added(world: AuthorityWorld, *payloads: bytes) -> bytes:
+def added(world, *payloads):
     total = world.protection.accumulator(world.context)
     for payload in payloads:
         total.add(payload)
@@ -53,12 +50,12 @@ def test_scenario_03_authority_one_clients_ciphertext(world, key, times):
     refused(world, key, "is not the sum of its 3 contributions")
 
 
-def counted_twice(world: AuthorityWorld, round_: FakeRound) -> bytes:
+def counted_twice(world, round_):
     payloads = [payload for _, payload in round_.contributions.values()]
     return added(world, *payloads[:2], payloads[0])
 
 
-def slots_masked(world: AuthorityWorld, round_: FakeRound) -> bytes:
+def slots_masked(world, round_):
     """Change the body as whoever multiplies by a plaintext changes it: every residue."""
     total = bytearray(world.total(round_))
     body = np.frombuffer(total, dtype=np.uint8, offset=44)
@@ -138,7 +135,7 @@ def test_scenario_03_authority_itself_as_a_contributor(world, key):
     refused(world, key, "is not among the 4 members")
 
 
-def nonce_of(member: Identity) -> bytes:
+def nonce_of(member):
     return member.public.signing_key[:16]
 
 
@@ -146,7 +143,7 @@ DOUBLED = 6
 TIMES = 2**DOUBLED
 
 
-def multiplied(world: AuthorityWorld, victim: bytes, thief: Identity) -> bytes:
+def multiplied(world, victim, thief):
     """Make a message that carries the victim's vector 64 times, with a counter of 1.
 
     The thief adds the ciphertext up with itself and encrypts what is missing in the counter's

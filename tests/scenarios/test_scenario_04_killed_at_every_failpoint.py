@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ EXPECTED = {
 
 
 @pytest.fixture
-def fast_folder(tmp_path: Path) -> Iterator[Path]:
+def fast_folder(tmp_path):
     """Return a folder in memory where there is one: a kill loses no page cache anyway."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
@@ -43,7 +42,7 @@ def fast_folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("kind", ["plain", "veiled", "revealed", "concurrent"])
 def test_scenario_04_killed_at_every_failpoint(fast_folder, kind):
     ended = subprocess.run(
-        [sys.executable, "-m", "server.support.crash", str(fast_folder), kind],
+        [sys.executable, "-m", "world.crash", str(fast_folder), kind],
         cwd=TESTS,
         env={"PYTHONPATH": str(TESTS)},
         capture_output=True,

@@ -4,9 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from reference.plain_parts import split
-from server.support.driving import told_of
-from server.support.federations import Bench, identity
-from server.support.serving import Serving, serving
+from world.engine import Bench, identity, told_of
+from world.serving import serving
 
 from fedrec.errors import ConflictingUpload
 from fedrec.ids import RoundId
@@ -62,11 +61,10 @@ def test_scenario_05_repeated_chunks(tmp_path):
         assert published(found) == bench.sum_of(set(CLIENTS), 1)
 
 
-def published(found: Serving) -> bytes:
+def published(found):
     """Return the first round's published sum."""
     found.do(found.coordinator.engine.run.work.settled())
     with found.link() as link:
         round_ = link.published(identity(0).client_id, found.run, RoundId(0))
-    assert round_ is not None
     assert len(round_.contributions) == 3
     return round_.blob

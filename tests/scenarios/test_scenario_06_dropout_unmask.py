@@ -25,7 +25,7 @@ People = tuple[list[Identity], Roster]
 
 
 @pytest.fixture(scope="module")
-def people() -> People:
+def people():
     return make_people(100)
 
 

@@ -9,7 +9,6 @@ is shown to work where more clients are corrupt than the threshold allows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ VICTIM = 0
 class Attack:
     """A coordinator, its corrupt clients and everything that they ever got to see."""
 
-    def __init__(self, cohort: Cohort, corrupt: Collection[int]) -> None:
+    def __init__(self, cohort, corrupt):
         self.cohort = cohort
         self.corrupt = set(corrupt)
         self.seed_shares: dict[int, bytes] = {}
@@ -46,7 +45,7 @@ class Attack:
         self.commitment = b""
         self.refusals = 0
 
-    def until_masked(self) -> None:
+    def until_masked(self):
         """Run the honest steps and keep the victim's vector and the corrupt clients' shares."""
         cohort = self.cohort
         cohort.advertise()
@@ -61,7 +60,7 @@ class Attack:
             if held is not None:
                 self.seed_shares[own + 1], self.key_shares[own + 1] = held
 
-    def ask(self, told_alive: Collection[int], told_dropped: Collection[int]) -> None:
+    def ask(self, told_alive, told_dropped):
         """Have each group sign its version, the corrupt both, and then ask for shares."""
         everybody = set(self.cohort.positions())
         for group, survivors in (
@@ -73,7 +72,7 @@ class Attack:
             for own in group & signatures.keys():
                 self._take(own, signatures)
 
-    def _sign(self, group: set[int], packed: bytes) -> dict[int, bytes]:
+    def _sign(self, group, packed):
         cohort = self.cohort
         shared = pack(cohort.positions(), len(cohort.people))
         statement = survivors_statement(cohort.key_list.digest(cohort.terms), shared, packed)
@@ -88,7 +87,7 @@ class Attack:
                 self.refusals += 1
         return signatures
 
-    def _take(self, own: int, signatures: dict[int, bytes]) -> None:
+    def _take(self, own, signatures):
         self.cohort.restart(own)
         try:
             given = self.cohort.participants[own].give(signatures, self.cohort.roster)
@@ -102,27 +101,27 @@ class Attack:
         if VICTIM in keys:
             self.key_shares[own + 1] = keys[VICTIM]
 
-    def seed(self) -> bytes | None:
+    def seed(self):
         """Return the seed of the victim's self mask, if the shares give it."""
         round_digest = self.cohort.key_list.digest(self.cohort.terms)
         found = self._combined(self.seed_shares)
         right = found and self_commitment(round_digest, found, own=VICTIM) == self.commitment
         return found if right else None
 
-    def key(self) -> bytes | None:
+    def key(self):
         """Return the victim's mask key, if the shares give it."""
         found = self._combined(self.key_shares)
         wanted = self.cohort.key_list.keys[VICTIM].mask_key
         return found if found and public_key(found) == wanted else None
 
-    def vector(self) -> list[int] | None:
+    def vector(self):
         """Return the victim's vector, if the transcript gives it away."""
         seed, key = self.seed(), self.key()
         if seed is None or key is None:
             return None
         return self.without_masks(seed, key)
 
-    def without_masks(self, seed: bytes | None, key: bytes) -> list[int]:
+    def without_masks(self, seed, key):
         """Take off the masks in common with partners, and the own one where its seed is known."""
         cohort = self.cohort
         round_digest = cohort.key_list.digest(cohort.terms)
@@ -138,13 +137,13 @@ class Attack:
         return words.tolist()
 
     @staticmethod
-    def _combined(shares: dict[int, bytes]) -> bytes | None:
+    def _combined(shares):
         with contextlib.suppress(KeysError):
             return combine(shares)
         return None
 
 
-def attack_on(count: int, corrupt: int, tolerance: Tolerance = LIAR) -> Attack:
+def attack_on(count, corrupt, tolerance=LIAR):
     cohort = Cohort.of(count, tolerance)
     attack = Attack(cohort, range(count - corrupt, count))
     attack.until_masked()

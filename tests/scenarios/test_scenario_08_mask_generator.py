@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 import fedrec
 from fedrec.protection.masks import collector as collector_module
 from fedrec.protection.masks import participant as participant_module
-from fedrec.protection.masks.keys import Words, add_mask
+from fedrec.protection.masks.keys import add_mask
 
 # McGrew and Viega, The Galois/Counter mode of operation, test cases 13 and 14: a key of 256 zero
 # bits encrypts the counters 0, 1 and 2 to the hash key, the tag and the ciphertext.
@@ -66,8 +66,8 @@ def test_scenario_08_no_key_is_used_for_two_masks(monkeypatch):
     used: Counter[bytes] = Counter()
     taken_off: Counter[bytes] = Counter()
 
-    def counting(counter: Counter[bytes]) -> object:
-        def counted(words: Words, key: bytes, sign: int, *, n_wide: int) -> None:
+    def counting(counter):
+        def counted(words, key, sign, *, n_wide):
             counter[key] += 1
             add_mask(words, key, sign, n_wide=n_wide)
 
@@ -110,7 +110,7 @@ def test_scenario_08_the_search_finds_what_it_looks_for():
     assert not forbidden("import secrets\nsecrets.token_bytes(32)", "file")
 
 
-def forbidden(source: str, name: str) -> list[str]:
+def forbidden(source, name):
     """Return where a module imports or names a generator that is not for secrets."""
     banned = ("random", "numpy.random", "torch", "fedrec.random_streams")
     found = []

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conformance.protection_suite import Party, make_party
-from integration.support.bench import N_ITEMS, Bench, plan_of
-from integration.support.parties import Federation, Loop
-from numpy.typing import NDArray
+from conformance.protection_suite import make_party
+from world.bench import N_ITEMS, Bench, plan_of
 from world.federation import DemoData, prepare
+from world.parties import Federation, Loop
 
 from fedrec.data import Catalogue, Interactions
 from fedrec.identity.identity import Identity
@@ -41,7 +39,7 @@ SPEC = VectorSpec(
 )
 
 
-def data() -> DemoData:
+def data():
     """Return three users: one with hardly an item, one with fifty, one with all of them."""
     items = [f"item-{number:02}" for number in range(N_ITEMS)]
     rows = [
@@ -65,13 +63,13 @@ def data() -> DemoData:
 
 
 @pytest.fixture(scope="module")
-def loop() -> Any:
+def loop():
     made = Loop()
     yield made
     made.close()
 
 
-def sent_by_client(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
+def sent_by_client(folder):
     """Return the shape of every upload call of each client, in their order."""
     calls: dict[int, list[tuple[Any, ...]]] = {}
     owners: dict[int, str] = {}
@@ -80,7 +78,6 @@ def sent_by_client(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
         if not frame.method.endswith("/SubmitUpdate") or frame.kind != "request":
             continue
         part = parse(frame.method, is_request=True, raw=frame.message)
-        assert part is not None
         shape: tuple[Any, ...] = ("chunk", part.chunk.offset, len(part.chunk.data))
         if part.HasField("header"):
             owners[frame.call] = part.header.client_id
@@ -119,7 +116,7 @@ def test_scenario_09_one_fifty_and_all_items_look_the_same(tmp_path, loop, prote
     assert all(other == first for other in others)
 
 
-def vectors(party: int, count: int, random: np.random.Generator) -> NDArray[np.int64]:
+def vectors(party, count, random):
     """Return changes of two clients that touch the same ten rows and one row of their own."""
     rows = [*range(0, 30, 3), 31 + 4 * party]
     made = np.zeros((count, ROWS, DIM), dtype=np.int64)
@@ -127,7 +124,7 @@ def vectors(party: int, count: int, random: np.random.Generator) -> NDArray[np.i
     return made.reshape(count, -1)
 
 
-def features(message: bytes) -> NDArray[np.float64]:
+def features(message):
     """Return what somebody without a key sees of a message."""
     raw = np.frombuffer(message, dtype=np.uint8)
     words = raw[: len(raw) // 8 * 8].view("<u8")
@@ -145,14 +142,14 @@ def features(message: bytes) -> NDArray[np.float64]:
     return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
 
 
-def auc_of(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+def auc_of(scores, labels):
     """Return the chance that a message of the second client scores above one of the first."""
     first, second = scores[labels == 0], scores[labels == 1]
     above = (second[:, None] > first).mean()
     return float(above + (second[:, None] == first).mean() / 2)
 
 
-def told_apart(party: Party, seed: int, count: int = N_MESSAGES) -> float:
+def told_apart(party, seed, count=N_MESSAGES):
     """Return the AUC of a linear classifier on messages that it was not trained on."""
     random = np.random.default_rng(seed)
     halves = [vectors(number, count // 2, random) for number in range(2)]

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from pathlib import Path
 
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import KINDS, accepted, compute, plan_of
-from integration.support.poisoner import POISONED_ROUND, Poison, Poisoner
+from world.bench import KINDS, accepted, compute, plan_of
+from world.links import POISONED_ROUND, Poisoner
+from world.parties import AuthorityProcess
 
 from fedrec.errors import MalformedUpdate
 from fedrec.follower.round_journal import AUDIT_FILE
@@ -26,14 +25,14 @@ MEMBERS = range(3)
 HOSTILE = 3
 
 
-def number(value: int) -> bytes:
+def number(value):
     return value.to_bytes(CIPHERTEXT_BYTES, "big")
 
 
-def poisons(n: int) -> list[Poison]:
+def poisons(n):
     """Return ways of damaging a message of ciphertexts modulo n squared."""
 
-    def last_is(value: int) -> Poison:
+    def last_is(value):
         return lambda message: message[:-CIPHERTEXT_BYTES] + number(value)
 
     return [
@@ -83,7 +82,7 @@ def test_scenario_10_ciphertexts_of_nobodys_key_are_never_revealed(found):
     n = modulus(bench.workspace.epoch)
     identity = Identity.load(bench.state(0))
 
-    def random_units(message: bytes) -> bytes:
+    def random_units(message):
         count = (len(message) - HEADER_BYTES) // CIPHERTEXT_BYTES
         units = (number(secrets.randbelow(n * n - 1) + 1) for _ in range(count))
         return message[:HEADER_BYTES] + b"".join(units)
@@ -109,12 +108,12 @@ def test_scenario_10_ciphertexts_of_nobodys_key_are_never_revealed(found):
     assert {bench.model(at) for at in range(3)} == {wanted.model}
 
 
-def modulus(epoch: Path) -> int:
+def modulus(epoch):
     """Return n, which is public: it is what the coordinator's context holds."""
     return int.from_bytes(KeyEpoch.load(epoch).server_context[CONTEXT_HEAD:], "big")
 
 
-def audit(state: Path) -> list[dict[str, str]]:
+def audit(state):
     """Return what a party refused."""
     path = state / AUDIT_FILE
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

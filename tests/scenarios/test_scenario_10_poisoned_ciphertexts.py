@@ -12,27 +12,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from blake3 import blake3
 from conformance.protection_suite import Party, make_party
-from integration.support.authority import AuthorityProcess
-from integration.support.bench import N_ITEMS, plan_of
-from integration.support.links import Forgetful
-from integration.support.parties import Federation
+from world.bench import N_ITEMS, plan_of
+from world.links import Forgetful
+from world.parties import AuthorityProcess
+from world.plans import params
 
 from fedrec.errors import MalformedUpdate, RevealRefused
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.identity import Identity
 from fedrec.plan.layout import Layout
-from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.state.private_store import PrivateStore
@@ -45,23 +40,23 @@ SETS = [("bfv", "default"), ("ckks", "lean")]
 
 
 @pytest.fixture(scope="module", params=SETS, ids="-".join)
-def party(request: pytest.FixtureRequest) -> Party:
+def party(request):
     name, preset = request.param
     return make_party(PROTECTIONS[name], preset, SPEC)
 
 
 @pytest.fixture(scope="module")
-def good(party: Party) -> bytes:
+def good(party):
     return party.member.protect(np.ones(SPEC.length, dtype=np.int64))
 
 
-def foreign(party: Party, preset: str) -> bytes:
+def foreign(party, preset):
     """Return a message of other parameters, or of the same and another key."""
     kind = PROTECTIONS["ckks" if preset in ("lean", "paper") else "bfv"]
     return make_party(kind, preset, SPEC).member.protect(np.zeros(SPEC.length, dtype=np.int64))
 
 
-def under_its_name(party: Party, good: bytes, body: bytes) -> bytes:
+def under_its_name(party, good, body):
     """Return a body under the right header, cut or filled to the right length."""
     length = len(good) - HEADER_BYTES
     return good[:HEADER_BYTES] + body[:length].ljust(length, b"\0")
@@ -116,7 +111,7 @@ def test_scenario_10_a_transparent_ciphertext_counts_for_nothing(party, good):
     assert accumulator.finish() == before
 
 
-def random_residues(party: Party) -> bytes:
+def random_residues(party):
     """Return a body of random residues, each below its prime: a ciphertext under no key.
 
     Bytes of other parameters are nearly that, too, but for one residue in a million that is not
@@ -166,12 +161,12 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent():
 class Poisoner(Forgetful):
     """Sends, in one round, a message of its own key under the epoch's name, well signed."""
 
-    def __init__(self, link: Link, *, identity: Identity, plan: Plan) -> None:
+    def __init__(self, link, *, identity, plan):
         super().__init__(link)
         self._identity = identity
         self._plan = plan
 
-    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+    def submit_update(self, header, payload):
         if header.round == 2:
             spec = Layout.of(self._plan, N_ITEMS).vector_spec
             kind = PROTECTIONS[self._plan.protection.name]
@@ -182,10 +177,10 @@ class Poisoner(Forgetful):
             payload = payload[:HEADER_BYTES] + body[HEADER_BYTES:]
             changed = replace(header, digest=blake3(payload).digest(), signature=b"")
             header = replace(changed, signature=self._identity.sign(changed.statement()))
-        return super().submit_update(header, payload)
+        return self.link.submit_update(header, payload)
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks"])
+@pytest.mark.parametrize("protection", params("bfv", long=["ckks"]))
 def test_scenario_10_a_poisoned_round_publishes_nothing(found, protection):
     """The key authority refuses its sum and says so; the others' next round goes on."""
     federation = found(plan_of(protection, key_holder="authority"))
@@ -203,7 +198,7 @@ def test_scenario_10_a_poisoned_round_publishes_nothing(found, protection):
     assert 2 not in [entry.round for entry in federation.published()]
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks"])
+@pytest.mark.parametrize("protection", params("bfv", long=["ckks"]))
 def test_scenario_10_where_members_decrypt_nobody_applies_it(found, protection):
     """Everybody is taken to be honest there: whoever is not can end the run, and no more."""
     federation = found(plan_of(protection))
@@ -215,7 +210,7 @@ def test_scenario_10_where_members_decrypt_nobody_applies_it(found, protection):
         assert PrivateStore(federation.bench.state(number), read_only=True).state.version == 1
 
 
-def begin(federation: Federation) -> None:
+def begin(federation):
     """Start three clients, of whom the last poisons round 2."""
     identity = Identity.load(federation.bench.state(2))
     federation.client(0)
@@ -225,6 +220,6 @@ def begin(federation: Federation) -> None:
     )
 
 
-def refusals(state: Path) -> list[dict[str, Any]]:
+def refusals(state):
     """Return what a party wrote down as refused."""
     return [json.loads(line) for line in (state / AUDIT_FILE).read_text().splitlines()]

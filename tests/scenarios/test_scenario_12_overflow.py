@@ -5,25 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conformance.protection_suite import extreme, make_party
-from integration.support.bench import N_ITEMS
 from pydantic import ValidationError
-from world.plans import check_plan
+from world.bench import N_ITEMS
+from world.plans import check_plan, plan_of
 
 from fedrec.errors import MalformedUpdate, RoundError, SettingsError
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.schema import Plan
-from fedrec.protection import BFV, CKKS, Protection, SegmentSpec, VectorSpec
+from fedrec.protection import BFV, CKKS, SegmentSpec, VectorSpec
 
 
-def spec_of(largest: int, summands: int, length: int = 2000) -> VectorSpec:
+def spec_of(largest, summands, length=2000):
     segment = SegmentSpec(name="all", length=length, max_abs_sum=largest)
     return VectorSpec(segments=(segment,), max_summands=summands)
 
 
-def most_summands(kind: type[Protection], preset: str, largest: int) -> int:
+def most_summands(kind, preset, largest):
     """Return how many messages can be summed without splitting values into limbs."""
 
-    def fits(summands: int) -> bool:
+    def fits(summands):
         try:
             return kind.plan(spec_of(largest, summands), preset=preset).limbs == (1,)
         except SettingsError:
@@ -91,13 +91,11 @@ def test_scenario_12_a_million_random_sums_without_a_wrong_integer(kind, preset,
 @pytest.mark.parametrize("sign", [1, -1])
 def test_scenario_12_every_user_of_every_client_at_the_clip(name, sign):
     protection, _, preset = name.partition("/")
-    plan = Plan.model_validate(
-        {
-            "federation": {"maximum_users": 64},
-            "update": {"rank": 2},
-            "protection": {"name": protection, "preset": preset, "key_holder": "members"},
-            "rounds": {"recompute_limit": 8},
-        }
+    plan = plan_of(
+        federation={"maximum_users": 64},
+        update={"rank": 2},
+        protection={"name": protection, "preset": preset, "key_holder": "members"},
+        rounds={"recompute_limit": 8},
     )
     layout, planned = Layout.of(plan, N_ITEMS), protection_of(plan, N_ITEMS)
     context, secret = planned.generate()
@@ -146,7 +144,7 @@ OPENED = {"name": "ckks", "key_holder": "authority"}
     ],
 )  # fmt: skip
 def test_scenario_12_settings_beyond_the_edge_are_refused(settings, rule):
-    problems = check_plan(Plan.model_validate(settings))
+    problems = check_plan(plan_of(settings))
     assert any(rule in problem for problem in problems), problems
 
 

@@ -7,12 +7,12 @@ import resource
 import threading
 
 import pytest
-from integration.support.bench import Bench, merged, plan_of
-from integration.support.children import ClientProcess, CoordinatorProcess
-from integration.support.links import DEADLINE_SECONDS, Gate, poll
-from integration.support.parties import Client
+from world.bench import Bench, merged, plan_of
+from world.children import ClientProcess, CoordinatorProcess
+from world.clock import DEADLINE_SECONDS, poll
+from world.links import Gate
+from world.parties import Client
 
-from fedrec.follower.events import ClientEvent
 from fedrec_client.state.private_store import PrivateStore
 
 
@@ -25,7 +25,7 @@ def test_scenario_13_no_file_may_grow(tmp_path, limit):
     refused = threading.Event()
     full = threading.Lock()
 
-    def on_event(event: ClientEvent) -> None:
+    def on_event(event):
         if (event.name, event.round) == ("protected", 3) and full.acquire(blocking=False):
             limit_file_size(pid, limit)
         if event.name == "unreachable" and "Storage is unavailable" in event.detail:
@@ -48,7 +48,7 @@ def test_scenario_13_no_file_may_grow(tmp_path, limit):
     assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
 
 
-def limit_file_size(pid: int, n_bytes: int) -> None:
+def limit_file_size(pid, n_bytes):
     """Let a process write no file beyond a size; it gets what a full disk would give it."""
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
 
@@ -80,7 +80,7 @@ def test_scenario_13_a_client_without_space_waits_for_some(tmp_path, protection,
         ]
         assert gate.reached.wait(DEADLINE_SECONDS)
 
-        def has_answered() -> bool:
+        def has_answered():
             store = PrivateStore(bench.state(2), read_only=True)
             sent = store.state.acknowledged if store.is_bound else None
             return sent is not None and sent.round == 2

@@ -1,22 +1,20 @@
 """Scenario 14, TORN-WRITE: what the end of the log lost is noticed, or was never acknowledged.
 
 A folder as `kill -9` leaves it, its write-ahead log cut or garbled at offsets over its last 8 kB.
-Flipped bits all over the log are in `tests/server/store/test_highwater.py`, damaged updates in
-`tests/server/uploads/test_storage_trouble.py`.
+Flipped bits all over the log are in `tests/server/store/test_sqlite.py`, damaged updates in
+`tests/server/uploads/test_uploads.py`.
 """
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from conformance.store_suite import IDENTITY, durable
-from server.support.chaos import Chaos, random_rules, volatile_free
-from server.support.world import World
+from world.chaos import Chaos, random_rules, volatile_free
+from world.machine import World
 
 from fedrec.errors import StorageError
-from fedrec_server.rounds.state import State
 from fedrec_server.store.sqlite import SqliteStore
 
 WAL = "coordinator.sqlite-wal"
@@ -27,7 +25,7 @@ HEADER_BYTES = 24
 """Of a frame in SQLite's log, before its page."""
 
 
-def killed_in_a_round(folder: Path) -> tuple[Path, State]:
+def killed_in_a_round(folder):
     """Return a folder with commits in its log, and the state that they made."""
     rules, n_clients = random_rules(8)
     world, store = World.new(rules, n_clients), SqliteStore(folder / "running", IDENTITY)

@@ -12,12 +12,12 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.support.bench import Bench, plan_of
-from integration.support.children import CoordinatorProcess
-from server.support.federations import Bench as Federation
-from server.support.serving import Serving, serving
+from world.bench import Bench, plan_of
+from world.children import CoordinatorProcess
+from world.engine import Bench as Federation
+from world.serving import serving
 
-from fedrec.errors import CorruptUpload, FedrecError, TooLarge
+from fedrec.errors import CorruptUpload, TooLarge
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.wire.chunks import CHUNK_BYTES
@@ -30,13 +30,13 @@ CONNECTIONS = 2
 MOST_GROWTH = 100 << 20
 
 
-def largest(pid: int) -> int:
+def largest(pid):
     """Return the most memory that a process ever had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def answer(address: str, own: Credentials, data: bytes, *, gzip: bool) -> grpc.StatusCode:
+def answer(address, own, data, *, gzip):
     """Send bytes as a request for a task; return what came of it."""
     packed = grpc.Compression.Gzip if gzip else grpc.Compression.NoCompression
     channel = open_channel(address, own)
@@ -101,9 +101,7 @@ def test_scenario_15_chunks_that_lie(tmp_path, changes, chunks, expected):
             assert not found.upload(number)
 
 
-def _refusal(
-    found: Serving, changes: dict[str, int], chunks: list[tuple[int, bytes]]
-) -> FedrecError:
+def _refusal(found, changes, chunks):
     payload = found.bench.payload(0, 1)
     header = found.bench.header(0, 1, payload, found.run, **changes)
     with pytest.raises(grpc.RpcError) as caught:

@@ -6,14 +6,13 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 
 import grpc
 import pytest
-from integration.support.links import poll
-from server.support.federations import Bench, credentials
-from server.support.serving import Serving, serving
+from world.clock import poll
+from world.engine import Bench, credentials
+from world.serving import serving
 
 from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
 from fedrec.wire.convert import UPLOAD_HEADER
@@ -26,17 +25,17 @@ from fedrec_server.uploads.updates import StreamTurns
 SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 
 
-async def spoken(*pauses_and_sizes: tuple[float, int]) -> AsyncIterator[bytes]:
+async def spoken(*pauses_and_sizes):
     """Yield messages of so many bytes, each after a pause."""
     for seconds, size in pauses_and_sizes:
         await asyncio.sleep(seconds)
         yield bytes(size)
 
 
-def heard(*pauses_and_sizes: tuple[float, int], **limits: float) -> list[int]:
+def heard(*pauses_and_sizes, **limits):
     """Return the sizes of what is let through."""
 
-    async def listen() -> list[int]:
+    async def listen():
         parts = heard_in_time(spoken(*pauses_and_sizes), **limits)
         return [len(part) async for part in parts]
 
@@ -56,7 +55,7 @@ class TestScenario16Time:
             heard(*trickle, slowest_bytes=5000, window_seconds=0.1)
 
     def test_time_that_the_coordinator_takes_does_not_count(self):
-        async def busy() -> int:
+        async def busy():
             parts = heard_in_time(
                 spoken(*[(0.0, 1)] * 5), slowest_bytes=1e6, window_seconds=0.2, silent_seconds=0.1
             )
@@ -70,10 +69,10 @@ class TestScenario16Time:
 
 
 def test_scenario_16_places_are_given_in_order():
-    async def crowd() -> list[int]:
+    async def crowd():
         places, served = StreamTurns(Work(), bytes_in_flight=8 << 20).places, []
 
-        async def one(number: int) -> None:
+        async def one(number):
             async with places:
                 served.append(number)
                 await asyncio.sleep(0.01)
@@ -94,7 +93,7 @@ def test_scenario_16_silent_streams_of_one_member_hold_nobody_up(tmp_path, n_str
         found.come(range(4))
         first = _header(found, 3) if says == "its header" else b""
 
-        def silent() -> Iterator[bytes]:
+        def silent():
             if first:
                 yield first
             release.wait(60)
@@ -123,7 +122,7 @@ def test_scenario_16_silent_streams_of_a_stranger_are_refused_at_once(tmp_path):
         with found.channel(credentials(9)) as channel:
             waits = threading.Event()
 
-            def silent() -> Iterator[bytes]:
+            def silent():
                 waits.wait(20)
                 yield b""
 
@@ -136,7 +135,7 @@ def test_scenario_16_silent_streams_of_a_stranger_are_refused_at_once(tmp_path):
             assert not found.upload(number)
 
 
-def _header(found: Serving, number: int) -> bytes:
+def _header(found, number):
     payload = found.bench.payload(number, 1)
     header = found.bench.header(number, 1, payload, found.run)
     part = update_pb2.UploadPart(header=UPLOAD_HEADER.to_proto(header))

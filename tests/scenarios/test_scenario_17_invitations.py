@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from server.support.federations import Bench, authority, credentials, identity
-from server.support.serving import Serving, serving
+from world.engine import Bench, authority, credentials, identity
 from world.keys import credentials as strangers
+from world.serving import serving
 
 from fedrec.errors import (
     BadSignature,
@@ -30,20 +30,19 @@ from fedrec.identity.certificates import Credentials
 from fedrec.identity.document import write_secret
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.wire.messages import Application
 from fedrec_server.service.callers import certificate_of
 from fedrec_server.store.tables import DATABASE
 
 DAYS = 86_400
 
 
-def invitation(*, made_days_ago: int = 0) -> Credentials:
+def invitation(*, made_days_ago=0):
     """Return a new invitation of the key authority."""
     now = datetime.now(UTC) - timedelta(days=made_days_ago)
     return authority().issuer.credentials("invitation", "somebody", now=now)
 
 
-def apply(found: Serving, who: Identity, by: Credentials) -> Application:
+def apply(found, who, by):
     """Apply over a connection of one's own."""
     with found.link(by) as link:
         return link.apply(SignedApplication.make(who.public, by).to_json())
@@ -54,7 +53,7 @@ def test_scenario_17_invitation_twice(tmp_path):
     bench, invited = Bench.of(3), invitation()
     crowd = [Identity.create(f"applicant {number}") for number in range(100)]
 
-    def answer(who: Identity, attempts: int = 5) -> str:
+    def answer(who, attempts=5):
         try:
             return "" if apply(found, who, invited).listed else "kept"
         except Unreachable:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
-from integration.support.bench import plan_of
-from server.support.federations import (
+from world.bench import plan_of
+from world.engine import (
     Bench,
     authority,
     credentials,
@@ -16,7 +16,7 @@ from server.support.federations import (
     identity,
     operator,
 )
-from server.support.serving import Serving, serving
+from world.serving import Serving, serving
 
 from fedrec.errors import CertificateExpired, KeysError, NotInRoster, Unreachable, WrongIdentity
 from fedrec.identity.certificates import Credentials, Issuer
@@ -29,7 +29,7 @@ FIRST = RoundId(1)
 Call = Callable[[Serving, GrpcLink], object]
 
 
-def masks(found: Serving, link: GrpcLink) -> object:
+def masks(found, link):
     return link.submit_masks(
         StepMessage(
             federation="movies",
@@ -44,7 +44,7 @@ def masks(found: Serving, link: GrpcLink) -> object:
     )
 
 
-def update(found: Serving, link: GrpcLink) -> object:
+def update(found, link):
     payload = found.bench.payload(1, 1)
     return link.submit_update(found.bench.header(1, 1, payload, found.run), payload)
 

@@ -1,14 +1,11 @@
 """Scenario 19: a recorded update of one round is worth nothing anywhere else."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from server.support.driving import told_of
-from server.support.federations import Bench
-from server.support.serving import Serving, serving
+from world.engine import Bench, told_of
+from world.serving import Serving, serving
 
 from fedrec.errors import BadSignature, FedrecError, KeysError, ProtocolError, RoundClosed
 from fedrec.ids import RoundId
@@ -19,7 +16,7 @@ Recorded = tuple[Serving, UploadHeader, bytes]
 
 
 @pytest.fixture
-def second_round(tmp_path: Path) -> Iterator[Recorded]:
+def second_round(tmp_path):
     """A coordinator that collects round 2, and what client 0 sent in round 1."""
     bench = Bench.of(3, total=3)
     with serving(bench, tmp_path) as found:
@@ -32,7 +29,6 @@ def second_round(tmp_path: Path) -> Iterator[Recorded]:
             found.upload(number)
         found.do(found.coordinator.engine.run.work.settled())
         found.come(CLIENTS)
-        assert found.coordinator.engine.run.state.current is not None
         assert found.coordinator.engine.run.state.current.number == 2
         yield found, header, payload
 

@@ -15,11 +15,10 @@ import hashlib
 
 import numpy as np
 import pytest
-from isolation import smallest_isolated
-from server.support.federations import Bench
-from server.support.made_messages import client, rules
-from server.support.serving import serving
-from server.support.world import World
+from world.engine import Bench
+from world.invariants import smallest_isolated
+from world.machine import World, client, rules
+from world.serving import serving
 
 from fedrec.errors import NotInRoster
 from fedrec.identity.cells import Partition, Standing, check_whole, whole_among
@@ -71,7 +70,7 @@ def test_scenario_21_too_few_updates_are_never_summed():
     assert not world.published
 
 
-def standings(kind: str, count: int, *, guests: int = 0) -> list[Standing]:
+def standings(kind, count, *, guests=0):
     """Return members that join, the last of them as guests."""
     return [
         Standing(
@@ -82,9 +81,7 @@ def standings(kind: str, count: int, *, guests: int = 0) -> list[Standing]:
     ]
 
 
-def sums_of(
-    partition: Partition, members: list[Standing], honest: set[ClientId], draws: np.random.Generator
-) -> list[set[ClientId]]:
+def sums_of(partition, members, honest, draws):
     """Return what attackers see of a roster's sums: they choose who is there, and know their own.
 
     Every honest client is missing now and then, too.

@@ -12,23 +12,23 @@ import signal
 from pathlib import Path
 
 import pytest
-from integration.support.bench import KINDS, Bench, merged, plan_of
-from integration.support.children import (
+from world.bench import KINDS, Bench, merged, plan_of
+from world.children import (
     ClientProcess,
     CoordinatorProcess,
     DidNotStart,
     KillClient,
     close_all,
 )
-from integration.support.links import poll
-from integration.support.parties import operators_link, published_rounds
+from world.clock import poll
+from world.parties import operators_link, published_rounds
 
 pytestmark = pytest.mark.slow
 
 DEADLINE_SECONDS = 20.0
 
 
-def arrived(bench: Bench, address: str) -> tuple[int, int]:
+def arrived(bench, address):
     """Return the round in progress and how many updates it has; zeros between rounds."""
     link = operators_link(bench, address)
     try:
@@ -38,7 +38,7 @@ def arrived(bench: Bench, address: str) -> tuple[int, int]:
     return (0, 0) if current is None else (current.round, current.arrived)
 
 
-def paused(coordinator: CoordinatorProcess) -> int:
+def paused(coordinator):
     """Stop a coordinator in whatever it does, as a machine that hangs; return its process."""
     pid = coordinator.process.pid
     assert pid is not None
@@ -46,7 +46,7 @@ def paused(coordinator: CoordinatorProcess) -> int:
     return pid
 
 
-def complete(bench: Bench, address: str) -> None:
+def complete(bench, address):
     """Check that each round was published once, and the model is the undisturbed run's."""
     published = published_rounds(bench, address)
     assert [found.kind for found in published] == list(KINDS)

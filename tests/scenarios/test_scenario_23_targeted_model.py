@@ -6,19 +6,17 @@ readers before they apply it. And a client itself checks what it can know before
 """
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import FakeRound, World
-from client.support.key_watch import KeyWatch, put_watch
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_federation import World
+from world.fake_link import put_watch
 
 from fedrec.errors import BadSignature, PlanMismatch, RefusedError
-from fedrec.wire.messages import PublishedRound
 
 
 @pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+def key(monkeypatch):
     return put_watch(monkeypatch)
 
 
@@ -76,7 +74,7 @@ def test_scenario_23_a_false_model_for_one_client(tmp_path, whose):
     assert world.link.reports == []
 
 
-def one_twice(world: World, round_: FakeRound) -> bytes:
+def one_twice(world, round_):
     """Return a ciphertext sum in which one client's update stands for another's."""
     payloads = [payload for _, payload in round_.contributions.values()]
     total = world.protection.accumulator(world.context)
@@ -89,7 +87,7 @@ def test_scenario_23_another_plan_for_one_client(tmp_path):
     world = World(tmp_path)
     honest = world.info
 
-    def other(**changes: Any) -> Any:
+    def other(**changes):
         info = honest(**changes)
         plan = info.plan_json.replace(b'"minimum_item_users":1', b'"minimum_item_users":0')
         plan = plan.replace(b'"user_fraction":1.0', b'"user_fraction":0.5')
@@ -102,7 +100,7 @@ def test_scenario_23_another_plan_for_one_client(tmp_path):
     assert world.link.uploads == []
 
 
-def changed(found: PublishedRound) -> bytes:
+def changed(found):
     """Return a plain sum with the first value of its body one higher."""
     blob = bytearray(found.blob)
     blob[44] ^= 1

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 
 import pytest
-from server.support.histories import REPLAY, play
+from world.histories import REPLAY, play
 
 SHORT = 60
 FULL = 5_000
@@ -32,7 +31,7 @@ KINDS = {
 }
 
 
-def played(seeds: Iterable[int]) -> Counter[str]:
+def played(seeds):
     """Play histories; return what came about in them."""
     found: Counter[str] = Counter()
     for seed in seeds:

@@ -8,10 +8,9 @@ itself is not judged. `FEDREC_SOAK_SECONDS` sets how long the long form takes.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
-from integration.support.soak import Growth, Held, growth, soak
+from world.soak import Growth, Held, growth, soak
 
 pytestmark = pytest.mark.slow
 
@@ -26,9 +25,7 @@ SHORT_THREADS = 2
 BYTES_IN_TEN_MINUTES = 1 * MEGABYTE
 
 
-def check(
-    folder: Path, protection: str, seconds: float, every: float, allowed: float, threads: int = 0
-) -> None:
+def check(folder, protection, seconds, every, allowed, threads=0):
     """Let a federation work, and find nobody that holds more and more."""
     samples, rounds = soak(folder, protection, seconds=seconds, every_seconds=every)
     assert rounds[-1] > rounds[0] + 5, "the federation hardly worked"
@@ -56,7 +53,7 @@ def test_scenario_25_an_hour(tmp_path, protection):
     check(tmp_path, protection, FULL_SECONDS, max(0.5, FULL_SECONDS / 1800), allowed)
 
 
-def of(*sizes: int, files: int = 9) -> list[Held]:
+def of(*sizes, files=9):
     """Return made-up samples."""
     return [Held(bytes=size, files=files, threads=4) for size in sizes]
 

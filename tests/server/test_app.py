@@ -13,22 +13,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from server.support.federations import Bench, authority, identity
-from server.support.serving import serving, settings_of
-from world.federation import DemoData, prepare
+from world.engine import Bench, authority, identity
+from world.federation import made_data, prepare
+from world.plans import plan_of
+from world.serving import serving, settings_of
 
 from fedrec.cli.main import main
-from fedrec.data import generate
 from fedrec.errors import FolderInUse, KeysError, SettingsError, StorageError
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.document import write_secret
 from fedrec.ids import ClientId, RoundId
-from fedrec.plan.schema import Plan
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
@@ -42,8 +40,8 @@ TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from server.support.federations import Bench, credentials, identity
-from server.support.serving import settings_of
+from world.engine import Bench, credentials, identity
+from world.serving import settings_of
 from fedrec.identity.document import write_secret
 from fedrec_server.app import Coordinator
 
@@ -58,7 +56,7 @@ print("ended:", asyncio.run(serving))
 """
 
 
-def start_program(folder: Path) -> subprocess.Popen[str]:
+def start_program(folder):
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder)],
         env={"PYTHONPATH": str(TESTS)},
@@ -68,7 +66,7 @@ def start_program(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def told(program: subprocess.Popen[str]) -> list[str]:
+def told(program):
     """Return the line with address and run; others are log lines."""
     assert program.stdout is not None
     for line in program.stdout:
@@ -90,10 +88,10 @@ def test_port_in_use_is_named(tmp_path, capfd):
     assert capfd.readouterr().err == "", "the library says nothing of its own"
 
 
-def _no_room_beside_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_room_beside_the_log(monkeypatch):
     """Fail as SQLite does on a disk that has not one page left for the file beside its log."""
 
-    def connect(path: Path) -> sqlite3.Connection:
+    def connect(path):
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
         raise error
@@ -103,8 +101,8 @@ def _no_room_beside_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite.shutil, "disk_usage", lambda folder: usage)
 
 
-def _no_room_for_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pwrite(file: int, data: bytes, offset: int) -> int:
+def _no_room_for_a_word(monkeypatch):
+    def pwrite(file, data, offset):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", pwrite)
@@ -122,14 +120,14 @@ def test_a_disk_without_a_page_at_the_start_is_called_full(tmp_path, monkeypatch
         assert found.coordinator.engine.run.state.published == 0
 
 
-def _nobody(address: str, run: str) -> None:
+def _nobody(address, run):
     """Be told where the coordinator listens."""
 
 
 def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path):
     """Nobody is there who would go on by itself."""
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == "rows.begin":
             raise DiskFull("The disk is full.")
 
@@ -144,7 +142,7 @@ def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path):
 def test_damage_that_shows_at_the_start_is_no_defect(tmp_path):
     """Deeper than SQLite's quick check looks."""
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == "rows.begin":
             raise DurabilityLost("coordinator.sqlite is damaged: malformed.")
 
@@ -162,7 +160,7 @@ def test_state_folder_in_use_is_named(tmp_path):
 
 
 def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_path):
-    def refused(**changes: object) -> str:
+    def refused(**changes):
         with pytest.raises(KeysError) as told:
             Coordinator(settings_of(tmp_path, **changes), Bench.of(3).federation)
         return str(told.value)
@@ -188,7 +186,7 @@ def test_stop_answers_long_polls_and_keeps_the_run(tmp_path):
         run = found.run
         answers = []
 
-        def wait() -> None:
+        def wait():
             with found.link() as link:
                 me = identity(0).client_id
                 answers.append(link.next_task(me, run, RoundId(0), wait_seconds=60.0))
@@ -203,7 +201,7 @@ def test_stop_answers_long_polls_and_keeps_the_run(tmp_path):
         assert found.run == run
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition):
     """Wait for another thread."""
     for _ in range(500):
         if condition():
@@ -233,16 +231,16 @@ def test_a_resumed_run_is_served_until_it_really_ends(tmp_path, monkeypatch):
     with serving(bench, tmp_path) as found:
         found.do(found.coordinator.engine.stop_run(at_once=True))
 
-    def ignore(address: str, run: str) -> None:
+    def ignore(address, run):
         pass
 
-    async def over() -> str:
+    async def over():
         ended = Coordinator(settings_of(tmp_path), bench.federation)
         return await asyncio.wait_for(ended.serve(ignore, until_finished=True), 10)
 
     assert asyncio.run(over()) == "finished"
 
-    async def resumed() -> str:
+    async def resumed():
         server = Coordinator(settings_of(tmp_path), bench.federation, resume=True)
         running = asyncio.ensure_future(server.serve(ignore, until_finished=True))
         done, _ = await asyncio.wait([running], timeout=0.5)
@@ -265,7 +263,7 @@ def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending
     monkeypatch.setattr("fedrec_server.app.LINGER_SECONDS", 0.0)
     bench = Bench.of(3)
 
-    async def over() -> str:
+    async def over():
         server, started = Coordinator(settings_of(tmp_path), bench.federation), asyncio.Event()
         serving = asyncio.ensure_future(
             server.serve(lambda address, run: started.set(), until_finished=True)
@@ -280,7 +278,7 @@ def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending
 
     assert asyncio.run(over()) == ending
 
-    async def again() -> str:
+    async def again():
         server = Coordinator(settings_of(tmp_path), bench.federation)
         return await server.serve(lambda address, run: None, until_finished=True)
 
@@ -292,15 +290,13 @@ def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending
     [("finished", 0), ("terminated", 0), ("failed", 1), ("spent", 4), ("interrupted", 130)],
 )
 def test_the_command_leaves_with_the_documented_code(tmp_path, monkeypatch, ending, code):
-    async def serve(*values: object, **options: object) -> str:
+    async def serve(*values, **options):
         return ending
 
     monkeypatch.setattr(Coordinator, "serve", serve)
     monkeypatch.setattr("fedrec.telemetry.log_to_stderr", lambda **_: None)
-    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
-    plan = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "bfv"}})
-    workspace = prepare(tmp_path, plan, data, n_clients=3)
+    plan = plan_of(algorithm={"dim": 4}, protection={"name": "bfv"})
+    workspace = prepare(tmp_path, plan, made_data(), n_clients=3)
     with pytest.raises(SystemExit) as left:
         main(["coordinator", "run", str(workspace.parties.coordinator), "--until-finished"])
     assert (left.value.code or 0) == code

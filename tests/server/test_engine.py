@@ -1,25 +1,46 @@
-"""A whole run without gRPC: exact, durable, and awake at the right moments."""
+"""The engine: its chain of models, restarts and stops."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sqlite3
 from contextlib import closing
 
-from server.support.driving import (
+import pytest
+from world.clock import FakeClock
+from world.engine import (
+    REVEALER,
+    SEALED_BYTES,
+    Bench,
     act,
+    credentials,
+    current,
+    epoch_of,
     files,
     gather,
+    identity,
     play,
     poll,
+    report,
     running,
+    speak,
     upload,
 )
-from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
+from world.serving import serving, with_page
 
+from fedrec.errors import (
+    AuthorityIsOld,
+    CoordinatorStopping,
+    FedrecError,
+    NotInRoster,
+    StorageError,
+)
 from fedrec.ids import RoundId
-from fedrec.wire.messages import Finished, Reveal
+from fedrec.wire.messages import Finished, Remembered, Reveal, Train, Wait
+from fedrec_server.page.serving import Page
+from fedrec_server.store.state_folder import back_up
 
 
 class TestWholeRun:
@@ -126,3 +147,255 @@ class TestWholeRun:
             tasks = [(await poll(engine, number)).task for number in range(4)]
             assert not [task for task in tasks if isinstance(task, Reveal)]
             assert isinstance((await poll(engine, REVEALER)).task, Reveal)
+
+
+async def test_a_statement_follows_the_last_one(tmp_path):
+    bench = Bench.of(3, reveals=True)
+
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(3))
+        for number in range(3):
+            await upload(engine, bench, number)
+        await engine.tick()
+        await speak(engine, bench, sequence=4)
+        record = engine.run.store.published(RoundId(1))
+        assert record is not None and record.statement is not None
+        before = record.statement
+        assert before.sequence == 4
+        await gather(engine, range(3))
+        for number in range(3):
+            await upload(engine, bench, number)
+        await engine.tick()
+        for wrong in ({"sequence": 3}, {"sequence": 4}, {"sequence": 5}):
+            with pytest.raises(AuthorityIsOld, match="does not follow 4, on round 1"):
+                await speak(engine, bench, **wrong)
+        assert engine.run.state.published == 1
+        await speak(engine, bench, sequence=5, previous=before.digest())
+        assert engine.run.state.published == 2
+
+
+async def test_a_backup_of_a_round_that_was_published_since_is_older(tmp_path):
+    """Members may have a word that is on its way still; whoever said it and went on sends it no
+    more, and the round would wait for ever.
+    """
+    bench = Bench.of(3, reveals=True)
+
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(3))
+        for number in range(3):
+            await upload(engine, bench, number)
+        await engine.tick()
+        await asyncio.to_thread(back_up, tmp_path / "state", tmp_path / "older" / "state")
+        await speak(engine, bench)
+        record = engine.run.store.published(RoundId(1))
+        said = Remembered(statement=record.statement)
+    async with running(bench, tmp_path / "older") as engine:
+        for number in (0, REVEALER):
+            assert not engine.run.halted.is_set()
+            me = identity(number).client_id
+            await engine.polls.next_task(me, engine.run.name, RoundId(1), 0.0, said)
+        assert engine.run.halted.is_set()
+
+
+async def test_nothing_is_opened_for_who_knows_more(tmp_path):
+    """A set-back coordinator must not count those as there who are ahead of it."""
+    bench = Bench.of(3)
+
+    async with running(bench, tmp_path) as engine:
+        for number in range(3):
+            me = identity(number).client_id
+            found = await engine.polls.next_task(
+                me, engine.run.name, RoundId(4), 60.0, Remembered()
+            )
+            assert found.published_round == 0
+        await engine.tick()
+        assert engine.run.state.current is None
+
+
+class TestRestart:
+    """The coordinator ends in each phase and goes on with the same state folder."""
+
+    async def test_while_collecting(self, tmp_path):
+        bench = Bench.of(3)
+
+        async with running(bench, tmp_path) as engine:
+            run = engine.run.name
+            await gather(engine, range(3))
+            await upload(engine, bench, 0)
+        async with running(bench, tmp_path) as engine:
+            assert engine.run.name == run
+            assert current(engine.run.state).phase == "collecting"
+            assert isinstance((await poll(engine, 1)).task, Train)
+            assert isinstance((await poll(engine, 0)).task, Wait)
+            await play(engine, bench, range(3))
+            record = engine.run.store.next_published(RoundId(0))
+            data = engine.run.store.spool.read(record.name, record.blob)
+            assert data == bench.sum_of({0, 1, 2}, 1)
+
+    async def test_while_summing(self, tmp_path):
+        bench = Bench.of(3)
+
+        seen: list[str] = []
+
+        def full(name):
+            seen.append(name)
+            if seen.count("update.ack") == 3 and name == "draft.write":
+                raise StorageError("The disk is full.")
+
+        async with running(bench, tmp_path, failpoint=full) as engine:
+            await gather(engine, range(3))
+            for number in range(3):
+                await upload(engine, bench, number)
+            await engine.run.work.settled()
+            assert current(engine.run.state).phase == "summing"
+        async with running(bench, tmp_path) as engine:
+            assert engine.run.state.published == 1
+            await play(engine, bench, range(3))
+
+    async def test_while_the_round_waits_for_the_key_authority(self, tmp_path):
+        """However long it is away nothing is trained again."""
+        bench, clock = Bench.of(3, reveals=True), FakeClock()
+
+        async with running(bench, tmp_path, clock=clock) as engine:
+            await gather(engine, range(3))
+            for number in range(3):
+                await upload(engine, bench, number)
+            await engine.run.work.settled()
+            before = current(engine.run.state)
+            assert before.phase == "revealing"
+            clock.advance(30 * 86_400.0)
+            await engine.tick()
+            assert current(engine.run.state) == before
+        async with running(bench, tmp_path, clock=clock) as engine:
+            assert current(engine.run.state).accepted == before.accepted
+            clock.advance(30 * 86_400.0)
+            await engine.tick()
+            assert current(engine.run.state).phase == "revealing"
+            await play(engine, bench, range(3))
+            assert engine.run.state.abandoned == 0
+            assert engine.run.store.published(RoundId(1)) is not None
+
+    async def test_a_killed_client_costs_one_round(self, tmp_path):
+        """Asked and silent, it is asked again when it comes back."""
+        bench, clock = Bench.of(3, reveals=True), FakeClock()
+
+        async with running(bench, tmp_path, clock=clock) as engine:
+            await gather(engine, range(3))
+            for number in range(2):
+                await upload(engine, bench, number)
+            deadline = current(engine.run.state).deadline_at
+            clock.advance(deadline - clock.now() - 10.0)
+            # Killed while it trained: it was heard of a moment ago.
+            engine.run.presence.heard(identity(2).client_id)
+            clock.advance(10.0)
+            for _ in range(20):
+                clock.advance(1.0)
+                await gather(engine, range(2))
+            assert engine.run.state.abandoned == 1 and engine.run.state.current is None
+            await gather(engine, range(3))
+            assert current(engine.run.state).number == 2
+            await play(engine, bench, range(3))
+
+    async def test_a_sum_that_the_key_authority_refuses(self, tmp_path):
+        bench = Bench.of(3, reveals=True)
+
+        async with running(bench, tmp_path) as engine:
+            await gather(engine, range(3))
+            for number in range(3):
+                await upload(engine, bench, number)
+            await engine.run.work.settled()
+            await speak(engine, bench, refused="a client is listed twice")
+            assert engine.run.state.abandoned == 1 and engine.run.state.published == 0
+            (abandoned,) = (
+                entry
+                for entry in engine.run.store.entries(0, 100)
+                if entry.kind == "round abandoned"
+            )
+            assert "refused the sum: a client is listed twice" in abandoned.fields_json
+        assert files(tmp_path) == []
+
+    async def test_while_clients_report(self, tmp_path):
+        """One word is durable; with a second one after the restart the round is measured."""
+        bench = Bench.of(3, veiled=True)
+
+        async with running(bench, tmp_path) as engine:
+            await gather(engine, range(3))
+            for number in range(3):
+                await upload(engine, bench, number)
+            await engine.run.work.settled()
+            assert engine.run.state.published == 1 and engine.run.state.current is None
+            await report(engine, bench, 0)
+            waiting = engine.run.state.reporting
+            assert waiting is not None and len(waiting.reports) == 1
+        async with running(bench, tmp_path) as engine:
+            assert engine.run.state.reporting.reports == waiting.reports
+            await report(engine, bench, 0)
+            assert engine.run.state.reporting is not None, "the same client again"
+            await report(engine, bench, 1)
+            assert engine.run.state.reporting is None
+            await play(engine, bench, range(3))
+
+    async def test_after_the_end(self, tmp_path):
+        bench = Bench.of(3)
+
+        async with running(bench, tmp_path) as engine:
+            await play(engine, bench, range(3))
+        async with running(bench, tmp_path) as engine:
+            assert engine.finished.is_set()
+            assert isinstance((await poll(engine, 0)).task, Finished)
+
+    async def test_with_a_new_epoch_abandons_the_round(self, tmp_path):
+        bench = Bench.of(3)
+        async with running(bench, tmp_path) as engine:
+            await gather(engine, range(3))
+            await upload(engine, bench, 0)
+        bench = Bench.of(4, epoch=2)
+        async with running(bench, tmp_path) as engine:
+            assert engine.run.state.current is None and engine.run.state.abandoned == 1
+            await play(engine, bench, range(4))
+            assert engine.run.state.published == 4, "round 1 was abandoned, 2 to 4 published"
+
+
+JOINED = 3
+"""A member of epoch 2 that is none of the epoch in the coordinator's settings."""
+
+
+def test_a_stop_is_no_refusal_while_the_page_closes(tmp_path, monkeypatch):
+    """Browsers may keep the page open for seconds; members call meanwhile."""
+    bench, told = Bench.of(3), []
+    closed = Page.close
+    with serving(bench, tmp_path, prepare=with_page()) as found, found.link(JOINED) as link:
+        later = epoch_of(bench.federation.protection, 4, number=2)
+        found.do(found.coordinator.engine.rotation.install(later.to_json()))
+        me = identity(JOINED).client_id
+        assert link.federation(me).epoch == 2
+
+        def ask():
+            with pytest.raises(FedrecError) as refused:
+                link.federation(me)
+            told.append(refused.value)
+
+        async def close(page):
+            await asyncio.to_thread(ask)
+            await closed(page)
+
+        monkeypatch.setattr(Page, "close", close)
+        found.stop()
+    (error,) = told
+    assert isinstance(error, CoordinatorStopping), error
+    assert str(error).startswith("The coordinator is stopping.") and not error.incident
+
+
+def test_a_refusal_names_the_epoch_that_it_is_about(tmp_path):
+    bench = Bench.of(3)
+    with serving(bench, tmp_path) as found:
+        later = epoch_of(bench.federation.protection, 2, number=2)
+        with found.link(2) as removed:
+            assert removed.federation(identity(2).client_id).epoch == 1
+            found.do(found.coordinator.engine.rotation.install(later.to_json()))
+            with pytest.raises(NotInRoster) as refused:
+                removed.federation(identity(2).client_id)
+            assert refused.value.epoch == 2
+        with found.link(credentials(7)) as stranger, pytest.raises(NotInRoster) as refused:
+            stranger.federation(identity(7).client_id)
+        assert refused.value.epoch == 2

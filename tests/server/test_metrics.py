@@ -1,32 +1,35 @@
-"""What a coordinator's numbers say, against a run whose every step the test makes."""
+"""The coordinator's metrics, and how they are served."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from prometheus_client.exposition import generate_latest
-from server.support.driving import gather, play, running, speak, upload
-from server.support.federations import Bench, identity
+from prometheus_client.parser import text_string_to_metric_families
 from world.clock import FakeClock
+from world.engine import Bench, gather, identity, play, running, speak, upload
+from world.serving import serving, settings_of
 
-from fedrec.errors import NotInRoster, StorageError
+from fedrec.errors import FedrecError, NotInRoster, SettingsError, StorageError
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec.settings.schema import CoordinatorSettings
-from fedrec_server.engine import Engine
+from fedrec_server.app import Coordinator
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.run.figures import ModelQuality
 
 Value = Callable[..., float | None]
 
 
-def watched(engine: Engine, folder: Path) -> tuple[CoordinatorMetrics, Value]:
+def watched(engine, folder):
     local = CoordinatorSettings(state=str(folder), reserve_bytes=1 << 20)
     metrics = CoordinatorMetrics(engine, local, certificate_ends=5000.0)
 
-    def value(name: str, **labels: str) -> float | None:
+    def value(name, **labels):
         return metrics.registry.get_sample_value(name, labels)
 
     return metrics, value
@@ -38,7 +41,7 @@ async def test_a_round_step_by_step(tmp_path):
     async with running(bench, tmp_path, clock=clock) as engine:
         metrics, value = watched(engine, tmp_path)
 
-        def look() -> None:
+        def look():
             clock.advance(1.0)
             metrics.tick()
 
@@ -144,3 +147,49 @@ async def test_no_label_and_no_line_names_anybody(tmp_path):
         assert value("fedrec_rounds_total", outcome="published") == 3
         assert value("fedrec_certificate_expiry_timestamp_seconds") == 5000.0
         assert value("fedrec_disk_reserve_bytes") == 1 << 20
+
+
+def free_address():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def at(address):
+    return lambda settings: settings.model_copy(update={"metrics_address": address})
+
+
+def test_numbers_are_served_while_the_coordinator_runs(tmp_path):
+    address = free_address()
+    with serving(Bench.of(3), tmp_path, prepare=at(address)) as server:
+        with server.link(0) as link, pytest.raises(FedrecError):
+            link.next_task(identity(0).client_id, "another run", RoundId(0), wait_seconds=0.0)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        samples = {
+            (one.name, *one.labels.values()): one.value
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+        }
+        refused = {
+            key[1]: value for key, value in samples.items() if "calls_refused_total" in key[0]
+        }
+        assert sum(refused.values()) == 1
+        assert samples["fedrec_roster_clients",] == 3
+        assert samples["fedrec_certificate_expiry_timestamp_seconds",] > 1.7e9
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://{address}/metrics", timeout=10)
+
+
+def test_a_port_that_is_taken_starts_nothing(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        coordinator = Coordinator(
+            settings_of(tmp_path, metrics_address=address), Bench.of(3).federation
+        )
+        with pytest.raises(SettingsError, match=r"coordinator\.metrics_address.*cannot be opened"):
+            asyncio.run(coordinator.start())
+        with pytest.raises(StorageError, match="not started"):
+            _ = coordinator.engine
+    # Its state is let go of: the next start, now that the port is free, takes it.
+    with serving(Bench.of(3), tmp_path, prepare=at(address)):
+        pass

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from fedrec.data import partition_users
+from fedrec.data import generate, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.document import write_public
@@ -62,6 +62,13 @@ class Workspace(DemoWorkspace):
     def operator(self) -> Path:
         """What opens the operators' service."""
         return self.parties.operator
+
+
+def made_data(**numbers: Any) -> DemoData:
+    """Return what 12 users like of 30 items; `numbers` are those of `generate`."""
+    usual = {"n_users": 12, "n_items": 30, "n_clusters": 2, "interactions_per_user": 5}
+    made = generate(**{**usual, **numbers})
+    return DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
 
 
 def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Workspace:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.plan.combinations import find_conflicts
@@ -31,6 +32,11 @@ def plan_of(base: Mapping[str, Section] | None = None, /, **sections: Section) -
 def plans(**base: Section) -> Callable[..., Plan]:
     """Return a `plan_of` with a base of its own, as in `plans(algorithm={"name": "ease"})`."""
     return partial(plan_of, base)
+
+
+def params(*core: object, long: Iterable[object]) -> list[object]:
+    """Return values of a parameter: those of `make test`, and those of `make test-more` alone."""
+    return [*core, *(pytest.param(value, marks=pytest.mark.long) for value in long)]
 
 
 def users_of(

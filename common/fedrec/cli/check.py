@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import AcceptExposure, CellsOf, SetValues, read_cells, values_of
-from fedrec.cli.terminal import (
-    AsJson,
-    count_of,
-    failure_record,
-    print_json,
-    print_table,
-)
+from fedrec.cli.terminal import Result, TextTable, count_of
 
 if TYPE_CHECKING:
     from fedrec.data import Catalogue, UserSplit
@@ -58,8 +52,7 @@ def check(
     ] = False,
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Check settings, say where each value comes from, and price the run.
 
     What `fedrec simulate` would refuse is refused at the end, with the same error; of --clients
@@ -72,14 +65,13 @@ def check(
     is started or written.
     """
     if explain:
-        _explain("" if Path(target).is_file() else target, as_json)
-        return
+        return _explain("" if Path(target).is_file() else target)
     from fedrec.cli.data_options import catalogue_size
     from fedrec.cli.own_floor import HeldRows
     from fedrec.cli.pricing import (
         price_rows,
+        price_tables,
         priced,
-        print_price,
         tables_price,
         tables_rows,
         tables_warnings,
@@ -148,8 +140,33 @@ def check(
             f"data.path = {data.path!r} is not on this machine: whether "
             "federation.maximum_users has room for its users was not checked."
         )
-    if as_json:
-        content: dict[str, object] = {
+
+    def text() -> Iterator[str | TextTable]:
+        yield _resolved(loaded)
+        if found is None:
+            yield "\nNo price: the number of items is unknown. Set data.catalogue or data.path,"
+            yield "or give --items N."
+        else:
+            rows = list(price_rows(found, source))
+            if users is not None:
+                rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
+            if private is not None:
+                rows += tables_rows(private)
+            if held is not None and tells_floor:
+                rows += held.table(floor)
+            yield from price_tables(found, rows, sets)
+        if privacy is None:
+            yield "\nNo differential privacy: sums are exact, so there is no epsilon."
+        else:
+            yield TextTable(rows=privacy.rows, title="\nWhat sums hide of a single user")
+        if rows_of_cells is not None:
+            yield f"\n{rows_of_cells.sentence(plan)}"
+        yield f"\nPlan {plan_fingerprint(plan)}"
+        yield from (f"warning: {warning}" for warning in warnings)
+        yield from (f"refused, too: {refusal}" for refusal in refusals[1:])
+
+    return Result(
+        content={
             "path": target,
             "plan_fingerprint": plan_fingerprint(plan),
             "settings": loaded.settings.model_dump(),
@@ -163,39 +180,10 @@ def check(
             "privacy": None if privacy is None else privacy.facts,
             "warnings": warnings,
             "refusals": [{"error": each.code, "message": str(each)} for each in refusals],
-        }
-        if refusals:
-            content |= failure_record(refusals[0])
-        print_json(content)
-        if refusals:
-            raise typer.Exit(refusals[0].exit_code)
-        return
-    _print_settings(loaded)
-    if found is None:
-        typer.echo("\nNo price: the number of items is unknown. Set data.catalogue or data.path,")
-        typer.echo("or give --items N.")
-    else:
-        rows = list(price_rows(found, source))
-        if users is not None:
-            rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
-        if private is not None:
-            rows += tables_rows(private)
-        if held is not None and tells_floor:
-            rows += held.table(floor)
-        print_price(found, rows, sets)
-    if privacy is None:
-        typer.echo("\nNo differential privacy: sums are exact, so there is no epsilon.")
-    else:
-        print_table(privacy.rows, title="\nWhat sums hide of a single user")
-    if rows_of_cells is not None:
-        typer.echo(f"\n{rows_of_cells.sentence(plan)}")
-    typer.echo(f"\nPlan {plan_fingerprint(plan)}")
-    for warning in warnings:
-        typer.echo(f"warning: {warning}")
-    for refusal in refusals[1:]:
-        typer.echo(f"refused, too: {refusal}")
-    if refusals:
-        raise refusals[0]
+        },
+        text=text(),
+        failure=refusals[0] if refusals else None,
+    )
 
 
 def _read_if_here(settings: Settings) -> tuple[UserSplit, Catalogue] | None:
@@ -278,7 +266,7 @@ def _room(n_users: int, maximum_users: int) -> str:
     return f"{n_users} in data.path; federation.maximum_users = {maximum_users}: room for {alike}"
 
 
-def _print_settings(loaded: LoadedSettings) -> None:
+def _resolved(loaded: LoadedSettings) -> TextTable:
     from fedrec.section import as_toml
     from fedrec.settings.explain import all_settings
 
@@ -289,21 +277,24 @@ def _print_settings(loaded: LoadedSettings) -> None:
         origin = loaded.origins[key]
         if origin.kind != "default" or setting.in_plan:
             rows.append((key, as_toml(value), str(origin)))
-    print_table(rows, title=f"{loaded.path} resolves to", headers=("setting", "value", "from"))
+    title = f"{loaded.path} resolves to"
+    return TextTable(rows=rows, title=title, headers=("setting", "value", "from"))
 
 
-def _explain(key: str, as_json: bool) -> None:
+def _explain(key: str) -> Result:
     from fedrec.section import Section, as_toml
     from fedrec.settings.explain import explain
 
     found = explain(key)
-    if as_json:
-        settings = [
+    settings, lines = [], []
+    for setting in found:
+        default = setting.default
+        settings.append(
             {
                 "key": setting.key,
-                "default": setting.default.model_dump(mode="json")
-                if isinstance(setting.default, Section)
-                else setting.default,
+                "default": default.model_dump(mode="json")
+                if isinstance(default, Section)
+                else default,
                 "allowed": setting.allowed,
                 "meaning": setting.sentence,
                 "environment": setting.environment,
@@ -311,14 +302,13 @@ def _explain(key: str, as_json: bool) -> None:
                 "algorithm": setting.owner if setting.section == "algorithm" else "",
                 "protection": setting.owner if setting.section == "protection" else "",
             }
-            for setting in found
-        ]
-        print_json({"settings": settings})
-        return
-    for setting in found:
+        )
         scope = "plan" if setting.in_plan else "local"
         scope += f", {setting.owner}" if setting.owner else ""
-        typer.echo(f"{setting.key} ({scope})")
-        typer.echo(f"  {setting.sentence}")
-        typer.echo(f"  {setting.allowed}; default {as_toml(setting.default)}")
-        typer.echo(f"  environment {setting.environment}")
+        lines += [
+            f"{setting.key} ({scope})",
+            f"  {setting.sentence}",
+            f"  {setting.allowed}; default {as_toml(default)}",
+            f"  environment {setting.environment}",
+        ]
+    return Result(content={"settings": settings}, text=lines)

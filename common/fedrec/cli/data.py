@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ from fedrec.cli.data_options import (
     flags_of,
     takes_data_flags,
 )
-from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
+from fedrec.cli.terminal import Result, TextTable, count_of
 from fedrec.data.writing import (
     CATALOGUE_FILE,
     INTERACTIONS_FILE,
@@ -38,7 +39,7 @@ app = typer.Typer(
         "  fedrec data import ml-1m ml-1m.zip\n"
         "  fedrec data import ratings.parquet --into data --user-column customer\n"
         "  fedrec data describe data/interactions.csv\n"
-        "  fedrec data describe ratings.csv.gz --columns user,item,rating,timestamp\n"
+        "  fedrec data describe ratings.csv.gz --columns user,item,rating,timestamp --save\n"
         "  fedrec data import votes.tsv --into data --minimum-rating 4 --minimum-interactions 5\n"
         "  fedrec data split data/interactions.csv --clients 3 --into clients"
     ),
@@ -82,8 +83,7 @@ def fetch(
         Path | None, typer.Option(help="Also write interactions.csv and catalogue.csv here.")
     ] = None,
     force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Fetch a public dataset, check it against its known sum, and keep it in the cache."""
     from fedrec.data import DATASETS
     from fedrec.errors import DataError
@@ -104,11 +104,8 @@ def fetch(
         files = _write(into, interactions)
         fetched.catalogue.save(into / CATALOGUE_FILE)
         files.append(into / CATALOGUE_FILE)
-    if as_json:
-        print_json({"name": name, "files": [str(file) for file in files]})
-        return
-    for file in files:
-        typer.echo(str(file))
+    names = [str(file) for file in files]
+    return Result(content={"name": name, "files": names}, text=names)
 
 
 @app.command("import")
@@ -142,8 +139,7 @@ def import_(
             help="Replace files that exist, also a public data set's known copy by another.",
         ),
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Normalise a file to interactions.csv and catalogue.csv; each pair is kept once.
 
     A public data set that you downloaded is compared with the copy that figures were made with and
@@ -152,8 +148,7 @@ def import_(
     from fedrec.errors import DataError
 
     if path is None:
-        _import_own(Path(name_or_path), into, reading, force, as_json)
-        return
+        return _import_own(Path(name_or_path), into, reading, force)
     beyond = [name for name in reading if name != "strict"]
     if beyond:
         raise DataError(
@@ -162,7 +157,7 @@ def import_(
             options=dict.fromkeys(beyond),
         )
     strict = bool(reading.get("strict"))
-    _import_public(name_or_path, path, into, strict=strict, force=force, as_json=as_json)
+    return _import_public(name_or_path, path, into, strict=strict, force=force)
 
 
 def _import_own(
@@ -170,10 +165,8 @@ def _import_own(
     into: Path | None,
     reading: DataFlags,
     force: bool,
-    as_json: bool,
-) -> None:
+) -> Result:
     from fedrec.data import PUBLIC, Catalogue
-    from fedrec.data.source import RANDOM_HOLDOUT, time_columns
     from fedrec.errors import DataError
 
     if str(path) in PUBLIC and not path.exists():
@@ -195,9 +188,10 @@ def _import_own(
     catalogue = Catalogue.from_interactions(kept)
     catalogue.save(into / CATALOGUE_FILE)
     files.append(into / CATALOGUE_FILE)
-    if as_json:
-        content: dict[str, object] = {
-            "files": [str(file) for file in files],
+    names = [str(file) for file in files]
+    return Result(
+        content={
+            "files": names,
             "layout": report.layout,
             "n_rows": report.n_rows,
             "n_bad": report.n_bad,
@@ -209,24 +203,30 @@ def _import_own(
             "n_users": kept.n_users,
             "n_items": len(catalogue),
             "catalogue_fingerprint": catalogue.fingerprint(),
-        }
-        print_json(content)
-        return
-    typer.echo(
-        f"{path}, {report.read_as}: {count_of(len(kept), 'interaction')} of "
-        f"{count_of(kept.n_users, 'user')} with {count_of(len(catalogue), 'item')}."
+        },
+        text=_imported(kept, len(catalogue), report, data, names),
+    )
+
+
+def _imported(
+    kept: Interactions, n_items: int, report: ReadReport, data: DataSettings, names: list[str]
+) -> Iterator[str]:
+    from fedrec.data.source import RANDOM_HOLDOUT, time_columns
+
+    yield (
+        f"{report.path}, {report.read_as}: {count_of(len(kept), 'interaction')} of "
+        f"{count_of(kept.n_users, 'user')} with {count_of(n_items, 'item')}."
     )
     if not kept.has_times:
-        echo_note(f"{path} {RANDOM_HOLDOUT}")
+        echo_note(f"{report.path} {RANDOM_HOLDOUT}")
         if ways := [flags_of(options) for options in time_columns(report, data)]:
-            echo_note(f"an ignored column looks like times. Read it with {' or '.join(ways)}")
-    for file in files:
-        typer.echo(str(file))
+            echo_note(f"an ignored column looks like times. Read it with{' or'.join(ways)}")
+    yield from names
 
 
 def _import_public(
-    name: str, path: Path, into: Path | None, *, strict: bool, force: bool, as_json: bool
-) -> None:
+    name: str, path: Path, into: Path | None, *, strict: bool, force: bool
+) -> Result:
     """Import a public data set into the cache and say what it is, and how it differs.
 
     Args:
@@ -251,11 +251,16 @@ def _import_public(
         files = [into / INTERACTIONS_FILE, into / CATALOGUE_FILE]
         write_interactions(files[0], imported.interactions)
         Catalogue.load(imported.catalogue_path).save(files[1])
-    minimum = imported.counts.minimum
-    if as_json:
-        content: dict[str, object] = {
+    names, minimum = [str(file) for file in files], imported.counts.minimum
+    everybody = imported.interactions.n_users
+    more = (
+        f"The files hold all {everybody} users; for those that papers count set "
+        f"data.minimum_interactions = {minimum}."
+    )
+    return Result(
+        content={
             "name": name,
-            "files": [str(file) for file in files],
+            "files": names,
             "layout": imported.report.layout,
             "sha256": imported.sha256,
             "known": not imported.warnings,
@@ -263,22 +268,17 @@ def _import_public(
             "n_rows": imported.report.n_rows,
             "n_bad": imported.report.n_bad,
             "n_interactions": len(imported.interactions),
-            "n_users": imported.interactions.n_users,
+            "n_users": everybody,
             "n_items": imported.interactions.n_items,
             "counted_minimum_interactions": minimum,
-        }
-        print_json(content)
-        return
-    typer.echo(f"{PUBLIC[name].title}, {imported.source_file}: {imported.counts}.")
-    everybody = imported.interactions.n_users
-    if everybody != imported.counts.users:
-        typer.echo(
-            f"The files hold all {everybody} users; for those that papers count set "
-            f"data.minimum_interactions = {minimum}."
-        )
-    typer.echo(f"SHA-256 {imported.sha256}")
-    for file in files:
-        typer.echo(str(file))
+        },
+        text=(
+            f"{PUBLIC[name].title}, {imported.source_file}: {imported.counts}.",
+            *((more,) if everybody != imported.counts.users else ()),
+            f"SHA-256 {imported.sha256}",
+            *names,
+        ),
+    )
 
 
 @app.command()
@@ -290,40 +290,61 @@ def describe(
     ] = 10,
     *,
     reading: DataFlags,
-    as_json: AsJson = False,
-) -> None:
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save",
+            help="Keep how the file is read in PATH.data.toml beside it, for every command.",
+        ),
+    ] = False,
+) -> Result:
     """Say how a file was read, and count users, items, ties and items that few users have.
+
+    How a file of another form is read is said here once: with --save the options are written
+    beside it, and `init`, `check`, `simulate`, `provision`, `client run` and every other command
+    read the file so. What a settings file says of reading goes before it.
 
     It names the columns that it took and ignored. Where a file has no times, held-out items are
     random: it says so, and which ignored column looks like times.
     """
     found, report, data = _read(path, reading)
-    _print_description(found, report, data, minimum_item_users=minimum_item_users, as_json=as_json)
+    if save:
+        typer.echo(f"Wrote {_save_description(data)}, which every command reads.", err=True)
+    return _description(found, report, data, minimum_item_users=minimum_item_users)
 
 
-def _print_description(
-    found: Interactions,
-    report: ReadReport,
-    data: DataSettings,
-    *,
-    minimum_item_users: int,
-    as_json: bool,
-) -> None:
-    """Print how a file was read and what is in it.
+def _save_description(data: DataSettings) -> Path:
+    """Write how a file is read beside it."""
+    from fedrec.durable import write_whole
+    from fedrec.section import as_toml
+    from fedrec.settings.validation import description_of
+
+    said = data.model_dump(exclude_defaults=True, exclude={"path", "catalogue"})
+    place = description_of(str(data.path))
+    text = "".join(f"{name} = {as_toml(value)}\n" for name, value in said.items())
+    write_whole(place, text.encode(), private=False)
+    return place
+
+
+def _description(
+    found: Interactions, report: ReadReport, data: DataSettings, *, minimum_item_users: int
+) -> Result:
+    """Return how a file was read and what is in it.
 
     Args:
         found: what was read and counts.
         minimum_item_users: items that fewer users have are counted.
     """
     from fedrec.data import describe
-    from fedrec.data.source import RANDOM_HOLDOUT, time_columns
+    from fedrec.data.source import time_columns
     from fedrec.data.times import shown_span
 
     summary = describe(found, minimum_item_users=minimum_item_users)
     span = shown_span(found.times(), are_dates=report.has_dates)
     proposed = [] if found.has_times else time_columns(report, data)
-    if as_json:
-        content: dict[str, object] = asdict(summary) | {
+    return Result(
+        content=asdict(summary)
+        | {
             "path": str(report.path),
             "layout": report.layout,
             "separator": report.separator,
@@ -340,25 +361,35 @@ def _print_description(
             "last_time": None if span is None else span[1],
             "held_out": "random" if span is None else "last",
             "proposed": proposed[0] if len(proposed) == 1 else {},
-        }
-        print_json(content)
-        return
-    times = "none" if span is None else f"{span[0]} to {span[1]}"
+        },
+        text=_described(report, summary, minimum_item_users, span, proposed),
+    )
+
+
+def _described(
+    report: ReadReport,
+    summary: DatasetSummary,
+    minimum_item_users: int,
+    span: tuple[str, str] | None,
+    proposed: list[dict[str, str]],
+) -> Iterator[str | TextTable]:
+    from fedrec.data.source import RANDOM_HOLDOUT
+
     rows = [
         *_reading_rows(report),
         *_count_rows(summary, minimum_item_users),
-        ("times", times),
+        ("times", "none" if span is None else f"{span[0]} to {span[1]}"),
         *(_time_rows(summary) if span else ()),
     ]
-    print_table(rows, title=f"{report.path}, {report.read_as}")
+    yield TextTable(rows=rows, title=f"{report.path}, {report.read_as}")
     if span is None:
-        typer.echo(f"{report.path} {RANDOM_HOLDOUT}.")
+        yield f"{report.path} {RANDOM_HOLDOUT}."
     if proposed:
         names = " and ".join(options["timestamp_column"] for options in proposed)
         like = f"column {names} looks like times and is ignored; to read it"
         if len(proposed) > 1:
             like = f"columns {names} look like times and are ignored; to read one"
-        typer.echo(f"The {like}, add{' or'.join(map(flags_of, proposed))}")
+        yield f"The {like}, add{' or'.join(map(flags_of, proposed))}"
 
 
 def _reading_rows(report: ReadReport) -> list[tuple[str, str]]:
@@ -403,15 +434,11 @@ def _time_rows(summary: DatasetSummary) -> list[tuple[str, str]]:
 
 
 @app.command()
-@takes_data_flags
 def catalogue(
     path: DataFile,
     out: Annotated[Path, typer.Option(help="The catalogue file to write.")] = Path(CATALOGUE_FILE),
-    *,
-    reading: DataFlags,
     force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """List the items of a file as the public catalogue that a federation shares.
 
     Titles start empty: write them into the file's second column; items must stay as they are.
@@ -419,32 +446,28 @@ def catalogue(
     from fedrec.data import Catalogue
 
     prepare_folder(out.parent, out.name, force=force)
-    found, _, _ = _read(path, reading)
+    found, _, _ = _read(path, {})
     made = Catalogue.from_interactions(found)
     made.save(out)
-    if as_json:
-        print_json({"path": str(out), "n_items": len(made), "fingerprint": made.fingerprint()})
-        return
-    typer.echo(f"{out}: {count_of(len(made), 'item')}, fingerprint {made.fingerprint()}")
+    return Result(
+        content={"path": str(out), "n_items": len(made), "fingerprint": made.fingerprint()},
+        text=(f"{out}: {count_of(len(made), 'item')}, fingerprint {made.fingerprint()}",),
+    )
 
 
 @app.command()
-@takes_data_flags
 def split(
     path: DataFile,
     clients: Annotated[int, typer.Option(min=1, help="How many clients share the users.")],
     into: Annotated[Path, typer.Option(help="The folder to write to.")],
     seed: Annotated[int, typer.Option(help="Which of the possible splits.")] = 0,
-    *,
-    reading: DataFlags,
     force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Deal users out to private folders, to try out a federation on one machine."""
     from fedrec.data import Catalogue, partition_users
     from fedrec.errors import DataError
 
-    found, _, _ = _read(path, reading)
+    found, _, _ = _read(path, {})
     if found.n_users < clients:
         raise DataError(
             f"{path} has {count_of(found.n_users, 'user')} for {clients} clients.",
@@ -460,12 +483,13 @@ def split(
     beside = path.parent / CATALOGUE_FILE
     public = Catalogue.load(beside) if beside.is_file() else Catalogue.from_interactions(found)
     public.save(into / CATALOGUE_FILE)
-    if as_json:
-        print_json({"clients": folders, "catalogue": str(into / CATALOGUE_FILE)})
-        return
-    for folder_row in folders:
-        typer.echo(f"{folder_row['path']}: {folder_row['n_users']} users")
-    typer.echo(f"{into / CATALOGUE_FILE}: {count_of(len(public), 'item')}")
+    return Result(
+        content={"clients": folders, "catalogue": str(into / CATALOGUE_FILE)},
+        text=(
+            *(f"{row['path']}: {row['n_users']} users" for row in folders),
+            f"{into / CATALOGUE_FILE}: {count_of(len(public), 'item')}",
+        ),
+    )
 
 
 def _write(into: Path, interactions: Interactions) -> list[Path]:

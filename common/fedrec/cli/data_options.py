@@ -1,6 +1,7 @@
-"""The flags that say how a file of interactions is read: the same for every command that takes one.
+"""How a file of interactions is read: flags of `fedrec data describe` and `import` alone.
 
-They are made from the settings of the section `data`, so that a new one is one field there.
+They are made from the settings of the section `data`, so that a new one is one field there. Every
+other command reads the data's description, the settings and the environment.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-from pydantic import ValidationError
 
-from fedrec.data.reading import DataSettings, flag_of
+from fedrec.cli.lazy import replace_parameters
+from fedrec.data.reading import DataSettings
 from fedrec.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -27,47 +28,28 @@ if TYPE_CHECKING:
 DataFlags = Mapping[str, object]
 """Which of the flags were given: names of settings of `data`, and their values."""
 
-_NO_FLAGS = ("path", "catalogue")
 _PARAMETER = "reading"
 _FLAG_AND_SETTING = re.compile(r"--([a-z-]+) \(data\.([a-z_]+)\)")
-DATA_FLAGS = tuple(name for name in DataSettings.model_fields if name not in _NO_FLAGS)
-_ALL_PARTIES = ("minimum_item_interactions",)
-"""What only somebody with all data could count, so that a client's commands have no such flag."""
+DATA_FLAGS = tuple(name for name in DataSettings.model_fields if name not in ("path", "catalogue"))
 
 
-def takes_data_flags(command: Callable[..., None]) -> Callable[..., None]:
+def takes_data_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command a flag for each way to read a file, in place of its parameter `reading`.
 
     The command gets a `DataFlags` with what was given.
     """
-    return _with_flags(command, DATA_FLAGS)
-
-
-def takes_client_data_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a client's command the flags of `takes_data_flags` that one party's data can follow."""
-    return _with_flags(command, [name for name in DATA_FLAGS if name not in _ALL_PARTIES])
-
-
-def _with_flags(command: Callable[..., None], names: Sequence[str]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if parameter.name == _PARAMETER:
-            parameters += map(_flag, names)
-        else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        parameters += map(_flag, DATA_FLAGS) if parameter.name == _PARAMETER else [parameter]
 
     @wraps(command)
-    def wrapped(**given: Any) -> None:
-        flags = {name: given.pop(name) for name in names}
+    def wrapped(**given: Any) -> Any:
+        flags = {name: given.pop(name) for name in DATA_FLAGS}
         given[_PARAMETER] = {name: value for name, value in flags.items() if value is not None}
-        command(**given)
+        return command(**given)
 
-    changed = signature.replace(parameters=parameters)
-    wrapped.__signature__ = changed  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
-    # Else typer would look behind the wrapper, at parameters that are no flags.
-    del wrapped.__wrapped__
+    replace_parameters(wrapped, parameters, signature.return_annotation)
     return wrapped
 
 
@@ -89,28 +71,16 @@ def _flag(name: str) -> inspect.Parameter:
     )
 
 
-def data_settings(path: Path | str, flags: DataFlags) -> DataSettings:
-    """Return the section `data` that flags spell.
+def data_settings(path: Path | str, flags: DataFlags | None = None) -> DataSettings:
+    """Return how a file is read by its description, and by flags that go before it.
 
     Raises:
-        DataError: a value is not allowed.
+        SettingsError: a value is not allowed.
     """
-    try:
-        return DataSettings.model_validate({"path": str(path), **flags})
-    except ValidationError as error:
-        from fedrec.settings.explain import all_settings
+    from fedrec.settings.validation import load_settings
 
-        wrong = {str(each["loc"][0]): each["input"] for each in error.errors()}
-        known = all_settings()
-        problems = (
-            f"{flag_of(name)} is {value!r}, expected {known[f'data.{name}'].allowed}"
-            for name, value in wrong.items()
-        )
-        raise DataError(
-            f"{'; '.join(problems)}.",
-            remedy="Correct that, or leave it out.",
-            options=dict.fromkeys(wrong),
-        ) from None
+    values = {f"data.{name}": value for name, value in (flags or {}).items()}
+    return load_settings(values={"data.path": str(path), **values}, environ={}).data
 
 
 def flags_of(flags: DataFlags) -> str:
@@ -127,42 +97,62 @@ def echo_note(note: str) -> None:
     typer.echo(f"data: {note}.", err=True)
 
 
-def corrected_command(command: Any, given: Sequence[str], options: Mapping[str, str | None]) -> str:
-    """Return the command that failed with what an error of the data proposes; nothing if it cannot.
+def propose_command(error: DataError, command: Any, given: Sequence[str]) -> None:
+    """Add to an error what would work, where it knows that, and name only flags that there are.
 
     Args:
         command: `fedrec` itself.
         given: its arguments.
-        options: settings of `data` and their values; None for one to be left out.
     """
+    from fedrec.cli.terminal import printable
+
     names = _parameters_of(command, given)
-    words = list(given)
+    error.message, error.remedy = (
+        # The data's settings stand in it as `fedrec.data.reading.flag_of` writes them.
+        _FLAG_AND_SETTING.sub(
+            lambda found: found[0] if found[2] in names else f"data.{found[2]}", text
+        )
+        for text in (error.message, error.remedy)
+    )
+    ways = [error.options] if error.options else error.readings
+    if len(ways) > 1:
+        error.remedy += "\n  More than one reading is possible. Choose the one that is right:"
+    for place, options in enumerate(ways):
+        proposed = _corrected(names, given, options, error.file)
+        error.remedy += f"\n  {'As in' if error.options else 'Either'}{proposed}"
+        for row in () if error.options else error.first_rows[place]:
+            error.remedy += f"\n    {printable(row)}"
+
+
+def _corrected(
+    names: set[str], given: Sequence[str], options: Mapping[str, str | None], file: str
+) -> str:
+    """Return the command with which a file is read, or the settings where no command says them.
+
+    Args:
+        names: parameters of the command that failed.
+        options: settings of `data` and their values; None for one to be left out.
+        file: what was read.
+    """
+    words, is_said = list(given), True
+    if not {"values", *options} & names and file:
+        words = ["data", "describe", file, "--save"]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        if name in names:
-            kept = _without(words, flag)
-            if value is None and kept == words:
-                return ""  # a settings file has it, and no flag takes it away
-            words = kept + ([] if value is None else [flag, value])
-        elif "values" in names:
+        if "values" in names:
             words += ["--set", f"data.{name}={value or ''}"]
-        else:
-            return ""
-    return shlex.join(["fedrec", *words])
-
-
-def naming_own_flags(command: Any, given: Sequence[str], text: str) -> str:
-    """Return an error's text in which no flag is named that the command given does not have.
-
-    Args:
-        command: `fedrec` itself.
-        given: its arguments.
-        text: settings of `data` stand in it as `fedrec.data.reading.flag_of` writes them.
-    """
-    names = _parameters_of(command, given)
-    return _FLAG_AND_SETTING.sub(
-        lambda found: found[0] if found[2] in names else f"data.{found[2]}", text
+            continue
+        kept = _without(words, flag)
+        # No flag takes away what a description has.
+        is_said = is_said and (value is not None or kept != words)
+        words = kept + ([] if value is None else [flag, value])
+    if is_said:
+        return f": {shlex.join(['fedrec', *words])}"
+    settings = ", ".join(
+        f"data.{name} = {value!r}" if value is not None else f"without data.{name}"
+        for name, value in options.items()
     )
+    return f" the settings: {settings}"
 
 
 def _parameters_of(command: Any, given: Sequence[str]) -> set[str]:

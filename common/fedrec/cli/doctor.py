@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
+from fedrec.cli.terminal import Result, human_bytes
 from fedrec.extras import REQUIREMENT, smallest_extra
 
 if TYPE_CHECKING:
@@ -63,19 +63,18 @@ def bits_as_json() -> dict[str, Any] | None:
     }
 
 
-def print_bits() -> None:
-    """Print all of it for people, the probes one a line so that two machines can be compared."""
+def bits_in_words() -> Iterator[str]:
+    """Yield all of it for people, the probes one a line so that two machines can be compared."""
     found = bits_of_this_machine()
     if found is None:
         return
-    console = new_console()
-    console.print(f"\nFingerprint of the probes: {found.fingerprint}")
+    yield f"\nFingerprint of the probes: {found.fingerprint}"
     for probe in found.probes:
-        console.print(f"  {probe.digest}  {probe.name}")
-    console.print(f"\nArithmetic: {found.arithmetic.digest()}")
+        yield f"  {probe.digest}  {probe.name}"
+    yield f"\nArithmetic: {found.arithmetic.digest()}"
     for name, value in asdict(found.arithmetic).items():
         text = value if isinstance(value, str) else ", ".join(" ".join(pair) for pair in value)
-        console.print(f"  {name}: {text or 'none'}")
+        yield f"  {name}: {text or 'none'}"
 
 
 EPILOG = "Examples:\n  fedrec doctor\n  fedrec doctor --device cuda:1\n  fedrec doctor --json"
@@ -106,7 +105,7 @@ class DoctorCheck:
 Device = Annotated[str, typer.Option(help="Where a step is trained: auto, cpu, cuda or cuda:N.")]
 
 
-def doctor(device: Device = "auto", as_json: AsJson = False) -> None:
+def doctor(device: Device = "auto") -> Result:
     """Check Python, packages, processor, encryption, disk, cache and the loopback network.
 
     One step is trained on the device.
@@ -119,13 +118,10 @@ def doctor(device: Device = "auto", as_json: AsJson = False) -> None:
     """
     findings = examine(device)
     failed = any(finding.verdict == "fail" for finding in findings)
-    if as_json:
-        shown = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
-        print_json(shown | {"bits": bits_as_json()})
-    else:
-        _print(findings)
-        print_bits()
-    raise typer.Exit(1 if failed else 0)
+    shown = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
+    return Result(
+        content=shown | {"bits": bits_as_json()}, text=_text(findings), exit_code=int(failed)
+    )
 
 
 def examine(device: str = "auto") -> list[DoctorCheck]:
@@ -151,15 +147,14 @@ def examine(device: str = "auto") -> list[DoctorCheck]:
     return findings
 
 
-def _print(findings: list[DoctorCheck]) -> None:
-    from rich.text import Text
-
-    console = new_console()
+def _text(findings: list[DoctorCheck]) -> Iterator[str]:
     for finding in findings:
-        line = Text(f"{finding.verdict:<5}", style=_COLOURS[finding.verdict])
-        console.print(line + Text(f"{finding.name}: {finding.found}", style="default"))
+        colour = None if os.environ.get("NO_COLOR") else _COLOURS[finding.verdict]
+        verdict = typer.style(f"{finding.verdict:<5}", fg=colour)
+        yield f"{verdict}{finding.name}: {finding.found}"
         if finding.remedy:
-            console.print(Text(f"     {finding.remedy}"))
+            yield f"     {finding.remedy}"
+    yield from bits_in_words()
 
 
 def _python() -> Iterator[DoctorCheck]:

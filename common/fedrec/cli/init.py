@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
-from fedrec.cli.data_options import DataFlags, data_settings, echo_note, flags_of, takes_data_flags
+from fedrec.cli.data_options import data_settings, echo_note
 from fedrec.cli.flags import ACCEPT_EXPOSURE, AcceptExposure
-from fedrec.cli.terminal import AsJson, count_of, print_json
+from fedrec.cli.terminal import Result, count_of
 
 if TYPE_CHECKING:
     from fedrec.settings.starter import Starter
@@ -36,10 +36,8 @@ EPILOG = "\n".join(
 )
 
 CATALOGUE_FILE = "catalogue.csv"
-_NOTHING: DataFlags = {}
 
 
-@takes_data_flags
 def init(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path(
         "federation.toml"
@@ -69,16 +67,12 @@ def init(
     ] = "",
     name: Annotated[str, typer.Option(help="The federation's name; by default the folder's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    *,
-    reading: DataFlags,
     accept_exposure: AcceptExposure = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write a commented settings file with safe values.
 
     With --data the file is read once: federation.maximum_users becomes the next power of two
-    that is at least twice its users, so that clients may join later. What the flags say of reading
-    the file becomes settings of the section data.
+    that is at least twice its users, so that clients may join later.
     """
     starter, n_items = write_settings(
         path,
@@ -89,22 +83,21 @@ def init(
         address=address,
         name=name,
         force=force,
-        reading=reading,
         accept_exposure=accept_exposure,
     )
     n_users = starter.n_users
     accepted = f" {ACCEPT_EXPOSURE}" if accept_exposure else ""
     following = _next_commands(path, data, starter, accepted)
-    if as_json:
-        found = {"path": str(path), "n_users": n_users, "n_items": n_items, "next": following}
-        print_json(found)
-        return
-    typer.echo(f"Wrote {path}.")
-    if data is not None:
-        typer.echo(f"{data} has {count_of(n_users, 'user')} and {count_of(n_items, 'item')}.")
-    typer.echo("Next:")
-    for command in following:
-        typer.echo(f"  {command}")
+    counted = f"{data} has {count_of(n_users, 'user')} and {count_of(n_items, 'item')}."
+    return Result(
+        content={"path": str(path), "n_users": n_users, "n_items": n_items, "next": following},
+        text=(
+            f"Wrote {path}.",
+            *((counted,) if data is not None else ()),
+            "Next:",
+            *(f"  {command}" for command in following),
+        ),
+    )
 
 
 def write_settings(
@@ -118,7 +111,6 @@ def write_settings(
     protection: str = "bfv",
     name: str = "",
     force: bool = False,
-    reading: DataFlags = _NOTHING,
     accept_exposure: bool = False,
 ) -> tuple[Starter, int]:
     """Write a first settings file; return what is in it, and how many items the data has.
@@ -142,7 +134,7 @@ def write_settings(
     folder = path.parent
     if catalogue is None and data is not None and (data.parent / CATALOGUE_FILE).is_file():
         catalogue = data.parent / CATALOGUE_FILE
-    n_users, n_items = _count(data, reading) if data is not None else (0, 0)
+    n_users, n_items = _count(data) if data is not None else (0, 0)
     starter = Starter(
         name=_checked_name(name) if name else _folder_name(folder),
         algorithm=algorithm,
@@ -153,7 +145,6 @@ def write_settings(
         n_users=n_users,
         data="" if data is None else _relative(data, folder),
         catalogue="" if catalogue is None else _relative(catalogue, folder),
-        reading=reading,
     )
     check_exposure(starter.plan, accepted=accept_exposure)
     try:
@@ -182,10 +173,10 @@ def client_names(clients: str) -> tuple[str, ...]:
         ) from None
 
 
-def _count(data: Path, reading: DataFlags) -> tuple[int, int]:
+def _count(data: Path) -> tuple[int, int]:
     from fedrec.data.source import kept_and_items, read_source
 
-    settings = data_settings(data, reading)
+    settings = data_settings(data)
     found = read_source(settings, reader="init", tell=echo_note)
     kept, items = kept_and_items(found, settings)
     return kept.n_users, len(items)
@@ -203,8 +194,7 @@ def _next_commands(path: Path, data: Path | None, starter: Starter, accepted: st
         commands.append("fedrec data fetch ml-100k --into data   # or your own: set data.path")
     elif not starter.catalogue:
         beside = shlex.quote(str(data.parent / CATALOGUE_FILE))
-        flags = flags_of(starter.reading)
-        commands.append(f"fedrec data catalogue {shlex.quote(str(data))} --out {beside}{flags}")
+        commands.append(f"fedrec data catalogue {shlex.quote(str(data))} --out {beside}")
     commands += [f"fedrec check {shown}{accepted}", f"fedrec simulate {shown}{accepted}"]
     if starter.clients:
         address = "" if starter.address else " --address HOST:PORT"

@@ -5,25 +5,32 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
+from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as build_command
+
+from fedrec.cli.terminal import AsJson, Result, show
+from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
     # typer carries its own copy of click, and names these types nowhere else.
     from typer._click.core import Command, Context
     from typer._click.formatting import HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
 
 ENTRY_POINTS = "fedrec.cli"
-# Options that typer gives to every app of its own, and that only the whole command could have.
+# Options that typer gives to every app, and that only the whole command has.
 _COMPLETION = frozenset({"install_completion", "show_completion"})
+_WORDS = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
+"""What help calls the type of a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +80,47 @@ class LazyGroup(TyperGroup):
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Print help without importing what it lists."""
+        with self._listing():
+            super().format_help(ctx, formatter)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """List the commands below the headings of `verbs`."""
+        listed: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            if verb := self.verbs.get(name):
+                listed.setdefault(verb.panel, []).append((name, verb.help))
+        for panel, rows in listed.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name without importing any."""
+        with self._listing():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _listing(self) -> Iterator[None]:
         self._is_listing = True
         try:
-            super().format_help(ctx, formatter)
+            yield
         finally:
             self._is_listing = False
+
+    def invoke(self, ctx: Context) -> Any:
+        """Run the command; an option of an earlier version is answered with what there is now."""
+        try:
+            return super().invoke(ctx)
+        except NoSuchOption as error:
+            path = "" if error.ctx is None else error.ctx.command_path.removeprefix("fedrec ")
+            if now := self.replacement(path, error.option_name):
+                raise SettingsError(
+                    f"`fedrec {path}` has no {error.option_name} any more.", remedy=f"Use `{now}`."
+                ) from None
+            raise
+
+    def replacement(self, command: str, option: str) -> str:
+        """Return what says the same as an option of an earlier version; nothing if unknown."""
+        return ""
 
     def resolve_command(
         self, ctx: Context, args: list[str]
@@ -118,24 +161,74 @@ def _additions() -> dict[str, str]:
 def _load(name: str, target: str) -> Command:
     module_name, _, attribute = target.partition(":")
     module: Any = importlib.import_module(module_name)
-    found = getattr(module, attribute)
-    if isinstance(found, typer.Typer):
-        command = build_command(found)
-    else:
-        app = typer.Typer(add_completion=False)
+    app = getattr(module, attribute)
+    if not isinstance(app, typer.Typer):
         epilog = getattr(module, f"{attribute.upper()}_EPILOG", getattr(module, "EPILOG", None))
-        app.command(name, epilog=epilog)(found)
-        command = build_command(app)
+        function, app = app, typer.Typer(add_completion=False)
+        app.command(name, epilog=epilog)(function)
+    _let_answer(app)
+    command = build_command(app)
     command.name = name
-    _unwrap(command)
-    command.params = [option for option in command.params if option.name not in _COMPLETION]
+    _put_in_words(command)
     return command
 
 
-def _unwrap(command: Command) -> None:
-    """Let paragraphs of help fit the terminal; typer does so with the first one only."""
+def _let_answer(app: typer.Typer) -> None:
+    """Give commands that return a `Result` the option ``--json``, and print it."""
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _let_answer(group.typer_instance)
+    for entry in app.registered_commands:
+        if entry.callback is not None:
+            entry.callback = _answering(entry.callback)
+
+
+def _answering(command: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(command, eval_str=True)
+    if signature.return_annotation is not Result:
+        return command
+
+    @wraps(command)
+    def answered(*, as_json: bool, **given: Any) -> None:
+        show(command(**given), as_json=as_json)
+
+    switch = inspect.Parameter(
+        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson
+    )
+    replace_parameters(answered, [*signature.parameters.values(), switch])
+    return answered
+
+
+def replace_parameters(
+    command: Callable[..., Any], parameters: Sequence[inspect.Parameter], answer: type | None = None
+) -> None:
+    """Let typer see other parameters than a function has."""
+    only_named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    signature = inspect.Signature(only_named, return_annotation=answer)
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in only_named}
+    # Else typer would look behind the wrapper, at parameters that are no flags.
+    del command.__wrapped__  # type: ignore[attr-defined]
+
+
+def _put_in_words(command: Any) -> None:
+    """Let help fit any terminal, uncut, and name types as words."""
+    # Tables of boxes cut what has no room.
+    command.rich_markup_mode = None
     if command.help:
         paragraphs = inspect.cleandoc(command.help).split("\n\n")
         command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+        # In a list of commands, where it would be cut.
+        command.short_help = command.help.partition("\n\n")[0]
+    if command.epilog:
+        # Lines behind this mark are kept as they are.
+        command.epilog = f"\b\n{command.epilog.strip()}"
+    command.params = [option for option in command.params if option.name not in _COMPLETION]
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda ctx: ""
+        elif parameter.metavar is None:
+            kind = parameter.bare_type().removeprefix("list[").removesuffix("]")
+            parameter.metavar = _WORDS.get(kind)
     for inner in getattr(command, "commands", {}).values():
-        _unwrap(inner)
+        _put_in_words(inner)

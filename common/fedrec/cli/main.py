@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TextIO, cast
 
 import typer
@@ -19,7 +20,7 @@ from typer.main import get_command
 
 from fedrec.cli.lazy import LazyGroup, Verb
 from fedrec.cli.terminal import EXIT_CODES, report_failure
-from fedrec.errors import DataError, OutputLost
+from fedrec.errors import DataError, OutputLost, SettingsError
 from fedrec.processes import interrupted_by_any
 from fedrec.telemetry import SteadyStream
 
@@ -143,10 +144,6 @@ VERBS: dict[str, Verb] = {
         help="Run a paper's row; show published, reproduced and honest figures.",
         panel=_RUN,
     ),
-    "costs": Verb(
-        help="Regenerate the CoLR paper's table of what encryption costs.",
-        panel=_RUN,
-    ),
     "provision": Verb(
         help="Make everybody's kit for a federation, on the key authority's machine.",
         panel=_RUN,
@@ -168,8 +165,7 @@ VERBS: dict[str, Verb] = {
         panel=_RUN,
     ),
     "recommend": Verb(
-        target="fedrec.cli.recommend:recommend",
-        help="Recommend items from the folder of a finished run.",
+        help="Recommend items from a finished run, or to a client's own users.",
         panel=_RUN,
     ),
     "runs": Verb(
@@ -202,19 +198,75 @@ VERBS: dict[str, Verb] = {
 }
 
 
+REPLACED: dict[str, str] = {
+    "audit dp": "fedrec audit SETTINGS",
+    "audit indices": "fedrec audit SETTINGS --only indices",
+    "audit sums": "fedrec audit SETTINGS",
+    "audit wire": "fedrec audit SETTINGS --recording FOLDER",
+    "client recommend": "fedrec recommend SETTINGS --user ID",
+    "costs": "fedrec reproduce colr/costs",
+    "costs space": "fedrec reproduce pfedclr/space",
+    "runs list": "fedrec runs",
+    "runs show": "fedrec runs RUN",
+}
+"""Commands of earlier versions, and what does the same now."""
+
+REPLACED_OPTIONS: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            *("--layout", "--columns", "--separator", "--encoding", "--quotes", "--strict"),
+            *("--user-column", "--item-column", "--rating-column", "--timestamp-column"),
+            *("--timestamp-format", "--minimum-rating", "--minimum-interactions"),
+            "--minimum-item-interactions",
+        ),
+        "fedrec data describe FILE {option} ... --save",
+    ),
+    **{
+        f"client run --{name}": f"--set client.{name.replace('-', '_')}=VALUE"
+        for name in (
+            *("coordinator", "authority-key", "certificate", "invitation"),
+            *("device", "workers", "label"),
+        )
+    },
+    "client run --catalogue": "--set data.catalogue=FILE",
+    "runs --in": "fedrec runs FOLDER",
+}
+"""Options of earlier versions, some of one command alone, and what says the same now."""
+
+
 class _Fedrec(LazyGroup):
     verbs: ClassVar[Mapping[str, Verb]] = VERBS
+
+    def replacement(self, command: str, option: str) -> str:
+        now = REPLACED_OPTIONS.get(f"{command} {option}") or REPLACED_OPTIONS.get(option, "")
+        return now.format(option=option)
+
+
+def _refuse_replaced(given: Sequence[str]) -> None:
+    """Answer a command of an earlier version with what does the same now.
+
+    Raises:
+        SettingsError: it is one.
+    """
+    words = [word for word in given if not word.startswith("-")]
+    for count in (2, 1):
+        command = " ".join(words[:count])
+        if command in REPLACED and not Path(words[:count][-1]).exists():
+            raise SettingsError(
+                f"`fedrec {command}` is another command now.", remedy=f"Run `{REPLACED[command]}`."
+            )
 
 
 def _epilog() -> str:
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     return (
-        "First steps:\n"
+        # Lines behind this mark are kept as they are.
+        "\b\nFirst steps:\n"
         "  fedrec data fetch ml-100k --into data\n"
         "  fedrec init run.toml --data data/interactions.csv --clients 3\n"
         "  fedrec check run.toml\n"
         "  fedrec simulate run.toml"
-        f"\n\nExit codes:\n{codes}"
+        f"\n\n\b\nExit codes:\n{codes}"
     )
 
 
@@ -223,7 +275,7 @@ app = typer.Typer(
     cls=_Fedrec,
     epilog=_epilog(),
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -269,6 +321,7 @@ def _run(given: list[str]) -> Any:
         # A closed stdout is found before anything is computed for it.
         sys.stdout.flush()
         with interrupted_by_any():
+            _refuse_replaced(given)
             command.main(args=given, prog_name="fedrec")
     except SystemExit as ended:
         code = ended.code
@@ -278,38 +331,12 @@ def _run(given: list[str]) -> Any:
             code = report_failure(interrupt, as_json=False, debug=debug)
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, DataError):
-            _propose_command(error, command, given)
+            from fedrec.cli.data_options import propose_command
+
+            propose_command(error, command, given)
         code = report_failure(error, as_json="--json" in given, debug=debug)
     try:
         sys.stdout.flush()
     except OutputLost as error:
         return code or report_failure(error, as_json=False, debug=debug)
     return code
-
-
-def _propose_command(error: DataError, command: Any, given: Sequence[str]) -> None:
-    """Name the command's own flags, and what would work where the error knows it."""
-    from fedrec.cli.data_options import naming_own_flags
-    from fedrec.cli.terminal import printable
-
-    error.message = naming_own_flags(command, given, error.message)
-    error.remedy = naming_own_flags(command, given, error.remedy)
-    if error.options:
-        error.remedy += f"\n  As in{_proposal(command, given, error.options)}"
-    if error.readings:
-        error.remedy += "\n  More than one reading is possible. Choose the one that is right:"
-    for options, rows in zip(error.readings, error.first_rows, strict=False):
-        error.remedy += f"\n  Either{_proposal(command, given, options)}"
-        error.remedy += "".join(f"\n    {printable(row)}" for row in rows)
-
-
-def _proposal(command: Any, given: Sequence[str], options: Mapping[str, str | None]) -> str:
-    from fedrec.cli.data_options import corrected_command
-
-    if proposed := corrected_command(command, given, options):
-        return f": {proposed}"
-    settings = ", ".join(
-        f"data.{name} = {value!r}" if value is not None else f"without data.{name}"
-        for name, value in options.items()
-    )
-    return f" the settings: {settings}"

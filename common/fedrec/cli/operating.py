@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
-from fedrec.cli.terminal import AsJson, count_of, human_bytes, print_json, print_table, printable
+from fedrec.cli.terminal import Result, TextTable, count_of, human_bytes, printable
 from fedrec.clock import ago
 
 if TYPE_CHECKING:
@@ -155,15 +155,11 @@ STATUS_EPILOG = (
 def status(
     address: Address,
     operator: OperatorFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Show the round in progress, how many are published, and how many clients are here."""
     with open_admin_link(address, operator) as link:
         found = link.status()
-    if as_json:
-        print_json(asdict(found))
-        return
-    print_table(status_rows(found))
+    return Result(content=asdict(found), text=(TextTable(rows=status_rows(found)),))
 
 
 CLIENTS_EPILOG = (
@@ -176,8 +172,7 @@ CLIENTS_EPILOG = (
 def clients(
     address: Address,
     operator: OperatorFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Show what each client does, when it was last heard, and what was counted of it.
 
     Clients that are not here come first: away (it fell silent), stopped (it said goodbye), starting
@@ -186,13 +181,14 @@ def clients(
     """
     with open_admin_link(address, operator) as link:
         found = link.status()
-    if as_json:
-        print_json({"now": found.now, "members": [asdict(one) for one in found.members]})
-        return
-    print_table(member_rows(found), headers=MEMBER_HEADERS)
     more = found.clients_in_roster - len(found.members)
-    if more > 0:
-        typer.echo(f"and {count_of(more, 'more client')}")
+    return Result(
+        content={"now": found.now, "members": [asdict(one) for one in found.members]},
+        text=(
+            TextTable(rows=member_rows(found), headers=MEMBER_HEADERS),
+            *((f"and {count_of(more, 'more client')}",) if more > 0 else ()),
+        ),
+    )
 
 
 STOP_EPILOG = (
@@ -208,12 +204,8 @@ def stop(
         bool, typer.Option("--now", help="Do not wait for the round in progress.")
     ] = False,
     operator: OperatorFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """End the run after the round in progress; what was published stays."""
     with open_admin_link(address, operator) as link:
         message = str(printable(link.stop_run(now=now)))
-    if as_json:
-        print_json({"message": message})
-        return
-    typer.echo(message)
+    return Result(content={"message": message}, text=(message,))

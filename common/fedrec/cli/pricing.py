@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fedrec.cli.terminal import count_of, human_bytes, human_share, print_table
+from fedrec.cli.terminal import TextTable, count_of, human_bytes, human_share
 from fedrec.plan.price import ParameterSet, private_price
 from fedrec.plan.protections import described
 
@@ -43,13 +43,16 @@ def _of_run(found: Price) -> dict[str, object]:
     }
 
 
-def print_price(found: Price, rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]) -> None:
-    """Print the price of a run, its protection's parameters, and what others would cost."""
+def price_tables(
+    found: Price, rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]
+) -> Iterator[TextTable]:
+    """Yield the price of a run, its protection's parameters, and what others would cost."""
     clients_text = count_of(found.facts["n_clients"], "client")
-    print_table(rows, title=f"\nThe price, with {clients_text} in each round")
-    print_table(described(found.facts["protection"]), title="\nThe protection's parameters")
-    print_table(
-        map(_set_row, sets),
+    yield TextTable(rows=rows, title=f"\nThe price, with {clients_text} in each round")
+    words = described(found.facts["protection"])
+    yield TextTable(rows=words, title="\nThe protection's parameters")
+    yield TextTable(
+        rows=map(_set_row, sets),
         title="\nAll parameter sets (protection.name, protection.preset); * is chosen",
         headers=("", "set", "upload", "per value", "security", "modulus", "to spare"),
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +34,59 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 def print_json(content: Mapping[str, object]) -> None:
     """Print one object on one line, its keys sorted."""
     typer.echo(json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """Aligned columns, under a title and column headers if there are any."""
+
+    rows: Iterable[Sequence[str]]
+    title: str = ""
+    headers: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a command found: one value, for scripts and for people.
+
+    Attributes:
+        content: the object that ``--json`` prints.
+        text: lines and tables for people; what makes them runs only where they are printed.
+        failure: why the command fails although it found this.
+        exit_code: of the command, where it is no failure.
+        again: where the command was interrupted, the words of the one that goes on.
+    """
+
+    content: Mapping[str, object]
+    text: Iterable[str | TextTable] = ()
+    failure: FedrecError | None = None
+    exit_code: int = 0
+    again: Sequence[str] = ()
+
+
+def show(result: Result, *, as_json: bool) -> None:
+    """Print what a command found, and leave with its exit code."""
+    if as_json:
+        failed = {} if result.failure is None else failure_record(result.failure)
+        print_json({**result.content, **failed})
+        if result.failure is not None:
+            raise typer.Exit(result.failure.exit_code)
+    for part in () if as_json else result.text:
+        if isinstance(part, TextTable):
+            print_table(part.rows, title=part.title, headers=part.headers)
+        else:
+            typer.echo(part)
+    if result.failure is not None:
+        raise result.failure
+    if result.again:
+        raise stopped(result.again)
+    raise typer.Exit(result.exit_code)
+
+
+def stopped(again: Sequence[str]) -> typer.Exit:
+    """Return how a command ends that was interrupted, after saying what goes on with it."""
+    typer.echo(f"Stopped; everything is saved. Go on with: {shlex.join(again)}", err=True)
+    return typer.Exit(INTERRUPTED)
 
 
 def new_console(*, stderr: bool = False) -> Console:

@@ -47,6 +47,7 @@ def read_file(path: str | Path, data: DataSettings) -> tuple[Interactions, ReadR
         error.options = ways[0][0] if len(ways) == 1 else {}
         error.readings = [options for options, _ in ways] if len(ways) > 1 else ()
         error.first_rows = [_first_rows(*tried) for _, tried in ways]
+        error.file = str(path)
         raise
 
 

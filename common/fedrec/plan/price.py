@@ -447,10 +447,10 @@ def _index_warnings(plan: Plan) -> list[str]:
     if plan.update.indices == "clear":
         return [
             'update.indices = "clear": values are encrypted, indices are not. `fedrec audit '
-            "indices` measures on your data how much of a history they reveal."
+            "--only indices` measures on your data how much of a history they reveal."
         ]
     return [
         f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
-        "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit indices` "
-        "measures on your data what indices would reveal."
+        "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "
+        "--only indices` measures on your data what indices would reveal."
     ]

@@ -48,7 +48,7 @@ def find_history(run_folder: Path, user: str, data: DataSettings | None = None) 
     raise DataError(
         f"User {user!r} has no history here: the vectors stay with the clients, and the settings "
         f"in {run_folder} name {looked}.",
-        remedy="Ask the user's own client with `fedrec client recommend SETTINGS --user ID`, or "
+        remedy="Ask the user's own client with `fedrec recommend SETTINGS --user ID`, or "
         "give the user's data with --data FILE or items with --history ITEM.",
     )
 

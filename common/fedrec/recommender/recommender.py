@@ -405,6 +405,6 @@ def _check_folder(folder: Path) -> None:
         )
     raise DataError(
         f"{folder} has no {MODEL_NAME}. A coordinator does not have the model, but the clients do.",
-        remedy="On a client's machine, run `fedrec client recommend SETTINGS --user ID`. To put "
+        remedy="On a client's machine, run `fedrec recommend SETTINGS --user ID`. To put "
         f"the shared model there, run `fedrec client export-model SETTINGS --to {folder}`.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.errors import SettingsError
@@ -69,7 +69,6 @@ class Starter:
         n_users: the number of users in the data, or 0 if unknown.
         data: the path of the interactions to write into the file, or nothing.
         catalogue: the path of the catalogue to write into the file, or nothing.
-        reading: further settings of the section `data`: how the interactions are read.
     """
 
     name: str = "movies"
@@ -81,7 +80,6 @@ class Starter:
     n_users: int = 0
     data: str = ""
     catalogue: str = ""
-    reading: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.algorithm not in TUNED:
@@ -192,7 +190,6 @@ class Starter:
         return values | {
             "data.path": self.data or None,
             "data.catalogue": self.catalogue or None,
-            **{f"data.{name}": value for name, value in self.reading.items()},
             **({} if self.clients else self._by_hand()),
             "output.runs": "runs",
             "parties.address": self.address or None,

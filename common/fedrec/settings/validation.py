@@ -1,6 +1,13 @@
 """Read settings from flags, environment, file and defaults, and report every error at once.
 
 - A flag is a dotted key in `overrides`, an environment variable is ``FEDREC_SECTION__FIELD``.
+- If none of these sets an option for reading the data, the data file's description may
+  (`description_of`).
+- Relative paths of the local sections (`PATHS`) start at the settings file's folder if the file
+  sets them or they are defaults, and at the working folder if a flag or the environment sets them.
+  The plan has no paths and is never rewritten.
+- `data.path` may be the name of a public data set, which means its place in the cache, unless there
+  is a file or folder of that name.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.data.public import PUBLIC, cached_path
+from fedrec.data.reading import DataSettings
 from fedrec.errors import SettingsError
 from fedrec.plan.combinations import find_conflicts
 from fedrec.plan.schema import NAMED, section_type
@@ -46,6 +54,8 @@ PATHS = frozenset(
     }
 )
 LARGEST_FILE_BYTES = 1 << 20
+DESCRIBED = tuple(name for name in DataSettings.model_fields if name not in ("path", "catalogue"))
+"""The settings of `data` that say how a file is read, which its description may hold."""
 _SHOWN_CHARS = 60
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[^=\s]+)*)\s*=")
@@ -60,6 +70,11 @@ class _Unset(Enum):
 
 UNSET: Final = _Unset.UNSET
 """A value that makes a setting look unset in the file and the environment."""
+
+
+def description_of(path: str | Path) -> Path:
+    """Return the path of a data file's description: TOML next to it, with settings of `data`."""
+    return Path(f"{path}.data.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +143,8 @@ def load_with_sources(
         given.take_file(path, _read(path))
     given.take_environment(os.environ if environ is None else environ)
     given.take_flags(values or {}, where="flag" if path is not None else "values")
+    folder = Path() if path is None else path.parent
+    given.take_description(folder)
     settings = _validated(given)
     if settings is not None:
         for conflict in find_conflicts(settings.plan):
@@ -136,7 +153,7 @@ def load_with_sources(
         raise _refusal(path, given.ordered_problems())
     return LoadedSettings(
         path=path,
-        settings=_with_paths(settings, given.origins, Path() if path is None else path.parent),
+        settings=_with_paths(settings, given.origins, folder),
         origins={
             key: given.origins.get(key, Origin(kind="default"))
             for key in all_settings(settings.algorithm.name, settings.protection.name)
@@ -150,6 +167,7 @@ class _Given:
     def __init__(self) -> None:
         self.values: dict[str, object] = {}
         self.origins: dict[str, Origin] = {}
+        self._unset: set[str] = set()
         self.problems: list[tuple[Origin, str]] = []
 
     def refuse(self, origin: Origin, sentence: str) -> None:
@@ -171,16 +189,28 @@ class _Given:
         return [f"{origin}: {sentence}" for origin, sentence in ordered]
 
     def take_file(self, path: Path, text: str) -> None:
-        lines = _lines_of_keys(text)
-        try:
-            document = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise _refusal(path, [_syntax_problem(path, text, error)]) from None
-        for key, value in _flattened(document):
-            line = lines.get(key) or lines.get(key.rpartition(".")[0], 0)
-            where = f"{path}:{line}" if line else str(path)
-            origin = Origin(kind="file", where=where, line=line)
-            self._take(key, value, origin, "Rename it, or remove the line.")
+        for key, value, origin in _content(path, text):
+            self._take(key, value, origin, _RENAME)
+
+    def take_description(self, folder: Path) -> None:
+        """Take the options that only the data's description sets.
+
+        Args:
+            folder: the settings file's folder.
+        """
+        data = self.values.get("data.path")
+        if not isinstance(data, str):
+            return
+        place = description_of(_place("data.path", data, self.origins.get("data.path"), folder))
+        if not place.is_file():
+            return
+        for name, value, origin in _content(place, _read(place)):
+            key = f"data.{name}"
+            if name not in DESCRIBED:
+                known = f"{name} is none of {', '.join(DESCRIBED)}."
+                self.refuse(origin, f"{known} {_RENAME}")
+            elif key not in self.values and key not in self._unset:
+                self._take(key, value, origin, _RENAME)
 
     def take_environment(self, environ: Mapping[str, str]) -> None:
         for name in sorted(environ):
@@ -201,6 +231,7 @@ class _Given:
     def _take(self, key: str, value: object, origin: Origin, remedy: str) -> None:
         known, (table, _, name) = all_settings(), key.rpartition(".")
         if key in known and value is UNSET:
+            self._unset.add(key)
             self.values.pop(key, None)
             self.origins.pop(key, None)
         elif key in known:
@@ -214,6 +245,22 @@ class _Given:
                 self.values[table], self.origins[table] = kept, origin
         else:
             self.refuse(origin, f"{unknown_sentence(key, value)} {remedy}")
+
+
+_RENAME = "Rename it, or remove the line."
+
+
+def _content(path: Path, text: str) -> Iterator[tuple[str, object, Origin]]:
+    """Yield a file's keys and values, and where each stands."""
+    lines = _lines_of_keys(text)
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _refusal(path, [_syntax_problem(path, text, error)]) from None
+    for key, value in _flattened(document):
+        line = lines.get(key) or lines.get(key.rpartition(".")[0], 0)
+        where = f"{path}:{line}" if line else str(path)
+        yield key, value, Origin(kind="file", where=where, line=line)
 
 
 def _read(path: Path) -> str:
@@ -323,12 +370,7 @@ def _with_paths(settings: Settings, origins: Mapping[str, Origin], folder: Path)
         value = getattr(getattr(settings, section), name)
         if value is None:
             continue
-        origin = origins.get(key)
-        resolved = Path("/dev/stdin" if key == "data.path" and value == "-" else value)
-        if origin is None or origin.kind == "file":
-            resolved = _shortened(folder / resolved.expanduser())
-        if key == "data.path" and value in PUBLIC and not resolved.exists():
-            resolved = cached_path(value)
+        resolved = _place(key, value, origins.get(key), folder)
         if str(resolved) != value:
             changed.setdefault(section, {})[name] = str(resolved)
     return settings.model_copy(
@@ -337,6 +379,20 @@ def _with_paths(settings: Settings, origins: Mapping[str, Origin], folder: Path)
             for section, values in changed.items()
         }
     )
+
+
+def _place(key: str, value: str, origin: Origin | None, folder: Path) -> Path:
+    """Return where a path of the settings leads.
+
+    Args:
+        folder: the settings file's folder.
+    """
+    resolved = Path("/dev/stdin" if key == "data.path" and value == "-" else value)
+    if origin is None or origin.kind == "file":
+        resolved = _shortened(folder / resolved.expanduser())
+    if key == "data.path" and value in PUBLIC and not resolved.exists():
+        resolved = cached_path(value)
+    return resolved
 
 
 def _shortened(path: Path) -> Path:

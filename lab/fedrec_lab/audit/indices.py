@@ -101,8 +101,8 @@ def audit_indices(
         ]
         raise SettingsError(
             f"The updates of {plan.algorithm.name} with these settings have no rows of items.",
-            remedy="Audit its sums with `fedrec audit sums`, or set algorithm.name to one of "
-            f"{', '.join(able)}.",
+            remedy="Audit its sums with `fedrec audit --only sums`, or set algorithm.name to one "
+            f"of {', '.join(able)}.",
         )
     total = learner.contribute(
         "count", 1, learner.initial_shared(), users, learner.initial_private(users)

@@ -153,7 +153,7 @@ def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
         raise SettingsError(
             f"privacy.mechanism is {plan.privacy.mechanism!r}: no pair count can be decoded from "
             "sums with noise on every value.",
-            remedy="Audit the noise itself with `fedrec audit dp`.",
+            remedy="Audit the noise itself with `fedrec audit --only dp`.",
         )
     # What sums sketches says how many directions there are, and how many sums.
     settings = plan.algorithm.model_dump()

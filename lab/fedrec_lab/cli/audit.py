@@ -2,112 +2,194 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from fedrec.cli.flags import SettingsFile, SetValues, values_of
+from fedrec.cli.flags import SetValues, values_of
 from fedrec.cli.terminal import (
-    AsJson,
+    Result,
+    TextTable,
     count_of,
     human_bytes,
     new_console,
-    print_json,
-    print_table,
     printable,
 )
 
 if TYPE_CHECKING:
-    from typer._click.core import Context
-
+    from fedrec.settings.schema import Settings
     from fedrec_lab.audit import AuditReport
     from fedrec_lab.audit.indices import IndexLeak
     from fedrec_lab.audit.wire import EpochRow, Finding, WireReport
 
+_SHOWN = 10
+BROKEN = 1
+"""The exit code of an audit that found a broken promise: the run failed its audit."""
 
-DP_EPILOG = (
+_EPILOG = (
     "Examples:\n"
-    "  fedrec audit dp run.toml\n"
-    "  fedrec audit dp run.toml --trials 4000 --set privacy.epsilon=2 --json"
+    "  fedrec audit run.toml\n"
+    "  fedrec audit runs/movies-20260101-120000\n"
+    "  fedrec audit run.toml --only indices --figure leak.svg\n"
+    "  fedrec audit coordinator.toml --recording recording --truth clients/1 --json"
 )
 
 
-def audit_dp(
-    settings_file: SettingsFile,
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog=_EPILOG)
+def audit(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SETTINGS|RUN", help="Settings, also a coordinator's; or a run's folder."
+        ),
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="sums|dp|indices|wire", help="This audit alone; repeat it."),
+    ] = None,
+    recording: Annotated[
+        Path | None,
+        typer.Option(help="What `fedrec coordinator run --record-wire` wrote: a folder or a file."),
+    ] = None,
+    truth: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER", help="wire: a client's, whose content is searched for; repeat it."
+        ),
+    ] = None,
+    epochs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="wire: rosters of key epochs that rotated away, as in keys/authority/rosters; "
+            "repeat it.",
+        ),
+    ] = None,
+    fields: Annotated[
+        bool, typer.Option("--fields", help="wire: a row for every field and column.")
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=100, help="indices: training rounds to watch.")
+    ] = 5,
+    users: Annotated[
+        int, typer.Option(min=0, help="indices: so many users, evenly chosen; 0 for all.")
+    ] = 0,
+    figure: Annotated[
+        Path | None, typer.Option(help="indices: write a figure (SVG) to this file.")
+    ] = None,
     trials: Annotated[
-        int, typer.Option(min=100, max=100_000, help="Sums with the canary, and as many without.")
+        int,
+        typer.Option(min=100, max=100_000, help="dp: sums with the canary, and as many without."),
     ] = 1000,
     values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
-    """Attack one round's noise as hard as its promise allows for, and compare.
+) -> Result:
+    """Report what sums would determine, what a coordinator could read, and what leaks.
 
-    A canary user, whose whole contribution is one value that nobody else touches, is in the sum
-    or not; the attacker looks at that value. How often the attacker is right bounds epsilon from
-    below. A bound above the promise refutes it: the command ends with exit code 1. A bound below
-    proves nothing. No data is read, nothing is started, sent or written.
+    Runs every audit that applies, or those of --only. Before a run give its settings, where the
+    data is; after it the coordinator's settings, where the coordinator ran. Nothing is sent, and
+    nothing but the figure written. Ends with exit code 1 when a promise is broken.
+
+    sums (where the settings name data): the users whose data the sums would determine, as if the
+    data's users were the whole federation. To all other clients together, who can take their own
+    part from the sums, these are. What is found is a lower bound: one inference is tried.
+
+    dp (where sums are noisy): attacks one round's noise as hard as its promise allows for. A canary
+    user, whose whole contribution is one value that nobody else touches, is in the sum or not. How
+    often the attacker is right bounds epsilon from below. A bound above the promise refutes it.
+
+    indices (where update.indices is "clear", or on demand): what indices in the clear give away of
+    users' histories. This trains every user as a client of its own, takes the items of the rows
+    that it would send as its history, and compares. After several rounds those items are guessed
+    that came in every one.
+
+    wire (with --recording, or where the coordinator's state folder is): compares every field,
+    stream, column and file with one table of what may be there. Updates and sums are decoded as if
+    nothing protected them, searched for zeros, equal bytes and structure. With --truth the data
+    owners lend what they know, and private vectors, histories and user ids are searched for.
     """
+    from fedrec.errors import SettingsError
     from fedrec.settings.validation import load_settings
+
+    path = target / "resolved.toml" if target.is_dir() else target
+    settings = load_settings(path, values_of(values))
+    own, plan = settings.coordinator, settings.plan
+    has_data = settings.data.path is not None
+    parts: dict[str, tuple[bool, Callable[[], Result]]] = {
+        "sums": (has_data, lambda: _sums(settings)),
+        "dp": (plan.privacy.mechanism != "none", lambda: _noise(settings, trials)),
+        "indices": (
+            figure is not None or (has_data and plan.update.indices == "clear"),
+            lambda: _indices(settings, rounds, users, figure),
+        ),
+        "wire": (
+            bool(recording or truth or epochs or (own.epoch and Path(own.state).is_dir())),
+            lambda: _wire(settings, recording, truth or [], epochs or [], fields),
+        ),
+    }
+    if unknown := set(only or ()) - set(parts):
+        raise SettingsError(
+            f"--only names {unknown.pop()}, which is no audit.",
+            remedy=f"Audits are {', '.join(parts)}.",
+        )
+    # Without data the audit of sums says what is missing.
+    chosen = only or [name for name, (applies, _) in parts.items() if applies] or ["sums"]
+    found = {name: parts[name][1]() for name in parts if name in chosen}
+    return Result(
+        content={"path": str(target)} | {name: part.content for name, part in found.items()},
+        text=_one_after_the_other(found),
+        exit_code=max(part.exit_code for part in found.values()),
+    )
+
+
+def _one_after_the_other(found: dict[str, Result]) -> Iterator[str | TextTable]:
+    for number, part in enumerate(found.values()):
+        if number:
+            yield ""
+        yield from part.text
+
+
+def _noise(settings: Settings, trials: int) -> Result:
     from fedrec_lab.audit.dp import audit_noise
 
-    settings = load_settings(settings_file, values_of(values))
     report = audit_noise(settings.plan, trials=trials)
-    if as_json:
-        print_json({"path": str(settings_file), "holds": report.holds, **asdict(report)})
-    else:
-        print_table(
-            [
-                (
-                    f"{finding.delta:g}",
-                    f"{finding.claimed:.3f}",
-                    f"{finding.audited:.3f}",
-                    "holds" if finding.holds else "REFUTED",
-                )
-                for finding in report.findings
-            ],
-            title=f"One noisy sum, {report.trials} times with a canary and as often without",
-            headers=("delta", "epsilon promised", "epsilon at least", "verdict"),
+    rows = [
+        (
+            f"{finding.delta:g}",
+            f"{finding.claimed:.3f}",
+            f"{finding.audited:.3f}",
+            "holds" if finding.holds else "REFUTED",
         )
-        typer.echo(
+        for finding in report.findings
+    ]
+    return Result(
+        content={"holds": report.holds, **asdict(report)},
+        text=(
+            TextTable(
+                rows=rows,
+                title=f"One noisy sum, {report.trials} times with a canary and as often without",
+                headers=("delta", "epsilon promised", "epsilon at least", "verdict"),
+            ),
             f"\nThe attacked value, in clips: {report.present:.3f} with the canary, "
             f"{report.absent:.3f} without; noise {report.deviation:.3f}. All bounds together hold "
-            f"with confidence {report.confidence:.0%}."
-        )
-    if not report.holds:
-        raise typer.Exit(1)
+            f"with confidence {report.confidence:.0%}.",
+        ),
+        exit_code=0 if report.holds else BROKEN,
+    )
 
 
-def indices(
-    settings_file: SettingsFile,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Training rounds to watch.")] = 5,
-    users: Annotated[
-        int, typer.Option(min=0, help="Measure so many users, evenly chosen; 0 for all.")
-    ] = 0,
-    figure: Annotated[Path | None, typer.Option(help="Write a figure (SVG) to this file.")] = None,
-    values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure what indices in the clear give away of users' histories.
-
-    fedrec sends them only where update.indices is "clear": else a vector has its zeros, and nothing
-    of an update's form depends on what a user touched. The papers' Top-K sends pairs of index and
-    value, and others send only the rows that were touched. This trains every user of the data as a
-    client of its own, takes the items of the rows that it would send as its history, and compares.
-    Precision is the share of the guessed items that are the user's, recall the share of its items
-    that are guessed; after several rounds those items are guessed that came in every one. What is
-    found is a lower bound. Nothing is sent.
-    """
+def _indices(settings: Settings, rounds: int, users: int, figure: Path | None) -> Result:
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
     from fedrec.extras import require
-    from fedrec.settings.validation import load_settings
     from fedrec_lab.audit.indices import audit_indices
 
     require("torch", *(("matplotlib",) if figure is not None else ()))
-    settings = load_settings(settings_file, values_of(values))
     split, catalogue = read_users(settings.data, reader="an audit", tell=echo_note)
     console = new_console(stderr=True)
 
@@ -123,18 +205,13 @@ def indices(
 
         plot = leak_by_round(found.rounds, chance=found.chance)
         figure.write_text(as_element(plot), encoding="utf-8")
-    if as_json:
-        print_json({"path": str(settings_file), **asdict(found)})
-        return
-    _print_indices(found)
-    if figure is not None:
-        typer.echo(f"\n{figure}")
+    return Result(content=asdict(found), text=_text_of_indices(found, figure))
 
 
-def _print_indices(found: IndexLeak) -> None:
+def _text_of_indices(found: IndexLeak, figure: Path | None) -> Iterator[str | TextTable]:
     verb = "send" if found.is_sent else "would send"
-    typer.echo(f"In the clear, {count_of(found.n_users, 'user')} {verb} {found.sent}.")
-    typer.echo(f"A guess at random is right for {found.chance:.1%} of its items.\n")
+    yield f"In the clear, {count_of(found.n_users, 'user')} {verb} {found.sent}."
+    yield f"A guess at random is right for {found.chance:.1%} of its items.\n"
     rows = [
         (
             str(row.rounds),
@@ -146,147 +223,86 @@ def _print_indices(found: IndexLeak) -> None:
         for row in found.rounds
     ]
     headers = ("rounds", "precision", "recall", "items guessed", "both at least 90 %")
-    print_table(rows, headers=headers)
+    yield TextTable(rows=rows, headers=headers)
     if not found.is_sent:
-        typer.echo(
-            "\nfedrec sends none of these indices: zeros travel with the rest of the vector."
+        yield "\nfedrec sends none of these indices: zeros travel with the rest of the vector."
+    else:
+        last = found.rounds[-1]
+        yield (
+            f'\nupdate.indices = "clear": these indices travel, whatever encrypts the values. '
+            f"After {count_of(last.rounds, 'round')} the coordinator knows {last.recall:.0%} of a "
+            f"history, and {last.precision:.0%} of what it guesses is right."
         )
-        return
-    last = found.rounds[-1]
-    typer.echo(
-        f'\nupdate.indices = "clear": these indices travel, whatever encrypts the values. After '
-        f"{count_of(last.rounds, 'round')} the coordinator knows {last.recall:.0%} of a history, "
-        f"and {last.precision:.0%} of what it guesses is right."
-    )
+    if figure is not None:
+        yield f"\n{figure}"
 
 
-_SHOWN = 10
-
-
-def sums(
-    settings_file: SettingsFile,
-    values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
-    """Report the users whose data the sums of these settings would determine.
-
-    Reads the data that the settings name as if its users were the whole federation: where other
-    clients hold the same items, fewer are determined; to all other clients together, who can take
-    their own part from the sums, these are. What is found is a lower bound: one inference is
-    tried, and there are others. Nothing is started, sent or written.
-    """
+def _sums(settings: Settings) -> Result:
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
-    from fedrec.settings.validation import load_settings
-    from fedrec_lab.audit import audit
+    from fedrec_lab.audit import audit as audit_sums
 
-    settings = load_settings(settings_file, values_of(values))
     users, catalogue = read_users(settings.data, reader="an audit", tell=echo_note)
-    report = audit(settings.plan, users, len(catalogue))
-    if as_json:
-        content = {
-            "path": str(settings_file),
-            "algorithm": settings.algorithm.name,
-            "released": report.released,
-            "inference": report.inference,
-            "users": report.n_users,
-            "items": report.n_items,
-            "active_items": report.n_active,
-            "minimum_item_users": report.minimum_item_users,
-            "determined": list(report.determined),
-            "findings": {finding.key: finding.count for finding in report.findings},
-            "advice": report.advice,
-        }
-        print_json(content)
-        return
-    _print_sums(report)
+    report = audit_sums(settings.plan, users, len(catalogue))
+    content = {
+        "algorithm": settings.algorithm.name,
+        "released": report.released,
+        "inference": report.inference,
+        "users": report.n_users,
+        "items": report.n_items,
+        "active_items": report.n_active,
+        "minimum_item_users": report.minimum_item_users,
+        "determined": list(report.determined),
+        "findings": {finding.key: finding.count for finding in report.findings},
+        "advice": report.advice,
+    }
+    return Result(content=content, text=_text_of_sums(report))
 
 
-def _print_sums(report: AuditReport) -> None:
-    typer.echo(f"Released: {report.released}.")
-    typer.echo(f"Looked for: {report.inference}.")
+def _text_of_sums(report: AuditReport) -> Iterator[str | TextTable]:
+    yield f"Released: {report.released}."
+    yield f"Looked for: {report.inference}."
     users = count_of(report.n_users, "user")
-    typer.echo(f"\n{len(report.determined)} of {users} are determined, at least.")
+    yield f"\n{len(report.determined)} of {users} are determined, at least."
     if report.determined:
         more = len(report.determined) - _SHOWN
         names = ", ".join(report.determined[:_SHOWN])
-        typer.echo(f"  {names}{f' and {more} more; --json has all' if more > 0 else ''}")
-    print_table([(str(finding.count), finding.sentence) for finding in report.findings])
+        yield f"  {names}{f' and {more} more; --json has all' if more > 0 else ''}"
+    yield TextTable(rows=[(str(finding.count), finding.sentence) for finding in report.findings])
     if report.determined:
-        typer.echo(f"\nNow federation.minimum_item_users = {report.minimum_item_users}.")
-        typer.echo(report.advice)
+        yield f"\nNow federation.minimum_item_users = {report.minimum_item_users}."
+        yield report.advice
 
 
-BROKEN = 1
-"""The exit code of an audit that found a broken promise: the run failed its audit."""
-
-
-def wire(
-    settings_file: Annotated[
-        Path, typer.Argument(metavar="SETTINGS", help="The coordinator's settings.")
-    ],
-    recording: Annotated[
-        Path | None,
-        typer.Option(help="What `fedrec coordinator run --record-wire` wrote: a folder or a file."),
-    ] = None,
-    truth: Annotated[
-        list[Path] | None,
-        typer.Option(help="A client's folder, whose content is searched for; repeat it."),
-    ] = None,
-    epochs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Rosters of key epochs that rotated away: keys/authority/rosters; repeat it."
-        ),
-    ] = None,
-    fields: Annotated[
-        bool, typer.Option("--fields", help="Print a row for every field and column.")
-    ] = False,
-    values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
-    """Report what a coordinator could read of its traffic and its folder.
-
-    Every field of every recorded message, every stream, every column of the database and every
-    file is held against one table of what may be there, with what the threat model promises of
-    it. Updates and sums are tried with everything that the coordinator has: decoded as if nothing
-    protected them, searched for zeros, equal bytes and structure. With --truth the data owners
-    lend what they know, and private vectors, histories and user ids are searched for.
-
-    Every message is held against the key epoch that it names. Rosters are taken from the
-    coordinator's folder, from what was recorded, and from --epochs; no epoch's secrets are needed.
-
-    Ends with exit code 1 when a promise is broken. Nothing is sent or written.
-    """
-    from fedrec.settings.validation import load_settings
+def _wire(
+    settings: Settings, recording: Path | None, truth: list[Path], epochs: list[Path], fields: bool
+) -> Result:
     from fedrec_lab.audit.wire import audit_wire
 
-    settings = load_settings(settings_file, values_of(values))
-    report = audit_wire(settings, recording=recording, truth=truth or (), epochs=epochs or ())
-    if as_json:
-        print_json({"path": str(settings_file), **report.to_json()})
-    else:
-        _print_wire(report, fields=fields)
-    if not report.holds:
-        raise typer.Exit(BROKEN)
+    report = audit_wire(settings, recording=recording, truth=truth, epochs=epochs)
+    return Result(
+        content=report.to_json(),
+        text=_text_of_wire(report, fields=fields),
+        exit_code=0 if report.holds else BROKEN,
+    )
 
 
-def _print_wire(report: WireReport, *, fields: bool) -> None:
+def _text_of_wire(report: WireReport, *, fields: bool) -> Iterator[str | TextTable]:
     headers = (
         "where", "what", "kind", "values", "bytes", "different", "lengths", "found", "promise",
     )  # fmt: skip
     title = f"What the coordinator saw, protection {report.protection}"
-    shown = [finding for finding in report.findings if fields or _is_shown(finding)]
-    print_table(map(_row, shown), title=title, headers=headers)
+    told = [finding for finding in report.findings if fields or _is_shown(finding)]
+    yield TextTable(rows=map(_row, told), title=title, headers=headers)
     if not fields:
-        print_table(
-            _by_kind(report.findings),
+        yield TextTable(
+            rows=_by_kind(report.findings),
             title="\nAll fields, columns and files by kind (--fields shows each)",
             headers=("kind", "fields", "values", "bytes", "broken", "promise"),
         )
     if len(report.epochs) > 1:
-        print_table(
-            map(_epoch_row, report.epochs),
+        yield TextTable(
+            rows=map(_epoch_row, report.epochs),
             title="\nBy key epoch",
             headers=("epoch", "roster", "members", "messages", "outsiders", "updates", "readable"),
         )
@@ -302,14 +318,14 @@ def _print_wire(report: WireReport, *, fields: bool) -> None:
             )
             for row in report.clients
         ]
-        print_table(
-            clients,
+        yield TextTable(
+            rows=clients,
             title="\nBy client",
             headers=("client", "calls", "sent", "received", "updates", "readable"),
         )
-    typer.echo("")
+    yield ""
     for sentence in report.sentences():
-        typer.echo(printable(sentence))
+        yield str(printable(sentence))
 
 
 def _is_shown(finding: Finding) -> bool:
@@ -363,57 +379,3 @@ def _by_kind(findings: tuple[Finding, ...]) -> list[tuple[str, ...]]:
             )
         )
     return rows
-
-
-_SHORTHAND = "sums"
-
-
-class _AuditGroup(TyperGroup):
-    """Takes `fedrec audit SETTINGS` as `fedrec audit sums SETTINGS`."""
-
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Put the shorthand's word before what names no audit."""
-        named = [*self.list_commands(ctx), *ctx.help_option_names]
-        if args and args[0] not in named:
-            args = [_SHORTHAND, *args]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(
-    cls=_AuditGroup,
-    no_args_is_help=True,
-    help="Report what the released sums would determine (sums), what a coordinator could read of "
-    "its traffic and its folder (wire), and what indices in the clear would leak (indices).\n\n"
-    "Before a run: sums and indices, where the data is. After it: wire, where the coordinator "
-    "ran. `fedrec audit SETTINGS` is short for `fedrec audit sums SETTINGS`.",
-    epilog=(
-        "Examples:\n"
-        "  fedrec audit sums run.toml\n"
-        "  fedrec audit wire coordinator.toml --recording recording\n"
-        "  fedrec audit indices run.toml --figure leak.svg"
-    ),
-)
-app.command(
-    epilog=(
-        "Examples:\n"
-        "  fedrec audit sums run.toml\n"
-        "  fedrec audit sums run.toml --set federation.minimum_item_users=20 --json"
-    )
-)(sums)
-app.command(
-    epilog=(
-        "Examples:\n"
-        "  fedrec coordinator run coordinator.toml --record-wire recording\n"
-        "  fedrec audit wire coordinator.toml --recording recording\n"
-        "  fedrec audit wire coordinator.toml --recording recording --truth clients/1 --json"
-    )
-)(wire)
-app.command(
-    epilog=(
-        "Examples:\n"
-        "  fedrec audit indices run.toml\n"
-        "  fedrec audit indices run.toml --set update.structure=topk --set update.ratio=0.05 "
-        "--rounds 5 --figure leak.svg"
-    )
-)(indices)
-app.command("dp", epilog=DP_EPILOG)(audit_dp)

@@ -1,98 +1,87 @@
-"""`fedrec costs`: the CoLR paper's Tables 2 and 3, minutes and encryption, beside those here.
-
-`fedrec costs space`: the PFedCLR paper's Table 6, what models take, by the rules behind it.
-"""
+"""Tables of costs in `fedrec reproduce`: CoLR's minutes and encryption, PFedCLR's space."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from fedrec.cli.terminal import AsJson, print_json, print_table
+from fedrec.cli.terminal import Result, TextTable
 
 if TYPE_CHECKING:
     from fedrec_lab.papers.costs import CostRow, OwnCosts, OwnTimes, TimeRow
 
 
-_SPACE = "space"
-EPILOG = (
-    "Examples:\n"
-    "  fedrec costs\n"
-    "  fedrec costs colr\n"
-    "  fedrec costs --sizes-only --json\n"
-    "  fedrec costs space\n"
-    "  fedrec costs topk --sample 4000"
-)
+COSTS, SPACE = "colr/costs", "pfedclr/space"
+"""Whole tables of costs, by the names that `fedrec reproduce` gives them."""
 
 
-def costs(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="What rows begin with: fedmf, colr, svd or topk; or space."
-        ),
-    ] = "",
-    sample: Annotated[
-        int,
-        typer.Option(min=1, help="Paillier ciphertexts that are timed; the rest is scaled."),
-    ] = 100,
-    sizes_only: Annotated[
-        bool, typer.Option("--sizes-only", help="Measure no seconds on this machine.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Regenerate the CoLR paper's Tables 2 and 3: minutes of 1000 rounds, and encrypted updates.
+def tables_named(name: str, *, sample: int, sizes_only: bool) -> Result | None:
+    """Return printed tables of costs beside what it costs here; None for another name.
 
-    Every row shows what the paper printed beside what it takes here. Table 2 is the paper's
+    Every row shows what the paper printed beside what it takes here. CoLR's table 2 is the paper's
     estimate: minutes on its link, which follow from the numbers of a message, and of computation,
-    for which a client's training and the server's work are timed on this machine. In Table 3 a
+    for which a client's training and the server's work are timed on this machine. In table 3 a
     client protects an update and reveals a sum, and the coordinator adds the updates of 60 clients;
     sizes are exact, also by the rules that the paper's sizes follow, and a ~ says that seconds were
     scaled up from a sample of the values. The ratio is the paper's: encrypted over plain bytes.
 
-    space shows the PFedCLR paper's Table 6 instead: what a client and a server hold of a model, as
-    printed and by the rules that every printed size follows.
+    Args:
+        name: `SPACE`; or `COSTS`, behind it a slash and what rows begin with.
+        sample: Paillier ciphertexts that are timed.
+        sizes_only: measure no seconds on this machine.
+
+    Raises:
+        SettingsError: there is no such row.
     """
-    if name == _SPACE:
-        _print_space(as_json)
-        return
     from fedrec.errors import SettingsError
-    from fedrec_lab.papers.costs import COSTS, TIMES, own_costs, own_times
+    from fedrec_lab.papers import costs
 
-    times = [row for row in TIMES if row.name.startswith(name)]
-    rows = [row for row in COSTS if row.name.startswith(name)]
+    if name == SPACE:
+        return _space()
+    table, _, begins = name.partition(f"{COSTS}/") if name != COSTS else ("", "", "")
+    if table:
+        return None
+    times = [row for row in costs.TIMES if row.name.startswith(begins)]
+    rows = [row for row in costs.COSTS if row.name.startswith(begins)]
     if not rows and not times:
-        known = dict.fromkeys([row.name for row in COSTS] + [row.name for row in TIMES])
+        known = dict.fromkeys([row.name for row in costs.COSTS] + [row.name for row in costs.TIMES])
         raise SettingsError(
-            f"There is no row {name!r} in the tables.",
-            remedy=f"Rows are {', '.join(known)}; another table is {_SPACE}.",
+            f"There is no row {begins!r} in the tables.", remedy=f"Rows are {', '.join(known)}."
         )
-    taken = [(row, own_times(row, timed=not sizes_only)) for row in times]
-    found = [(row, own_costs(row, sample=sample, timed=not sizes_only)) for row in rows]
-    if as_json:
-        print_json(
-            {
-                "times": [_times_content(row, ours) for row, ours in taken],
-                "rows": [_content(row, ours) for row, ours in found],
-            }
-        )
-        return
-    if taken:
-        _print_times(taken)
-    if found:
-        _print_costs(found)
-
-
-def _print_times(taken: list[tuple[TimeRow, OwnTimes]]) -> None:
-    print_table(
-        [line for row, ours in taken for line in _time_lines(row, ours)],
-        title="CoLR, table 2: minutes of 1000 rounds on MovieLens-1M (3,706 items, dim 64)",
-        headers=("row", "", "link", "computation", "total", "client s", "server s"),
+    taken = [(row, costs.own_times(row, timed=not sizes_only)) for row in times]
+    found = [(row, costs.own_costs(row, sample=sample, timed=not sizes_only)) for row in rows]
+    return Result(
+        content={
+            "times": [_times_content(row, ours) for row, ours in taken],
+            "rows": [_content(row, ours) for row, ours in found],
+        },
+        text=_text(taken, found),
     )
-    typer.echo("\nComputation is 1000 x (7 x client + 10 + server) seconds: 166.67 minutes are the")
-    typer.echo("constant. The paper does not print its seconds.\n")
+
+
+def _text(
+    taken: list[tuple[TimeRow, OwnTimes]], found: list[tuple[CostRow, tuple[OwnCosts, ...]]]
+) -> Iterator[str | TextTable]:
+    if taken:
+        yield TextTable(
+            rows=[line for row, ours in taken for line in _time_lines(row, ours)],
+            title="CoLR, table 2: minutes of 1000 rounds on MovieLens-1M (3,706 items, dim 64)",
+            headers=("row", "", "link", "computation", "total", "client s", "server s"),
+        )
+        yield "\nComputation is 1000 x (7 x client + 10 + server) seconds: 166.67 minutes are the"
+        yield "constant. The paper does not print its seconds.\n"
+    if found:
+        yield TextTable(
+            rows=[line for row, ours in found for line in _lines(row, ours)],
+            title="CoLR, table 3: one update of MovieLens-1M (3,706 items, dim 64)",
+            headers=(
+                *("row", "values", "set", "client s", "server s"),
+                *("cipher KB", "plain KB", "ratio"),
+            ),
+        )
+        yield "\nKB are 1,024 bytes. Under topk an index of 4 bytes comes with each value: it is"
+        yield "in the paper's plain KB, and here under paillier/paper and single in both."
 
 
 def _time_lines(row: TimeRow, ours: OwnTimes) -> list[tuple[str, ...]]:
@@ -112,47 +101,40 @@ def _times_content(row: TimeRow, ours: OwnTimes) -> dict[str, object]:
     return {"published": published, "ours": asdict(ours)}
 
 
-def _print_costs(found: list[tuple[CostRow, tuple[OwnCosts, ...]]]) -> None:
-    print_table(
-        [line for row, ours in found for line in _lines(row, ours)],
-        title="CoLR, table 3: one update of MovieLens-1M (3,706 items, dim 64)",
-        headers=("row", "values", "set", "client s", "server s", "cipher KB", "plain KB", "ratio"),
+def _space() -> Result:
+    from fedrec_lab.papers.costs import SPACE as ROWS
+
+    return Result(
+        content={
+            "rows": [
+                {
+                    "published": asdict(row),
+                    "by_rule": {"client_bytes": row.client_bytes, "server_bytes": row.server_bytes},
+                }
+                for row in ROWS
+            ]
+        },
+        text=(
+            TextTable(
+                rows=[
+                    (
+                        row.name,
+                        f"{row.n_users:,}",
+                        f"{row.n_items:,}",
+                        f"{row.client_mb:.4f}",
+                        f"{row.by_rule[0]:.4f}",
+                        f"{row.server_mb:.4f}",
+                        f"{row.by_rule[1]:.4f}",
+                    )
+                    for row in ROWS
+                ],
+                title="PFedCLR, table 6: what a model of dim 16 takes, in MB of 2^20 bytes",
+                headers=("row", "users", "items", "client", "by rule", "server", "by rule"),
+            ),
+            "\nThe paper's server keeps every user's upload; a coordinator here adds them up as",
+            "they come, under every protection that can add.",
+        ),
     )
-    typer.echo("\nKB are 1,024 bytes. Under topk an index of 4 bytes comes with each value: it is")
-    typer.echo("in the paper's plain KB, and here under paillier/paper and single in both.")
-
-
-def _print_space(as_json: bool) -> None:
-    from fedrec_lab.papers.costs import SPACE
-
-    if as_json:
-        found = [
-            {
-                "published": asdict(row),
-                "by_rule": {"client_bytes": row.client_bytes, "server_bytes": row.server_bytes},
-            }
-            for row in SPACE
-        ]
-        print_json({"rows": found})
-        return
-    print_table(
-        [
-            (
-                row.name,
-                f"{row.n_users:,}",
-                f"{row.n_items:,}",
-                f"{row.client_mb:.4f}",
-                f"{row.by_rule[0]:.4f}",
-                f"{row.server_mb:.4f}",
-                f"{row.by_rule[1]:.4f}",
-            )
-            for row in SPACE
-        ],
-        title="PFedCLR, table 6: what a model of dim 16 takes, in MB of 2^20 bytes",
-        headers=("row", "users", "items", "client", "by rule", "server", "by rule"),
-    )
-    typer.echo("\nThe paper's server keeps every user's upload; a coordinator here adds them up as")
-    typer.echo("they come, under every protection that can add.")
 
 
 def _content(row: CostRow, ours: tuple[OwnCosts, ...]) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from fedrec.cli.flags import (
     tell_rows,
     values_of,
 )
-from fedrec.cli.terminal import INTERRUPTED, AsJson, print_json
+from fedrec.cli.terminal import Result
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
 from fedrec_lab.cli.round_progress import StopRequest, progress_bar
@@ -34,7 +33,7 @@ from fedrec_lab.cli.simulate import seeds_of
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Protocol
     from fedrec.settings.schema import Settings
-    from fedrec_lab.comparison.comparing import Comparison, ComparisonJob, Listener
+    from fedrec_lab.comparison.comparing import ComparisonJob, Listener
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.result import SimulationResult
 
@@ -133,8 +132,7 @@ def evaluate(
     ] = False,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Train a federation with several seeds and hold it against references, in one table.
 
     Every protocol chooses its round on its own validation items; the table shows test. full and
@@ -158,12 +156,10 @@ def evaluate(
         from fedrec_lab.reports.table_diagnostics import as_text, diagnose_folder
 
         found = diagnose_folder(settings_file)
-        if as_json:
-            records = [asdict(each) for each in found]
-            print_json({"run": str(settings_file), "tables": records})
-        else:
-            typer.echo(as_text(found))
-        return
+        records = [asdict(each) for each in found]
+        return Result(
+            content={"run": str(settings_file), "tables": records}, text=(as_text(found),)
+        )
     if settings_file.is_dir():
         raise SettingsError(
             f"{settings_file} is a folder; this command trains, so that it needs settings.",
@@ -209,7 +205,7 @@ def evaluate(
             trained=tables.take if tables is not None else None,
         )
     run.write_results(result.table)
-    _print(result, run, as_json, tables, rows)
+    again: list[str] = []
     if not result.finished:
         again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
         again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
@@ -217,8 +213,21 @@ def evaluate(
         again += [] if references else ["--no-references"]
         again += ["--diagnostics"] if diagnostics else []
         again += [word for name in skip or () for word in ("--skip", name)]
-        typer.echo(f"Stopped; go on with: {shlex.join(again)}", err=True)
-        raise typer.Exit(INTERRUPTED)
+    return Result(
+        content={
+            "run": str(run.path),
+            "finished": result.finished,
+            "cells": rows,
+            **({} if tables is None else {"diagnostics": tables.records}),
+            **result.table.to_record(),
+        },
+        text=(
+            *((result.table.to_text(),) if result.table.rows else ()),
+            *(() if tables is None else (tables.to_text(),)),
+            str(run.path),
+        ),
+        again=again,
+    )
 
 
 def _protocols(text: str) -> tuple[Protocol, ...]:
@@ -301,24 +310,3 @@ def _progress() -> Iterator[Listener]:
                 update(text=f"{self.text}: {text}")
 
         yield Bar()
-
-
-def _print(
-    result: Comparison,
-    run: RunFolder,
-    as_json: bool,
-    tables: Tables | None,
-    rows: dict[str, int] | None,
-) -> None:
-    if as_json:
-        content: dict[str, object] = {"run": str(run.path), "finished": result.finished}
-        content["cells"] = rows
-        if tables is not None:
-            content["diagnostics"] = tables.records
-        print_json(content | result.table.to_record())
-        return
-    if result.table.rows:
-        typer.echo(result.table.to_text())
-    if tables is not None:
-        typer.echo(tables.to_text())
-    typer.echo(str(run.path))

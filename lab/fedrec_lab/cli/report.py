@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.terminal import AsJson, print_json
+from fedrec.cli.terminal import Result
 
 EPILOG = (
     "Examples:\n"
@@ -18,8 +18,7 @@ EPILOG = (
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a run left.")],
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Make a run's report again, with every figure as SVG and PNG in figures/ beside it.
 
     Everything comes from report.json in the run's folder, so that nothing is trained or measured
@@ -33,9 +32,5 @@ def report(
     content = folder.report_content()
     figures = folder.write_figures(content.figures)
     page = folder.write_report(content)
-    if as_json:
-        print_json({"report": str(page), "figures": [str(path) for path in figures]})
-        return
-    for path in figures:
-        typer.echo(str(path))
-    typer.echo(str(page))
+    names = [str(path) for path in figures]
+    return Result(content={"report": str(page), "figures": names}, text=(*names, str(page)))

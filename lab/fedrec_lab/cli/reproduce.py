@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedrec.cli.flags import AcceptOtherArithmetic, SetValues, check_is_resumed, values_of
-from fedrec.cli.terminal import INTERRUPTED, AsJson, count_of, print_json, print_table
+from fedrec.cli.terminal import Result, TextTable, count_of
+from fedrec_lab.cli.costs import COSTS, SPACE, tables_named
 from fedrec_lab.cli.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
+    from fedrec_lab.papers import PublishedRow
     from fedrec_lab.papers.comparison import MeasuredRow
     from fedrec_lab.papers.reproduction import Request
 
@@ -24,7 +26,10 @@ EPILOG = (
     "  fedrec reproduce pfedrec/ml-100k\n"
     "  fedrec reproduce colr/ml-1m --protocols paper,sampled --seeds 5\n"
     "  fedrec reproduce fedmf/filmtrust --rounds 10\n"
-    "  fedrec reproduce --resume runs/reproduce-20260101-120000"
+    "  fedrec reproduce --resume runs/reproduce-20260101-120000\n"
+    "  fedrec reproduce colr/costs --sizes-only\n"
+    "  fedrec reproduce colr/costs/topk --sample 4000\n"
+    "  fedrec reproduce pfedclr/space"
 )
 
 
@@ -36,7 +41,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A row, as in pfedrec/ml-100k, or what rows begin with, as in colr/ml-1m.",
+            help="A row, as in pfedrec/ml-100k, what rows begin with, as in colr/ml-1m, or a table "
+            f"of costs: {COSTS}, {COSTS}/topk, {SPACE}.",
         ),
     ] = "",
     show_list: Annotated[
@@ -57,9 +63,17 @@ def reproduce(
         Path | None, typer.Option(help="Go on with what was stopped in this folder.")
     ] = None,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
+    sample: Annotated[
+        int,
+        typer.Option(
+            min=1, help=f"{COSTS}: Paillier ciphertexts that are timed; the rest is scaled."
+        ),
+    ] = 100,
+    sizes_only: Annotated[
+        bool, typer.Option("--sizes-only", help=f"{COSTS}: measure no seconds on this machine.")
+    ] = False,
     values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Run published rows in the paper's protocol and in the honest ones, side by side.
 
     The paper's protocol leaks the held-out items in most papers; sampled ranks the same candidates
@@ -67,14 +81,20 @@ def reproduce(
     of the published figure counts as reproduced; a run with fewer rounds, with --set or on other
     data than the paper's gets no verdict. Ctrl-C stops after the round and saves. The last line on
     stdout is the run's folder.
+
+    A table of costs is no run: colr/costs shows the CoLR paper's tables 2 and 3, minutes of 1000
+    rounds and encrypted updates, beside what they take here; what follows behind another slash is
+    what rows begin with. pfedclr/space shows the PFedCLR paper's table 6, what a client and a
+    server hold of a model, as printed and by the rules that every printed size follows.
     """
     from fedrec.errors import SettingsError
     from fedrec.extras import require
     from fedrec_lab.papers.reproduction import Request
 
     if show_list:
-        _list(name, as_json)
-        return
+        return _list(name)
+    if (table := tables_named(name, sample=sample, sizes_only=sizes_only)) is not None:
+        return table
     check_is_resumed(accept_other_arithmetic, resume)
     require("torch")
     if not name and resume is None:
@@ -101,10 +121,10 @@ def reproduce(
         request.check_settings()
         request.require_data()
         folder = request.make_folder(out)
-    _run(request, folder, accept_other_arithmetic, as_json)
+    return _run(request, folder, accept_other_arithmetic)
 
 
-def _run(request: Request, folder: Path, accept_other_arithmetic: bool, as_json: bool) -> None:
+def _run(request: Request, folder: Path, accept_other_arithmetic: bool) -> Result:
     from fedrec_lab.papers.reproduction import reproduce_rows
 
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
@@ -117,50 +137,52 @@ def _run(request: Request, folder: Path, accept_other_arithmetic: bool, as_json:
             accept_other_arithmetic=accept_other_arithmetic,
         )
     # Only what is complete has a row; a stopped run is never taken for a result.
-    if as_json:
-        content = {"run": str(folder), "finished": not stop.requested()}
-        print_json(content | {"rows": [found.to_json() for found in comparisons]})
-    else:
-        for found in comparisons:
-            _print(found)
-        typer.echo(str(folder))
-    if stop.requested():
-        again = ["fedrec", "reproduce", "--resume", str(folder)]
-        typer.echo(f"Stopped; go on with: {shlex.join(again)}", err=True)
-        raise typer.Exit(INTERRUPTED)
+    return Result(
+        content={
+            "run": str(folder),
+            "finished": not stop.requested(),
+            "rows": [found.to_json() for found in comparisons],
+        },
+        text=(*(part for found in comparisons for part in _shown(found)), str(folder)),
+        again=["fedrec", "reproduce", "--resume", str(folder)] if stop.requested() else (),
+    )
 
 
-def _print(found: MeasuredRow) -> None:
-    print_table(found.table(), headers=found.headings())
-    for sentence in found.sentences():
-        typer.echo(sentence)
-    typer.echo("")
+def _shown(found: MeasuredRow) -> Iterator[str | TextTable]:
+    yield TextTable(rows=found.table(), headers=found.headings())
+    yield from found.sentences()
+    yield ""
 
 
-def _list(name: str, as_json: bool) -> None:
-    from fedrec.data.public import cached_path, how_to_get
+def _list(name: str) -> Result:
+    from fedrec.data.public import cached_path
     from fedrec_lab.papers import ROWS, rows_named
 
     rows = rows_named(name, ROWS) if name else tuple(ROWS.values())
     here = {row.dataset: cached_path(row.dataset).is_file() for row in rows}
-    if as_json:
-        listed = [
-            {
-                "name": row.name,
-                "dataset": row.dataset,
-                "data_available": here[row.dataset],
-                "hr": row.hr,
-                "ndcg": row.ndcg,
-                "source": row.source,
-                "note": row.note,
-                "plan": json.loads(row.plan.model_dump_json()),
-            }
-            for row in rows
-        ]
-        print_json({"rows": listed})
-        return
-    print_table(
-        [
+    listed = [
+        {
+            "name": row.name,
+            "dataset": row.dataset,
+            "data_available": here[row.dataset],
+            "hr": row.hr,
+            "ndcg": row.ndcg,
+            "source": row.source,
+            "note": row.note,
+            "plan": json.loads(row.plan.model_dump_json()),
+        }
+        for row in rows
+    ]
+    return Result(content={"rows": listed}, text=_text_of_list(rows, here))
+
+
+def _text_of_list(
+    rows: tuple[PublishedRow, ...], here: dict[str, bool]
+) -> Iterator[str | TextTable]:
+    from fedrec.data.public import how_to_get
+
+    yield TextTable(
+        rows=[
             (
                 row.name,
                 f"{row.hr:.4f} / {row.ndcg:.4f}",
@@ -173,6 +195,7 @@ def _list(name: str, as_json: bool) -> None:
         ],
         headers=("row", "HR@10 / NDCG@10", "rounds", "a protocol", "data", "source"),
     )
+    yield f"Tables of costs: {COSTS}, {SPACE}"
     for dataset, found in here.items():
         if not found:
             typer.echo(f"{dataset} is not on this machine. {how_to_get(dataset)}", err=True)

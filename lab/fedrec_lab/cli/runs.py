@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -9,47 +10,51 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedrec.cli.terminal import AsJson, human_bytes, print_json, print_table, printable
+from fedrec.cli.terminal import Result, TextTable, human_bytes, printable
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Rates
     from fedrec_lab.reports.run_folder import RunSummary
 
 
-app = typer.Typer(
-    help="List the runs in a folder, or show one.",
-    no_args_is_help=True,
-    add_completion=False,
-    epilog=(
-        "Examples:\n"
-        "  fedrec runs list\n"
-        "  fedrec runs list --in elsewhere/runs --json\n"
-        "  fedrec runs show runs/movies-20260101-120000"
-    ),
+_EPILOG = (
+    "Examples:\n"
+    "  fedrec runs\n"
+    "  fedrec runs elsewhere/runs --json\n"
+    "  fedrec runs runs/movies-20260101-120000"
 )
 
 
-@app.command("list")
-def list_runs(
-    base: Annotated[Path, typer.Option("--in", help="The folder that output.runs names.")] = Path(
-        "runs"
-    ),
-    as_json: AsJson = False,
-) -> None:
-    """List the runs in a folder, the newest first, with what the chosen version reached on test.
+app = typer.Typer(add_completion=False)
 
-    The version is the one that validation chose under the plan's protocol. Figures of different
-    protocols say nothing of each other: (!) marks one that flatters every method here, (?) one of
-    which that is not known, and `fedrec runs show` says why. A simulation that was stopped goes on
-    with `fedrec simulate --resume`; of what ended early there is nothing to go on with here.
+
+@app.command(epilog=_EPILOG)
+def runs(
+    place: Annotated[
+        Path, typer.Argument(metavar="RUNS|RUN", help="A folder of runs, or one run's.")
+    ] = Path("runs"),
+) -> Result:
+    """List the runs in a folder, the newest first, or show one run.
+
+    A list has what the version that validation chose reached on test, under the plan's protocol.
+    Don't compare figures across protocols: (!) marks one that flatters every method here, (?) one
+    of which that is not known; the page of a run says why. A simulation that was stopped goes on
+    with `fedrec simulate --resume`. Runs that ended early can't be resumed from their folder.
+
+    Of one run it shows what it was, what it reached and cost, and what its folder holds.
     """
-    from fedrec.plan.cautions import marked
-    from fedrec_lab.reports.run_folder import all_runs
+    from fedrec_lab.reports.run_folder import SETTINGS_NAME, all_runs
 
-    found = list(all_runs(base))
-    if as_json:
-        print_json({"folder": str(base), "runs": [_record(each) for each in found]})
-        return
+    if place.is_dir() and (place / SETTINGS_NAME).is_file():
+        return _one(place)
+    found = list(all_runs(place))
+    content = {"folder": str(place), "runs": [_record(each) for each in found]}
+    return Result(content=content, text=_listed(place, found))
+
+
+def _listed(base: Path, found: list[RunSummary]) -> Iterator[str | TextTable]:
+    from fedrec.plan.cautions import marked
+
     if not found:
         typer.echo(f"There is no run in {base}.", err=True)
         return
@@ -64,26 +69,23 @@ def list_runs(
         )
         for each in found
     ]
-    print_table(rows, headers=("run", "state", "what", "rounds", "protocol", "HR", "NDCG"))
+    yield TextTable(rows=rows, headers=("run", "state", "what", "rounds", "protocol", "HR", "NDCG"))
     for each in found:
         if each.problem:
             typer.echo(f"{each.path.name}: {printable(each.problem)}", err=True)
 
 
-@app.command()
-def show(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a run left.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show a run: what it was, what it reached and cost, and what its folder holds."""
-    from fedrec.plan.cautions import explained
+def _one(run: Path) -> Result:
     from fedrec_lab.reports.run_folder import summary_of
 
     found = summary_of(run)
     files = sorted(path.name + "/" * path.is_dir() for path in run.iterdir())
-    if as_json:
-        print_json(_record(found) | {"files": files})
-        return
+    return Result(content=_record(found) | {"files": files}, text=_shown(found, files))
+
+
+def _shown(found: RunSummary, files: list[str]) -> Iterator[str | TextTable]:
+    from fedrec.plan.cautions import explained
+
     started = "unknown" if found.started is None else f"{found.started:%Y-%m-%d %H:%M:%S} UTC"
     rows = [
         ("run", str(found.path)),
@@ -102,10 +104,9 @@ def show(
             rows.append((name, f"{values}  {rates.users} users"))
     if found.test is not None:
         rows.append(("protocol", explained(found.protocol, found.caution)))
-    print_table(rows)
-    typer.echo(f"\n{'  '.join(files)}\n")
-    for line in _next(found, files):
-        typer.echo(line)
+    yield TextTable(rows=rows)
+    yield f"\n{'  '.join(files)}\n"
+    yield from _next(found, files)
 
 
 def _next(found: RunSummary, files: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ from fedrec.cli.flags import (
     tell_rows,
     values_of,
 )
-from fedrec.cli.terminal import INTERRUPTED, AsJson, print_json
+from fedrec.cli.terminal import INTERRUPTED, Result
 from fedrec.errors import PrivacyBudgetSpent, SettingsError
 from fedrec_lab.cli.round_progress import StopRequest, round_progress
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from fedrec.plan.travelling_rows import Cells
     from fedrec.settings.schema import Settings
     from fedrec_lab.reports.round_report import RoundReport
-    from fedrec_lab.reports.run_folder import RunFolder
-    from fedrec_lab.simulation.result import SimulationResult
     from fedrec_lab.simulation.seeds import SeedResult
 
 
@@ -56,8 +55,8 @@ def seeds_of(text: str, first: int) -> tuple[int, ...]:
 
 def resume_command(
     folder: Path, *, clients: int, cells: str, protect: bool, accept_exposure: bool
-) -> str:
-    """Return the command that goes on with a stopped run.
+) -> list[str]:
+    """Return the words of the command that goes on with a stopped run.
 
     It names the run's own settings: those that were asked for may have been changed by flags and
     by the environment.
@@ -70,7 +69,7 @@ def resume_command(
     command += [CELLS, cells] if cells else []
     command += ["--protect"] if protect else []
     command += [ACCEPT_EXPOSURE] if accept_exposure else []
-    return shlex.join(command)
+    return command
 
 
 def run_seeds(
@@ -83,9 +82,8 @@ def run_seeds(
     given: str,
     protect: bool,
     accept_exposure: bool,
-    as_json: bool,
-) -> None:
-    """Run all seeds, each into a run folder of its own, and print their results.
+) -> Result:
+    """Run all seeds, each into a run folder of its own, and return their results.
 
     Args:
         cells, given: the partition, and the flag that gave it.
@@ -128,7 +126,6 @@ def run_seeds(
             on_round=told,
             stop=stop.requested,
         )
-    _print_seeds(results, settings.evaluation, as_json, rows)
     unfinished = [result for result in results if not result.finished]
     for result in unfinished:
         again = resume_command(
@@ -138,45 +135,39 @@ def run_seeds(
             protect=protect,
             accept_exposure=accept_exposure,
         )
-        typer.echo(f"Seed {result.seed} stopped; go on with: {again}", err=True)
-    if unfinished or len(results) < len(seeds):
-        raise typer.Exit(INTERRUPTED)
+        typer.echo(f"Seed {result.seed} stopped; go on with: {shlex.join(again)}", err=True)
+    is_stopped = unfinished or len(results) < len(seeds)
+    measured = settings.evaluation
+    return Result(
+        content={
+            "at": measured.at,
+            "protocol": measured.protocol,
+            "cells": rows,
+            "seeds": [
+                {
+                    "seed": result.seed,
+                    "run": str(result.folder),
+                    "finished": result.finished,
+                    "rounds": result.n_rounds,
+                    "best_round": result.best_round,
+                    "results": [row.first_record() for row in result.rows],
+                }
+                for result in results
+            ],
+        },
+        text=_text_of_seeds(results, measured),
+        exit_code=INTERRUPTED if is_stopped else 0,
+    )
 
 
-def _print_seeds(
-    results: list[SeedResult],
-    measured: EvaluationSettings,
-    as_json: bool,
-    cells: dict[str, int] | None,
-) -> None:
+def _text_of_seeds(results: list[SeedResult], measured: EvaluationSettings) -> Iterator[str]:
     from fedrec_lab.reports.result_row import plain_table
 
-    if as_json:
-        print_json(
-            {
-                "at": measured.at,
-                "protocol": measured.protocol,
-                "cells": cells,
-                "seeds": [
-                    {
-                        "seed": result.seed,
-                        "run": str(result.folder),
-                        "finished": result.finished,
-                        "rounds": result.n_rounds,
-                        "best_round": result.best_round,
-                        "results": [row.first_record() for row in result.rows],
-                    }
-                    for result in results
-                ],
-            }
-        )
-        return
     for result in results:
         if result.rows:
-            typer.echo(f"seed {result.seed}, {measured.protocol}")
-            typer.echo(plain_table(result.rows, at=measured.at))
-    for result in results:
-        typer.echo(str(result.folder))
+            yield f"seed {result.seed}, {measured.protocol}"
+            yield plain_table(result.rows, at=measured.at)
+    yield from (str(result.folder) for result in results)
 
 
 EPILOG = (
@@ -219,8 +210,7 @@ def simulate(
         typer.Option(help="client.workers: processes that train, or auto."),
     ] = None,
     values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Run the federation of a settings file in one process, on the data that it names.
 
     It publishes the same bits as the coordinator and clients would on the same kind of
@@ -276,7 +266,7 @@ def simulate(
             raise SettingsError(
                 "--seeds begins new runs; --resume goes on with one.", remedy="Leave one out."
             )
-        run_seeds(
+        return run_seeds(
             settings,
             seeds_of(seeds, settings.federation.seed),
             jobs=jobs,
@@ -285,9 +275,7 @@ def simulate(
             given=cells,
             protect=protect,
             accept_exposure=accept_exposure,
-            as_json=as_json,
         )
-        return
     if jobs:
         raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
@@ -321,28 +309,17 @@ def simulate(
             also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
         )
         record_simulation(result, run)
-    _print(result, run, as_json, rows)
+    failure = None
     if result.budget_spent:
-        raise PrivacyBudgetSpent(
+        failure = PrivacyBudgetSpent(
             f"The run ended after {len(result.rounds)} rounds: another training round would exceed "
             f"privacy.epsilon = {settings.privacy.epsilon:g}. Its results are in {run.path}.",
             remedy="Raise privacy.epsilon or privacy.noise_multiplier, or lower rounds.total or "
             "privacy.rounds_per_user.",
         )
-    if not result.finished:
-        again = resume_command(
-            run.path, clients=clients, cells=cells, protect=protect, accept_exposure=accept_exposure
-        )
-        typer.echo(f"Stopped; go on with: {again}", err=True)
-        raise typer.Exit(INTERRUPTED)
-
-
-def _print(
-    result: SimulationResult, run: RunFolder, as_json: bool, rows: dict[str, int] | None
-) -> None:
     table = result.comparison()
-    if as_json:
-        content = {
+    return Result(
+        content={
             "run": str(run.path),
             "finished": result.finished,
             "rounds": len(result.rounds),
@@ -351,9 +328,12 @@ def _print(
             "cells": rows,
             "results": [row.first_record() for row in result.rows()],
             "table": table.to_record(),
-        }
-        print_json(content)
-        return
-    if table.rows:
-        typer.echo(table.to_text())
-    typer.echo(str(run.path))
+        },
+        text=(*((table.to_text(),) if table.rows else ()), str(run.path)),
+        failure=failure,
+        again=()
+        if result.finished
+        else resume_command(
+            run.path, clients=clients, cells=cells, protect=protect, accept_exposure=accept_exposure
+        ),
+    )

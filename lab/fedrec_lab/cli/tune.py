@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,7 @@ from fedrec.cli.flags import (
     tell_rows,
     values_of,
 )
-from fedrec.cli.terminal import INTERRUPTED, AsJson, print_json, print_table
+from fedrec.cli.terminal import INTERRUPTED, Result, TextTable
 from fedrec_lab.cli.round_progress import StopRequest
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def tune(
     cells: CellsOf = "",
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Train once with the file's settings and once with each of the others; rank on validation.
 
     Everything runs in this process, on the data that the file names, as `fedrec simulate` does;
@@ -113,35 +112,30 @@ def tune(
             popularity = popularity or reference
             reached = f"NDCG {trial.rates.ndcg:.4f}" if trial.rates else trial.note
             typer.echo(f"{number}/{len(jobs)}  {_named(each)}  {reached}", err=True)
-    _print(tried(trials), popularity, settings.evaluation.at, as_json, rows)
-    if stop.requested():
-        raise typer.Exit(INTERRUPTED)
+    at, ranked = settings.evaluation.at, tried(trials)
+    best = ranked[0].rates if ranked else None
+    beaten = bool(best and popularity and best.ndcg > popularity.ndcg)
+    return Result(
+        content={
+            "at": at,
+            "cells": rows,
+            "trials": [asdict(trial) for trial in ranked],
+            "popularity": asdict(popularity) if popularity else None,
+            "above_popularity": beaten,
+        },
+        text=_text(ranked, popularity, at, beaten),
+        exit_code=INTERRUPTED if stop.requested() else 0,
+    )
 
 
 def _named(values: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items()) or "as in the file"
 
 
-def _print(
-    trials: list[Trial],
-    popularity: Rates | None,
-    at: int,
-    as_json: bool,
-    cells: dict[str, int] | None,
-) -> None:
+def _text(
+    trials: list[Trial], popularity: Rates | None, at: int, beaten: bool
+) -> Iterator[str | TextTable]:
     best = trials[0] if trials and trials[0].rates else None
-    beaten = bool(best and best.rates and popularity and best.rates.ndcg > popularity.ndcg)
-    if as_json:
-        print_json(
-            {
-                "at": at,
-                "cells": cells,
-                "trials": [asdict(trial) for trial in trials],
-                "popularity": asdict(popularity) if popularity else None,
-                "above_popularity": beaten,
-            }
-        )
-        return
     rows = [
         [
             _named(trial.values),
@@ -153,18 +147,18 @@ def _print(
     ]
     if popularity:
         rows.append(["popularity", f"{popularity.hr:.4f}", f"{popularity.ndcg:.4f}", "-", ""])
-    print_table(rows, headers=["on validation", f"HR@{at}", f"NDCG@{at}", "round", ""])
+    yield TextTable(rows=rows, headers=["on validation", f"HR@{at}", f"NDCG@{at}", "round", ""])
     if best is None:
         return
     if not beaten:
-        typer.echo("None of them is better than popularity on validation; try others with --try.")
+        yield "None of them is better than popularity on validation; try others with --try."
     if not best.values:
-        typer.echo("The file's own settings are the best of these.")
+        yield "The file's own settings are the best of these."
         return
-    typer.echo("Best; for the settings file:")
+    yield "Best; for the settings file:"
     sections: dict[str, list[str]] = {}
     for key, value in best.values.items():
         section, _, field = key.partition(".")
         sections.setdefault(section, []).append(f"{field} = {value}")
     for section, lines in sections.items():
-        typer.echo("\n".join([f"[{section}]", *lines]))
+        yield "\n".join([f"[{section}]", *lines])

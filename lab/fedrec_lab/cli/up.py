@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import INTERRUPTED, new_console
+from fedrec.cli.terminal import new_console, stopped
 
 EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
 
@@ -66,9 +66,7 @@ def up(
             page=ANY_PAGE if page and not settings.coordinator.page else None,
         )
     except KeyboardInterrupt:
-        again = shlex.join(["fedrec", *sys.argv[1:]])
-        typer.echo(f"Stopped; everything is saved. Go on with: {again}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise stopped(["fedrec", *sys.argv[1:]]) from None
     best = view.best
     if best is not None and best.test is not None:
         caution = measured_caution(plan, view.reference("untrained", "test"))
@@ -79,4 +77,4 @@ def up(
         )
     first = shlex.quote(str(parties.clients[0]))
     typer.echo(f"Recommend to a user of {parties.clients[0].parent.name}:")
-    typer.echo(f"  fedrec client recommend {first} --user USER")
+    typer.echo(f"  fedrec recommend {first} --user USER")

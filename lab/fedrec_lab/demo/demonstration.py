@@ -92,7 +92,7 @@ def finish_recording(console: Console, workspace: Workspace, *, keep: bool) -> N
     recording = shlex.quote(str(folder))
     own = shlex.quote(str(workspace.parties.coordinator))
     console.print("The recording is there, too; to look again:")
-    console.print(f"  fedrec audit wire {own} --recording {recording}")
+    console.print(f"  fedrec audit {own} --recording {recording}")
 
 
 FIRST, SECOND = "fedmf", "fedals"

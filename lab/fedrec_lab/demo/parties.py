@@ -378,8 +378,8 @@ def run_parties(
         )  # fmt: skip
         for settings in parties.clients:
             processes.start(
-                settings.parent.name, "client", "run", str(settings), "--coordinator", address,
-                "--json", *accepted,
+                settings.parent.name, "client", "run", str(settings),
+                "--set", f"client.coordinator={address}", "--json", *accepted,
             )  # fmt: skip
         link = AdminLink(address, Credentials.load(parties.operator, "the operator's file"))
         try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.terminal import AsJson, count_of, print_json
+from fedrec.cli.terminal import Result, count_of
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
 PassphraseFile = Annotated[
@@ -20,8 +20,7 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make.")],
     into: KeysFolder = AUTHORITY_FOLDER,
     passphrase_file: PassphraseFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write the authority's key, members and rosters into one encrypted file.
 
     Make one after every change of membership, and keep it and the passphrase apart.
@@ -31,18 +30,15 @@ def backup(
 
     passphrase = _passphrase(passphrase_file, confirm=True)
     epoch = back_up(AuthorityFolder(into), file, passphrase)
-    if as_json:
-        print_json({"file": str(file), "epoch": epoch})
-        return
-    typer.echo(f"Wrote {file}, which opens with the passphrase only; the last epoch is {epoch}.")
+    said = f"Wrote {file}, which opens with the passphrase only; the last epoch is {epoch}."
+    return Result(content={"file": str(file), "epoch": epoch}, text=(said,))
 
 
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `fedrec keys backup` wrote.")],
     into: KeysFolder = AUTHORITY_FOLDER,
     passphrase_file: PassphraseFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Bring an authority's folder back, on this or another machine; then check who is a member."""
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.backup import restore as restore_folder
@@ -51,19 +47,20 @@ def restore(
     folder = AuthorityFolder(into)
     epoch = restore_folder(file, folder, passphrase)
     members = len(folder.membership.present)
-    if as_json:
-        print_json({"folder": str(into), "epoch": epoch, "members": members})
-        return
-    typer.echo(f"Restored {into}: epoch {epoch}, {count_of(members, 'member')}.")
-    typer.echo("Compare `fedrec keys roster list` with who is a member now: a client that was")
-    typer.echo("removed after the backup is in it. Then run `fedrec keys rotate`.")
+    return Result(
+        content={"folder": str(into), "epoch": epoch, "members": members},
+        text=(
+            f"Restored {into}: epoch {epoch}, {count_of(members, 'member')}.",
+            "Compare `fedrec keys roster list` with who is a member now: a client that was",
+            "removed after the backup is in it. Then run `fedrec keys rotate`.",
+        ),
+    )
 
 
 def export_recovery(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make.")],
     into: KeysFolder = AUTHORITY_FOLDER,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write what a coordinator needs that lost its folder, or was set back.
 
     It works while the authority runs. Hand the file to the coordinator's operator, who runs
@@ -74,11 +71,13 @@ def export_recovery(
 
     found = write_recovery(AuthorityFolder(into), file)
     round_id = 0 if found.statement is None else found.statement.round
-    if as_json:
-        print_json({"file": str(file), "run": found.run, "round": round_id})
-        return
-    typer.echo(f"Wrote {file}: run {found.run} up to round {round_id}. On the coordinator's")
-    typer.echo("machine: fedrec coordinator recover SETTINGS.toml FILE")
+    return Result(
+        content={"file": str(file), "run": found.run, "round": round_id},
+        text=(
+            f"Wrote {file}: run {found.run} up to round {round_id}. On the coordinator's",
+            "machine: fedrec coordinator recover SETTINGS.toml FILE",
+        ),
+    )
 
 
 def _passphrase(path: Path | None, *, confirm: bool) -> str:

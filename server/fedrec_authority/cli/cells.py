@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.terminal import AsJson, print_json, print_table
-from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder, tell
+from fedrec.cli.terminal import Result, TextTable
+from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder, changed
 
 if TYPE_CHECKING:
     from fedrec.identity.cells import Partition
@@ -22,7 +22,7 @@ _ABSENT = {"1 %": 0.01, "10 %": 0.10}
 _PRESENCE = {"waiting": "waits for others to be summed with", "guest": "guest"}
 
 
-def list_members(into: KeysFolder = AUTHORITY_FOLDER, as_json: AsJson = False) -> None:
+def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
     """Show present and former members, whether rounds wait for them, and who applies."""
     from fedrec.identity.cells import Partition
     from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -45,21 +45,10 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER, as_json: AsJson = False) -
         ("applies", identity.client_id, identity.label, 0, "guest" if consent else "", "")
         for identity, consent in folder.applicants()
     ]
-    if as_json:
-        names = ("state", "client_id", "label", "cell", "presence", "when")
-        print_json(
-            {
-                "epoch": membership.last_epoch,
-                "is_changed": membership.is_changed,
-                "cell_size": partition.cell_size,
-                "paused": [cell.id for cell in partition.in_use if cell.state == "paused"],
-                "clients": [dict(zip(names, row, strict=True)) for row in rows],
-            }
-        )
-        return
+    names = ("state", "client_id", "label", "cell", "presence", "when")
+    paused = {cell.id for cell in partition.in_use if cell.state == "paused"}
     # With one, everybody is in it, and nobody has to know the word.
     many = len(partition.in_use) > 1
-    paused = {cell.id for cell in partition.in_use if cell.state == "paused"}
     told = [
         (
             *(state, client_id, label, _cell(cell, paused) if many else ""),
@@ -67,9 +56,20 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER, as_json: AsJson = False) -
         )
         for state, client_id, label, cell, presence, when in rows
     ]
-    print_table(told, title=f"after epoch {membership.last_epoch}")
-    if membership.is_changed:
-        typer.echo("Members changed since; `fedrec keys rotate` makes the epoch that says so.")
+    rotate = "Members changed since; `fedrec keys rotate` makes the epoch that says so."
+    return Result(
+        content={
+            "epoch": membership.last_epoch,
+            "is_changed": membership.is_changed,
+            "cell_size": partition.cell_size,
+            "paused": sorted(paused),
+            "clients": [dict(zip(names, row, strict=True)) for row in rows],
+        },
+        text=(
+            TextTable(rows=told, title=f"after epoch {membership.last_epoch}"),
+            *((rotate,) if membership.is_changed else ()),
+        ),
+    )
 
 
 def sizes(
@@ -80,8 +80,7 @@ def sizes(
         int, typer.Option(min=0, help="How many clients; 0 takes the present members.")
     ] = 0,
     into: KeysFolder = AUTHORITY_FOLDER,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Say how large cells have to be where some clients are in league, and what that costs.
 
     A client hides among the honest clients of its cell alone. Larger cells have more of them, and
@@ -103,16 +102,13 @@ def sizes(
         f"2^-{bits}": size_needed(members, share, bits) for bits in _BITS
     }
     chances = {size: float(too_few_honest(members, share, size)) for size in found.values() if size}
-    if as_json:
-        rows = [
-            {"below": below, "size": size}
-            | ({} if size is None else {"chance": chances[size], "counted": _counted(size)})
-            for below, size in found.items()
-        ]
-        print_json({"clients": members, "corrupt_share": float(share), "sizes": rows})
-        return
-    print_table(
-        [
+    rows = [
+        {"below": below, "size": size}
+        | ({} if size is None else {"chance": chances[size], "counted": _counted(size)})
+        for below, size in found.items()
+    ]
+    table = TextTable(
+        rows=[
             (below, "none", "")
             if size is None
             else (
@@ -131,13 +127,14 @@ def sizes(
             *(f"counted with {absent} away" for absent in _ABSENT),
         ),
     )
+    content = {"clients": members, "corrupt_share": float(share), "sizes": rows}
+    return Result(content=content, text=(table,))
 
 
 def resume(
     cell: Annotated[int, typer.Argument(min=1, metavar="CELL", help="Its number.")],
     into: KeysFolder = AUTHORITY_FOLDER,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Take a paused cell into the next epoch's rounds again."""
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.folder_changes import changing
@@ -145,7 +142,7 @@ def resume(
     with changing(AuthorityFolder(into)) as folder:
         made = folder.rotate(resume=cell)
         membership = folder.membership
-    tell(into, f"resumed cell {cell}", made, membership, as_json)
+    return changed(into, f"resumed cell {cell}", made, membership)
 
 
 def _place(partition: Partition, client_id: ClientId | None) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.terminal import AsJson, print_json, print_table
+from fedrec.cli.terminal import Result, TextTable
 from fedrec_authority.cli import backup, cells, roster, running
 
 app = typer.Typer(
@@ -37,18 +37,19 @@ def show(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A key file, or a folder of key files.")
     ],
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Show roster, epoch and fingerprints in key files; never a secret."""
     from fedrec_authority.cli.key_contents import describe_keys
 
     found = describe_keys(path)
-    if as_json:
-        print_json({"files": found})
-        return
-    for number, content in enumerate(found):
-        rows = [(name.replace("_", " "), _shown(value)) for name, value in content.items()]
-        print_table(rows[1:], title=("\n" if number else "") + _shown(content["path"]))
+    tables = [
+        TextTable(
+            rows=[(name.replace("_", " "), _shown(value)) for name, value in content.items()][1:],
+            title=("\n" if number else "") + _shown(content["path"]),
+        )
+        for number, content in enumerate(found)
+    ]
+    return Result(content={"files": found}, text=tables)
 
 
 def _shown(value: object) -> str:

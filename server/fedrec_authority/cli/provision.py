@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.data_options import DataFlags, echo_note, takes_data_flags
-from fedrec.cli.terminal import AsJson, count_of, print_json
+from fedrec.cli.data_options import echo_note
+from fedrec.cli.terminal import Result, count_of
 from fedrec.extras import require
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ EPILOG = (
 _PROTECTION = "bfv"
 
 
-@takes_data_flags
 def provision(
     settings_file: Annotated[
         Path,
@@ -77,10 +76,7 @@ def provision(
         str, typer.Option(help="Take an operator's certificate back, and make no kit.")
     ] = "",
     into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
-    *,
-    reading: DataFlags,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Make a kit for the coordinator and for each client; this machine is the key authority.
 
     A kit is a folder that is carried to its owner by hand. Its command needs no edit and nothing
@@ -88,8 +84,8 @@ def provision(
     and for 14 days; the authority admits it, and rounds begin when all clients have applied.
 
     Without a settings file one is written with safe values, from --clients, --address and either
-    --data or --catalogue. A trial's data is read as the flags and the section data of the settings
-    say; kits have it as an interactions.csv of fedrec's own.
+    --data or --catalogue. A trial's data is read as its description and the section data of the
+    settings say; kits have it as an interactions.csv of fedrec's own.
     """
     from fedrec.cli.init import client_names
     from fedrec.durable import require_writable
@@ -110,8 +106,7 @@ def provision(
     if into.exists():
         require_writable(into, "--into")
     if operator or remove_operator:
-        _change_operators(into, operator, remove_operator, as_json)
-        return
+        return _change_operators(into, operator, remove_operator)
     if add:
         if not settings_file.exists():
             raise _no_settings_to_add(settings_file, add)
@@ -122,16 +117,15 @@ def provision(
         why = ""
         if roster is not None and roster.partition.in_use and add not in settings.parties.go_on:
             why = roster.why_unplaced(joining=1)
-        _show((kit,), into, settings, as_json, extra={"waits": why} if why else {}, is_added=True)
-        if why and not as_json:
-            typer.echo(f"Once it has joined, {add} waits: {why}.")
-        if is_again and not as_json:
-            typer.echo("Its invitation.pem is new; the earlier invitation is good no more.")
-        return
+        said = [f"Once it has joined, {add} waits: {why}."] if why else []
+        if is_again:
+            said.append("Its invitation.pem is new; the earlier invitation is good no more.")
+        waits: dict[str, object] = {"waits": why} if why else {}
+        return _result((kit,), into, settings, waits, said, is_added=True)
     if not settings_file.exists():
-        _write_settings(settings_file, data, catalogue, clients, address, reading)
+        _write_settings(settings_file, data, catalogue, clients, address)
     overrides: dict[str, object] = {"parties.address": address or None}
-    overrides |= {f"data.{name}": value for name, value in reading.items()}
+    overrides["data.path"] = None if data is None else str(data)
     if clients:
         overrides["parties.clients"] = list(client_names(clients))
     settings = load_settings(settings_file, overrides)
@@ -140,29 +134,28 @@ def provision(
     kits = make_kits(settings, into, items, interactions=interactions)
     presence = presence_words(settings)
     exposure = exposure_words(settings, len(settings.parties.clients))
-    shown = {"settings": str(settings_file), "n_items": len(items), "presence": presence}
-    if exposure:
-        shown["exposure"] = exposure
-    _show(kits, into, settings, as_json, extra=shown)
-    for words in filter(None, () if as_json else (presence, exposure)):
-        typer.echo(f"\n{words}")
+    content: dict[str, object] = {"settings": str(settings_file), "n_items": len(items)}
+    content["presence"] = presence
+    content |= {"exposure": exposure} if exposure else {}
+    said = [f"\n{words}" for words in (presence, exposure) if words]
+    return _result(kits, into, settings, content, said)
 
 
-def _change_operators(into: Path, add: str, remove: str, as_json: bool) -> None:
+def _change_operators(into: Path, add: str, remove: str) -> Result:
     from fedrec_authority.provisioning import add_operator, remove_operator
 
     listed = remove_operator(into, remove) if remove else None
     made = None
     if add:
         made, listed = add_operator(into, add)
-    if as_json:
-        print_json({"made": None if made is None else str(made), "operators": str(listed)})
-        return
-    if made is not None:
-        typer.echo(f"{made}: carry it to {add}, for `fedrec status` and `watch` with --operator.")
-    typer.echo(
-        f"{listed}: carry it to the coordinator, in place of its kit's operator.crt. It is read at "
-        "every call; nothing is started again."
+    carried = f"{made}: carry it to {add}, for `fedrec status` and `watch` with --operator."
+    return Result(
+        content={"made": None if made is None else str(made), "operators": str(listed)},
+        text=(
+            *((carried,) if made is not None else ()),
+            f"{listed}: carry it to the coordinator, in place of its kit's operator.crt. It is "
+            "read at every call; nothing is started again.",
+        ),
     )
 
 
@@ -172,7 +165,6 @@ def _write_settings(
     catalogue: Path | None,
     clients: str,
     address: str,
-    reading: DataFlags,
 ) -> None:
     """Write a first settings file, as `fedrec init` does."""
     from fedrec.cli.init import client_names, write_settings
@@ -193,7 +185,6 @@ def _write_settings(
         catalogue=catalogue,
         clients=client_names(clients),
         address=address,
-        reading=reading,
     )
     typer.echo(f"Wrote {path}; `fedrec check {path}` says what it costs.", err=True)
 
@@ -219,12 +210,11 @@ def _items(
         assert catalogue is not None
         check_one_party(settings.data)
         return Catalogue.load(catalogue), None
-    chosen = settings.data.model_copy(update={"path": str(data)})
-    found = read_source(chosen, reader="a trial", tell=echo_note)
+    found = read_source(settings.data, reader="a trial", tell=echo_note)
     beside = catalogue or data.parent / "catalogue.csv"
     known = beside.is_file() or catalogue is not None
     kept, items = kept_and_items(
-        found, chosen, Catalogue.load(beside) if known else None, tell=echo_note
+        found, settings.data, Catalogue.load(beside) if known else None, tell=echo_note
     )
     return items, kept
 
@@ -239,35 +229,36 @@ def _no_settings_to_add(path: Path, name: str) -> FedrecError:
     )
 
 
-def _show(
+def _result(
     kits: tuple[Kit, ...],
     into: Path,
     settings: Settings,
-    as_json: bool,
-    extra: dict[str, object],
+    content: dict[str, object],
+    said: list[str],
     *,
     is_added: bool = False,
-) -> None:
+) -> Result:
+    """Return what was made, beside further content and words behind it."""
     from fedrec_authority.provisioning import AUTHORITY_KIT, COORDINATOR_KIT, stays_here
 
     address = "" if is_added else settings.parties.address
     authority = shlex.quote(str(into / AUTHORITY_KIT))
     runs = f"fedrec keys authority run {address} --into {authority}"
-    if as_json:
-        made = [{"party": k.party, "folder": str(k.folder), "command": k.command} for k in kits]
-        print_json(extra | {"kits": made} | ({"authority": runs} if address else {}))
-        return
+    made = [{"party": k.party, "folder": str(k.folder), "command": k.command} for k in kits]
+    lines = []
     for kit in kits:
         at = f"to {address}" if kit.party == COORDINATOR_KIT else f"to {kit.party}, by hand"
         told = f"carry it {at}, and run there"
         if stays_here(settings):
             told = f"for {kit.party}, on this machine; run"
-        typer.echo(f"{kit.folder}: {told}\n  {kit.command}")
-    if not address:
-        return
-    typer.echo(f"{authority} stays here: this machine is the key authority. Run\n  {runs}")
-    n_clients = len(kits) - 1
-    typer.echo(
-        f"\nRounds begin when {count_of(n_clients, 'client')} have applied. All of it on this "
-        f"machine, for a trial:\n  fedrec up {shlex.quote(str(into))}"
+        lines.append(f"{kit.folder}: {told}\n  {kit.command}")
+    if address:
+        lines += [
+            f"{authority} stays here: this machine is the key authority. Run\n  {runs}",
+            f"\nRounds begin when {count_of(len(kits) - 1, 'client')} have applied. All of it on "
+            f"this machine, for a trial:\n  fedrec up {shlex.quote(str(into))}",
+        ]
+    return Result(
+        content=content | {"kits": made} | ({"authority": runs} if address else {}),
+        text=(*lines, *said),
     )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.terminal import AsJson, count_of, print_json
+from fedrec.cli.terminal import Result, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from fedrec.identity.epoch import KeyEpoch
     from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -59,8 +59,7 @@ def admit(
     ] = 0,
     into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Make an applicant a member of the next epoch, after its id was compared by telephone."""
     from fedrec.identity.public import PublicIdentity
     from fedrec_authority.members.register import find
@@ -74,7 +73,7 @@ def admit(
         after = folder.membership.with_member(found, now, users_cap=users_cap, consent=consent)
         return after, f"added {found.client_id} {found.label}"
 
-    _change(into, admitted, no_rotate, as_json)
+    return _change(into, admitted, no_rotate)
 
 
 @app.command()
@@ -82,8 +81,7 @@ def remove(
     fingerprint: Fingerprint,
     into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Leave a member out of the next epoch; it keeps what it saw until then."""
     from fedrec.errors import KeysError
 
@@ -97,7 +95,7 @@ def remove(
             )
         return after, f"removed {found.client_id} {found.label}"
 
-    _change(into, removed, no_rotate, as_json)
+    return _change(into, removed, no_rotate)
 
 
 def replace_member(
@@ -107,8 +105,7 @@ def replace_member(
     ],
     into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Give a member's place to new keys of the same party, after their id was compared.
 
     For lost or stolen keys. Somebody else's data under the old place would show what the old ones
@@ -123,7 +120,7 @@ def replace_member(
         what = f"replaced {before} by {successor.client_id} {successor.label}"
         return folder.membership.with_successor(before, successor, now), what
 
-    _change(into, replaced, no_rotate, as_json)
+    return _change(into, replaced, no_rotate)
 
 
 def rotate(
@@ -150,8 +147,7 @@ def rotate(
             "certificate anew, which are carried by hand. `fedrec stop` the run before.",
         ),
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Make the next epoch of the present members: a new group key and new protection keys.
 
     `fedrec keys authority run` brings it to the coordinator; members notice by themselves. With
@@ -179,14 +175,12 @@ def rotate(
         if hosts:
             folder.serve_at(hosts)
         membership = folder.membership
-    tell(into, "rotated", made, membership, as_json)
-    if as_json:
-        return
+    carry: list[str] = []
     if renewed is not None:
-        for line in _what_to_carry(folder, renewed):
-            typer.echo(line)
+        carry = list(_what_to_carry(folder, renewed))
     elif hosts:
-        typer.echo(f"Give {folder.coordinator_path} to the coordinator, and start it again.")
+        carry = [f"Give {folder.coordinator_path} to the coordinator, and start it again."]
+    return changed(into, "rotated", made, membership, carry)
 
 
 def _what_to_carry(folder: AuthorityFolder, renewed: Renewed) -> Iterator[str]:
@@ -213,8 +207,7 @@ def _change(
     into: Path,
     decide: Callable[[AuthorityFolder, int], tuple[MemberRegister, str]],
     no_rotate: bool,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Keep the members that are decided on, make their epoch, and say so.
 
     Args:
@@ -225,40 +218,42 @@ def _change(
     from fedrec_authority.folder.folder_changes import changing
 
     with changing(AuthorityFolder(into)) as folder:
-        changed, what = decide(folder, int(time.time()))
-        folder.keep(changed)
+        members, what = decide(folder, int(time.time()))
+        folder.keep(members)
         made = None if no_rotate else folder.rotate()
         membership = folder.membership
-    tell(into, what.strip(), made, membership, as_json)
+    return changed(into, what.strip(), made, membership)
 
 
-def tell(
-    into: Path, what: str, made: KeyEpoch | None, membership: MemberRegister, as_json: bool
-) -> None:
-    """Print what was done to the roster, and what its epoch needs next."""
+def changed(
+    into: Path,
+    what: str,
+    made: KeyEpoch | None,
+    membership: MemberRegister,
+    carry: Sequence[str] = (),
+) -> Result:
+    """Return what was done to the roster, what its epoch needs next, and what is to be carried."""
     from fedrec.identity.authority import EPOCH_FILE
 
     members, too_few = len(membership.present), membership.too_few()
     unplaced = () if made is None else made.roster.unplaced
-    if as_json:
-        print_json(
-            {
-                "done": what,
-                "epoch": membership.last_epoch,
-                "rotated": made is not None,
-                "members": members,
-                "rounds_can_open": not too_few,
-                "unplaced": [one.label for one in unplaced],
-            }
-        )
-        return
-    typer.echo(f"{what}; {count_of(members, 'member')}")
+    said = [f"{what}; {count_of(members, 'member')}"]
     if made is None:
-        typer.echo("No epoch was made; `fedrec keys rotate` makes it.")
+        said.append("No epoch was made; `fedrec keys rotate` makes it.")
     else:
-        typer.echo(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
-    if too_few:
-        typer.echo(too_few)
+        said.append(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
+    said += [too_few] if too_few else []
     if unplaced and made is not None:
         names = ", ".join(one.label or one.client_id[:16] for one in unplaced)
-        typer.echo(f"In no sum yet: {names}; {made.roster.why_unplaced()}.")
+        said.append(f"In no sum yet: {names}; {made.roster.why_unplaced()}.")
+    return Result(
+        content={
+            "done": what,
+            "epoch": membership.last_epoch,
+            "rotated": made is not None,
+            "members": members,
+            "rounds_can_open": not too_few,
+            "unplaced": [one.label for one in unplaced],
+        },
+        text=(*said, *carry),
+    )

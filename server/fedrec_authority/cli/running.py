@@ -6,7 +6,6 @@ Where the authority alone holds the secret key it opens the rounds' sums, too.
 from __future__ import annotations
 
 import logging
-import shlex
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import Address, open_admin_link
-from fedrec.cli.terminal import INTERRUPTED, print_json, printable
+from fedrec.cli.terminal import print_json, printable, stopped
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
 if TYPE_CHECKING:
@@ -157,10 +156,7 @@ def run(
                     return
                 wait(every_seconds)
         except KeyboardInterrupt:
-            if not as_json:
-                again = shlex.join(["fedrec", *sys.argv[1:]])
-                typer.echo(f"Stopped; everything is saved. Go on with: {again}", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise stopped(["fedrec", *sys.argv[1:]]) from None
 
 
 def _print_json(event: AuthorityEvent) -> None:

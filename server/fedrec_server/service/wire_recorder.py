@@ -1,4 +1,4 @@
-"""Records what passes through the coordinator, for `fedrec audit wire`.
+"""Records what passes through the coordinator, for `fedrec audit --recording`.
 
 The recorder stands in front of everything else and keeps bytes as they arrived and as they left,
 before anything is read from them. It never stops a call: where its file is full or the disk does

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from authority.folder.fake_coordinator import PLAN
 from world.federation import keep, rotate
@@ -13,12 +11,12 @@ from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 
 @pytest.fixture
-def people() -> list[Identity]:
+def people():
     return [Identity.create(name) for name in "abcd"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, people: list[Identity]) -> AuthorityFolder:
+def folder(tmp_path, people):
     made = AuthorityFolder(tmp_path / "keys")
     members = [person.public for person in people[:3]]
     keep(made, made.begin(PLAN, 12).of_exactly(members, 100))

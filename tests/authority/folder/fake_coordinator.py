@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from world.federation import change
+from world.plans import plan_of
 
 from fedrec.errors import FedrecError
 from fedrec.identity.application import SignedApplication
@@ -10,19 +11,15 @@ from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
-from fedrec.plan.schema import Plan
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 NOW = 1_700_000_000
 PASSPHRASE = "correct horse battery staple"
-PLAN = Plan.model_validate(
-    {"federation": {"name": "films"}, "protection": {"name": "none"}, "algorithm": {"dim": 4}}
-)
+PLAN = plan_of(federation={"name": "films"}, protection={"name": "none"}, algorithm={"dim": 4})
 
 
 def ids(epoch: KeyEpoch | None) -> set[str]:
-    assert epoch is not None
     return {member.client_id for member in epoch.roster.members}
 
 

@@ -1,16 +1,36 @@
-"""The authority's folder: epochs, whom they are for, and what is private in it."""
+"""An authority's folder, the sums it opened and what it delivers."""
 
 from __future__ import annotations
 
 import json
 import stat
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, credentials_of, ids, invited
+from authority.folder.fake_coordinator import (
+    NOW,
+    PASSPHRASE,
+    PLAN,
+    FakeCoordinator,
+    credentials_of,
+    ids,
+    invited,
+)
+from client.state.test_lost_database import check_earlier_releases, check_every_cell
+from client.state.test_private_store import PIN
 from world.federation import change, keep, rotate
 
-from fedrec.errors import FedrecError, InvitationUsed, KeysError
+from fedrec.durable import DiskFull
+from fedrec.errors import (
+    FedrecError,
+    InvitationUsed,
+    KeysError,
+    ProtocolError,
+    RefusedError,
+    Unreachable,
+)
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.authority import Authority
 from fedrec.identity.certificates import (
@@ -24,14 +44,18 @@ from fedrec.identity.certificates import (
 from fedrec.identity.epoch_secrets import RevealerKeyChanges, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity, read_issuer
+from fedrec.ids import RoundId
+from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.folder.folder_changes import make_epoch, renew_issuer
+from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.members.register import find
+from fedrec_authority.opening.revealer import _CatchingUp
+from fedrec_client.state.client_state import ClientState
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_each_change_is_an_epoch_with_other_secrets(folder, people):
     first = folder.newest
     keep(folder, folder.membership.with_member(people[3].public, 200))
@@ -59,9 +83,9 @@ def test_each_change_is_an_epoch_with_other_secrets(folder, people):
     ]
 
 
+@pytest.mark.slow
 def test_nothing_here_opens_an_epoch_that_is_over(folder, people):
     first = folder.newest
-    assert first is not None
     wrapped = [json.loads(first.to_json())["wrapped_keys"][p.client_id] for p in people[:3]]
     rotate(folder)
     kept = [path.read_text() for path in folder.path.rglob("*") if path.is_file()]
@@ -70,12 +94,14 @@ def test_nothing_here_opens_an_epoch_that_is_over(folder, people):
     assert rosters == ["00000001.json", "00000002.json"]
 
 
+@pytest.mark.slow
 def test_what_is_private_is_readable_by_its_owner_only(folder):
     assert stat.S_IMODE(folder.private.stat().st_mode) == 0o700
     for name in ("authority.key", "membership.json"):
         assert stat.S_IMODE((folder.private / name).stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_an_epoch_made_before_a_crash_is_not_made_again(folder):
     before = folder.membership
     rotate(folder)
@@ -84,6 +110,7 @@ def test_an_epoch_made_before_a_crash_is_not_made_again(folder):
     assert rotate(folder).roster.epoch == 3
 
 
+@pytest.mark.slow
 def test_numbers_only_grow(folder):
     assert rotate(folder, number=9).roster.epoch == 9
     for number in (1, 9):
@@ -91,20 +118,21 @@ def test_numbers_only_grow(folder):
             rotate(folder, number=number)
 
 
-def named(*starts: str) -> list[PublicIdentity]:
+def named(*starts):
     """Return identities; who is found depends on their ids alone."""
 
     class Known(PublicIdentity):
         __slots__ = ()
 
         @property
-        def client_id(self) -> str:  # type: ignore[override]
+        def client_id(self):
             return self.label.ljust(64, "0")
 
     keys = {"signing_key": bytes(32), "exchange_key": bytes(32), "tls_key": bytes(91)}
     return [Known(label=start, **keys) for start in starts]
 
 
+@pytest.mark.slow
 def test_people_are_found_by_what_was_compared():
     known = named("a" * 16 + "1", "a" * 16 + "2", "b" * 16)
     assert find("bbbb bbbb bbbb BBBB", known, "applicants") is known[2]
@@ -121,6 +149,7 @@ def test_people_are_found_by_what_was_compared():
             find(short, known, "applicants")
 
 
+@pytest.mark.slow
 def test_a_swapped_exchange_key_is_not_added(folder, people):
     swapped = replace(people[3].public, exchange_key=people[0].public.exchange_key)
     change(folder, lambda keys: keys.keep_applicants([(swapped, b"")]))
@@ -139,6 +168,7 @@ def test_a_swapped_exchange_key_is_not_added(folder, people):
     assert refused.value.code == "bad_signature"
 
 
+@pytest.mark.slow
 def test_an_authority_that_opens_sums_keeps_what_members_do_not_get(tmp_path, people):
     protection = {"name": "bfv", "key_holder": "authority"}
     plan = PLAN.model_copy(update={"protection": PLAN.protection.model_validate(protection)})
@@ -161,6 +191,7 @@ def test_an_authority_that_opens_sums_keeps_what_members_do_not_get(tmp_path, pe
     assert other.revealer.epochs == (3,)
 
 
+@pytest.mark.slow
 def test_an_epoch_for_the_other_key_holder_is_not_made(tmp_path, people):
     members = [person.public for person in people[:3]]
     keys = RevealerKeyChanges(tmp_path / "revealer")
@@ -169,6 +200,7 @@ def test_an_epoch_for_the_other_key_holder_is_not_made(tmp_path, people):
     assert keys.epochs == ()
 
 
+@pytest.mark.slow
 def test_another_issuer_takes_everything_back_that_the_old_one_gave(folder):
     change(folder, lambda keys: keys.serve_at(["fedrec.example", "10.0.0.7"]))
     change(folder, lambda keys: keys.make_operator())
@@ -199,6 +231,7 @@ def test_another_issuer_takes_everything_back_that_the_old_one_gave(folder):
         change(folder, lambda keys: keys.invitations.take(other, NOW))
 
 
+@pytest.mark.slow
 def test_operators_are_listed_by_name(folder):
     change(folder, lambda keys: keys.make_operator())
     issuer = folder.authority.issuer
@@ -215,3 +248,125 @@ def test_operators_are_listed_by_name(folder):
         change(folder, lambda keys: keys.operators.make(issuer, "operator", folder.path / "x.pem"))
     change(folder, lambda keys: keys.operators.remove("maria"))
     assert folder.operators.list.read_bytes() == own
+
+
+@pytest.fixture
+def sums(tmp_path):
+    made = OpenedSums(tmp_path / "state", setting="--into")
+    made.bind(PIN, 1)
+    made.record_reveal(RoundId(1), b"\xfc" * 32, b"sum", tagged=True)
+    made.record_reveal(RoundId(2), b"b", b"sum")
+    assert made.record_cell(RoundId(2), 3, b"sum of a cell")
+    made.record_paused(RoundId(2), (3,), b"kept", newest=1)
+    return made
+
+
+def test_what_was_opened_is_read_until_its_round_is_published(sums):
+    sums.close()
+    with OpenedSums(sums.folder) as again:
+        assert again.state == sums.state and again.state.refused_sums == 1
+        found = again.state.revealed_as(RoundId(1))
+        assert found is not None and found.manifest_digest == b"\xfc" * 32
+        assert again.state.revealed_as(RoundId(3)) is None
+        again.publish(RoundId(1), b"shared", metrics=b"\xff\x00")
+        assert again.state.revealed_as(RoundId(1)) is None
+        found = again.state.revealed_as(RoundId(2))
+        assert found is not None and (found.manifest_digest, found.kept) == (b"b", b"kept")
+
+
+def test_a_new_epoch_forgives_sums_and_a_new_run_does_not(sums):
+    other = PIN.model_copy(update={"run": "run-2"})
+    with sums:
+        sums.bind(other, 1, new_run=True)
+        state = sums.state
+        assert (state.refused_sums, state.revealed, state.left_runs) == (1, (), ("run-1",))
+        assert [(one.cell, one.round) for one in state.paused] == [(3, 0)]
+        sums.bind(other, 2)
+        assert (sums.state.refused_sums, sums.state.paused) == (0, ())
+
+
+def test_another_value_in_any_column_of_any_table_is_noticed(sums):
+    sums.keep_own("roster", b"{}")
+    check_every_cell(sums)
+
+
+def test_a_folder_of_earlier_releases_is_opened(sums):
+    check_earlier_releases(sums, ClientState(pin=PIN, epoch=1))
+
+
+@pytest.mark.parametrize(("number", "opened"), [(1, b"\xfc" * 32), (2, b"kept"), (3, b"any")])
+def test_a_round_is_believed_with_the_contributions_that_were_opened(sums, number, opened):
+    context = SimpleNamespace(membership=None, link=None, model=None, store=sums, journal=None)
+    catching_up: Any = _CatchingUp(cast(Any, context))
+    found = SimpleNamespace(round=number)
+    catching_up._check_known(found, opened)
+    if number < 3:
+        # Of a round without its paused cells the others alone are published.
+        with pytest.raises(RefusedError, match="were opened here"):
+            catching_up._check_known(found, b"b")
+
+
+@pytest.mark.slow
+def test_the_newest_epoch_is_delivered_once_and_after_a_loss_again(folder):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append)
+    for _ in range(3):
+        assert delivery.look()
+    assert [e.name for e in events] == ["coordinator found", "epoch began"]
+    rotate(folder)
+    rotate(folder)
+    link.busy = True
+    delivery.look()
+    delivery.look()
+    assert link.installed == [3], "the newest only, and not again while it waits for its turn"
+    link.busy, link.epoch, link.next_epoch = False, 3, 0
+    delivery.look()
+    assert [e.name for e in events[2:]] == ["epoch delivered", "epoch began"]
+    link.failure = Unreachable("nobody")
+    assert not delivery.look() and not delivery.look()
+    link.failure, link.epoch = None, 1
+    delivery.look()
+    assert link.installed == [3, 3]
+    assert [e.name for e in events[4:]][:2] == ["coordinator lost", "coordinator found"]
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_as_one_and_waited_for(folder, monkeypatch):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append)
+    delivery.look()
+    with monkeypatch.context() as patched:
+        full = DiskFull("membership.json cannot be written: No space left on device.")
+        patched.setattr(link, "failure", full)
+        assert delivery.look() and delivery.look(), "the coordinator is there"
+    assert [e.name for e in events[2:]] == ["disk full"]
+    assert "Free disk space" in events[2].detail and "Tried again" in events[2].detail
+    rotate(folder)
+    delivery.look()
+    assert [e.name for e in events[3:]] == ["epoch delivered"]
+
+
+@pytest.mark.slow
+def test_an_older_folder_delivers_nothing_and_says_what_to_do(folder):
+    link, events = FakeCoordinator(epoch=6), list[AuthorityEvent]()
+    Delivery(folder, link, events.append).look()
+    assert link.installed == []
+    assert [e.name for e in events] == ["coordinator found", "epoch missing"]
+    assert "--epoch 7" in events[-1].detail
+
+
+@pytest.mark.slow
+def test_refusals_are_told_and_end_it_where_it_is_no_operator(folder):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append)
+    rotate(folder)
+    link.refusal = ProtocolError("It is not wanted.")
+    delivery.look()
+    delivery.look()
+    assert [e.name for e in events if "epoch" in e.name] == ["epoch refused"]
+    keep(folder, folder.membership.without_member(folder.membership.present[0].client_id, 9))
+    delivery.look()
+    assert events[-1].name == "members changed"
+    link.failure = RefusedError("no")
+    with pytest.raises(RefusedError):
+        delivery.look()

@@ -1,15 +1,20 @@
-"""The authority's backup: it brings everything back, on any machine, or says why not."""
+"""Backups of an authority's folder, records that are lost and disks that are full."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, FakeCoordinator, ids, invited
+from authority.folder.test_folder_changes import is_one_chain
+from filling_disk import FAR, Disk
 from world.federation import change, keep, rotate
 
+from fedrec.durable import DiskFull
 from fedrec.errors import InvitationUsed, KeysError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
@@ -21,12 +26,13 @@ from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
+from fedrec_authority.folder.folder_changes import FolderChanges
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def cheap(monkeypatch):
     """Guess passphrases cheaply; the real cost has a test of its own."""
     monkeypatch.setattr(backup_module, "COST", 2**10)
 
@@ -66,7 +72,6 @@ def test_a_backup_has_no_bundle_and_nothing_needs_one(folder, tmp_path):
     """What the wrapped secrets of an old epoch are in can be opened with a stolen member's key."""
     copy, fresh = tmp_path / "copy", AuthorityFolder(tmp_path / "fresh")
     bundle = folder.newest
-    assert bundle is not None
     back_up(folder, copy, PASSPHRASE)
     inside = backup_module._opened(copy, PASSPHRASE)
     assert not any(encode_bytes(bundle.sealed_secret).encode() in raw for raw in inside.values())
@@ -156,3 +161,136 @@ def test_a_restored_authority_remembers_invitations_and_its_operator(folder, tmp
     change(other, lambda keys: keys.invitations.take(SignedApplication.make(thief, unused), NOW))
     operator = Credentials.load(other.operators.own, "--operator")
     assert operator.to_pem() == folder.operators.own.read_bytes()
+
+
+KEYS = ("authority/authority.key", "authority.pub.json")
+RECORD = "authority/membership.json"
+ROSTERS = "authority/rosters"
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith("lock")
+    }
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        KEYS,
+        (*KEYS, RECORD),
+        (*KEYS, "epoch.json"),
+        (*KEYS, RECORD, ROSTERS),
+        (ROSTERS,),
+        (ROSTERS, "epoch.json"),
+        ("authority/rosters/00000001.json",),
+    ],
+    ids="+".join,
+)
+def test_what_is_left_is_not_made_into_another_federation(folder, tmp_path, lost):
+    back_up(folder, tmp_path / "backup", PASSPHRASE)
+    for name in lost:
+        path = folder.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = contents(folder.path)
+    with pytest.raises(KeysError) as refused:
+        # What `fedrec provision` does with a folder.
+        change(folder, lambda keys: keys.load_or_create())
+        keep(folder, folder.begin(PLAN, 12))
+        rotate(folder)
+    assert str(folder.path) in refused.value.message
+    assert "fedrec keys restore" in refused.value.remedy
+    assert contents(folder.path) == before
+    again = AuthorityFolder(tmp_path / "restored")
+    restore(tmp_path / "backup", again, PASSPHRASE)
+    assert rotate(again).roster.epoch == 2
+
+
+def test_a_lost_record_names_the_way_back(folder):
+    (folder.path / RECORD).unlink()
+    with pytest.raises(KeysError, match=r"membership\.json") as refused:
+        rotate(folder)
+    assert "fedrec keys restore" in refused.value.remedy
+
+
+def leaves(value, *path):
+    """Yield the path of each value that has no parts."""
+    if not isinstance(value, dict | list):
+        yield path
+        return
+    for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from leaves(part, *path, name)
+
+
+@pytest.mark.parametrize("name", ["membership", "invitations", "applicants"])
+def test_another_value_in_any_field_of_a_record_is_noticed(folder, people, name):
+    change(folder, lambda keys: keys.invite("hospital", confirm=False, now=1_800_000_000))
+    change(folder, lambda keys: keys.keep_applicants([(people[3].public, b"")]))
+    path = folder.private / f"{name}.json"
+    raw = path.read_bytes()
+    every = list(leaves(json.loads(raw)))
+    assert len(every) > 4
+    for *way, last in every:
+        content = inner = json.loads(raw)
+        for step in way:
+            inner = inner[step]
+        found = inner[last]
+        inner[last] = found + 1 if isinstance(found, int) else f"{found}A"
+        path.write_text(json.dumps(content))
+        with pytest.raises(KeysError, match=str(path)) as refused:
+            assert folder.membership and folder.invitations.unused(0) and folder.applicants()
+        assert "estore" in refused.value.remedy or last in ("kind", "version")
+    # Of an earlier release, which wrote no digest.
+    path.write_text(json.dumps({k: v for k, v in json.loads(raw).items() if k != "sha256"}))
+    assert folder.membership and folder.applicants()
+
+
+LATER = 1_800_000_000
+
+
+CHANGES: dict[str, Callable[[FolderChanges, list[Identity]], object]] = {
+    "rotate": lambda folder, people: folder.rotate(),
+    "remove": lambda folder, people: folder.keep(
+        folder.membership.without_member(people[0].client_id, LATER)
+    ),
+    "invite": lambda folder, people: folder.invite("hospital", confirm=False, now=LATER),
+    "applicants": lambda folder, people: folder.keep_applicants([(people[3].public, b"")]),
+    "operator": lambda folder, people: folder.make_operator(),
+    "serve": lambda folder, people: folder.serve_at(["host.example"]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_finds_no_space_is_made_by_the_next_call(folder, people, tmp_path, name):
+    def attempt(path, good):
+        shutil.copytree(folder.path, path)
+        disk, copy = Disk(path, [good], refusals=FAR), AuthorityFolder(path)
+        with pytest.MonkeyPatch.context() as patch:
+            disk.install(patch)
+            if good == FAR:
+                change(copy, lambda keys: CHANGES[name](keys, people))
+                return disk
+            with pytest.raises(DiskFull, match=f"{path}.*No space left on device"):
+                change(copy, lambda keys: CHANGES[name](keys, people))
+            # What was there is whole, and is read without space.
+            assert copy.newest is not None and copy.membership.present
+        change(copy, lambda keys: CHANGES[name](keys, people))
+        return disk
+
+    n_writes = attempt(tmp_path / "undisturbed", FAR).writes
+    assert n_writes > 3
+    whole = files(tmp_path / "undisturbed")
+    for good in range(n_writes):
+        path = tmp_path / f"full-{good}"
+        attempt(path, good)
+        found = AuthorityFolder(path)
+        assert is_one_chain(found, found.last_epoch)
+        assert files(path) == whole
+
+
+def files(folder):
+    """Return the names of all files but rosters: a change that failed may leave one more."""
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return {name for name in found if "/rosters/" not in name}

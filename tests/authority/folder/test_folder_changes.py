@@ -1,7 +1,7 @@
-"""What several processes do to one authority's folder at once, and one that is killed in it.
+"""Changes of an authority's folder, invitations among them.
 
-Who waits for the folder is held at a gate: a thread that finds it taken says so, and goes on when
-the test lets it.
+A process that waits for the folder is held at a gate: a thread that finds it taken says so, and
+continues when the test lets it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, ids, invited
+from authority.members.test_guests import World, people
 from world.clock import FakeClock
 from world.federation import change, keep, rotate
+from world.plans import plan_of
 
 from fedrec import state_folder
 from fedrec.errors import FolderInUse, KeysError
+from fedrec.identity.application import SignedApplication
+from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec.plan.schema import Plan
+from fedrec.ids import ClientId
 from fedrec_authority.cli import roster, running
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import folder_changes
@@ -51,26 +54,26 @@ with folder_changes.changing(AuthorityFolder(Path(sys.argv[1]))) as keys:
 class Gate:
     """Runs what has to wait for the folder, until `open`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._is_open = threading.Event()
         self._waits = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         """Stand in for the clock, which stands still."""
         return 0.0
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         """Stand in for waiting until another look at the lock."""
         if not self._is_open.is_set():
             self._waits.release()
             assert self._is_open.wait(FAR_SECONDS)
 
-    def waiting(self, *actions: Callable[[], object]) -> None:
+    def waiting(self, *actions):
         """Begin them side by side; return when each has found the folder taken."""
 
-        def run(action: Callable[[], object]) -> None:
+        def run(action):
             try:
                 action()
             except BaseException as error:
@@ -83,7 +86,7 @@ class Gate:
         for _ in begun:
             assert self._waits.acquire(timeout=FAR_SECONDS), "it did not wait for the folder"
 
-    def open(self) -> None:
+    def open(self):
         """Let all go on, and return when they are done."""
         self._is_open.set()
         for thread in self._threads:
@@ -93,24 +96,24 @@ class Gate:
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+def gate(monkeypatch):
     made = Gate()
     monkeypatch.setattr(state_folder, "time", made)
     yield made
     made.open()
 
 
-def removal(folder: AuthorityFolder, who: Identity) -> Callable[[], None]:
+def removal(folder, who):
     return lambda: roster.remove(who.client_id, into=folder.path)
 
 
-def rosters(folder: AuthorityFolder) -> list[Roster]:
+def rosters(folder):
     """Return the roster of every epoch that was made, in their order."""
     files = sorted((folder.private / "rosters").iterdir())
     return [Roster.from_json(file.read_bytes()) for file in files]
 
 
-def is_one_chain(folder: AuthorityFolder, epochs: int) -> bool:
+def is_one_chain(folder, epochs):
     """Tell whether every epoch was made once, and each from the one before."""
     found = rosters(folder)
     followed = [one.previous for one in found[1:]]
@@ -135,7 +138,7 @@ def test_a_removal_beside_an_admission_is_not_lost(folder, people, gate, monkeyp
     link, take = FakeCoordinator(), InvitationChanges.take
     link.waiting = [invited(folder, d, "d")]
 
-    def taken(self: InvitationChanges, *values: object) -> object:
+    def taken(self, *values):
         # The delivery has read who is a member, and has not kept that d is one.
         gate.waiting(removal(folder, a))
         return take(self, *values)  # type: ignore[arg-type]
@@ -189,12 +192,8 @@ def test_who_is_killed_in_a_change_leaves_the_folder_free_and_whole(folder, peop
 
 @pytest.mark.parametrize("protection", ["none", "masks", "bfv"])
 def test_a_second_authority_is_refused_before_it_looks(people, tmp_path, protection, capsys):
-    plan = Plan.model_validate(
-        {
-            "federation": {"name": "films"},
-            "protection": {"name": protection},
-            "algorithm": {"dim": 4},
-        }
+    plan = plan_of(
+        federation={"name": "films"}, protection={"name": protection}, algorithm={"dim": 4}
     )
     folder = AuthorityFolder(tmp_path / "keys")
     keep(folder, folder.begin(plan, 12).of_exactly([who.public for who in people], 100))
@@ -227,7 +226,7 @@ def test_nothing_is_told_while_the_folder_is_held(folder, people):
     link.waiting = [invited(folder, people[3], "d")]
     names = []
 
-    def tell(event: AuthorityEvent) -> None:
+    def tell(event):
         # Who listens is free to change the folder.
         rotate(folder)
         names.append(event.name)
@@ -248,7 +247,7 @@ def test_a_backup_is_restored_once(folder, tmp_path, gate):
     fresh = AuthorityFolder(tmp_path / "fresh")
     refused = []
 
-    def late() -> None:
+    def late():
         try:
             restore(tmp_path / "copy", fresh, PASSPHRASE)
         except KeysError as error:
@@ -260,3 +259,117 @@ def test_a_backup_is_restored_once(folder, tmp_path, gate):
         keys.keep(folder.membership)
     gate.open()
     assert refused == [f"{fresh.path} already holds an authority."]
+
+
+@pytest.mark.slow
+def test_who_is_invited_is_admitted_in_one_epoch(folder):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    joiners = [Identity.create(f"joiner-{number}") for number in range(3)]
+    link.waiting = [invited(folder, who, who.public.label) for who in joiners]
+    delivery.look()
+    assert {e.client_id for e in events if e.name == "member admitted"} == {
+        who.client_id for who in joiners
+    }
+    assert link.installed == [2], "one epoch for all three, delivered at once"
+    assert folder.newest is not None
+    for who in joiners:
+        assert folder.newest.roster.contains(who.client_id)
+        assert (folder.certificates / f"{who.public.label}.crt").exists()
+    delivery.look()
+    assert link.installed == [2] and folder.applicants() == ()
+
+
+@pytest.mark.slow
+def test_an_admitted_newcomer_that_waits_for_others_is_told_of(tmp_path):
+    world = World(tmp_path / "keys")
+    world.join(*people(3))
+    folder = world.folder
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    link.waiting = [invited(folder, Identity.create("late"), "late")]
+    delivery.look()
+    (told,) = [event for event in events if event.name == "awaiting"]
+    assert told.label == "late" and told.detail.startswith("in no sum yet: newcomers are summed")
+    assert told.detail.endswith("2 more have to join")
+
+
+@pytest.mark.slow
+def test_an_invitation_admits_one(folder):
+    """The coordinator relays what it likes: the authority remembers who used which invitation."""
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    path = change(folder, lambda keys: keys.invite("hospital-d", confirm=False, now=NOW))
+    invitation = Credentials.load(path, "client.invitation")
+    thieves = [Identity.create(f"thief {number}") for number in range(100)]
+    link.waiting = [SignedApplication.make(who.public, invitation) for who in thieves]
+    delivery.look()
+    (admitted,) = [e for e in events if e.name == "member admitted"]
+    refused = [e for e in events if e.name == "applicant refused"]
+    assert len(refused) == 99 and all("already used" in e.detail for e in refused)
+    assert all(admitted.client_id in e.detail for e in refused), "its owner is told by whom"
+    assert len(folder.membership.present) == 4
+    # Removed, it does not come back by what it was invited with.
+    keep(folder, folder.membership.without_member(ClientId(admitted.client_id), NOW))
+    rotate(folder)
+    delivery.look()
+    assert len(folder.membership.present) == 3
+    assert folder.find_joiner(admitted.client_id)[0].client_id == admitted.client_id
+
+
+@pytest.mark.slow
+def test_invitations_run_out_and_are_the_authoritys_own(folder):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    late = FakeClock(NOW + 15 * 86_400)
+    delivery = Delivery(folder, link, events.append, clock=late)
+    foreign = Issuer.create().credentials("invitation", "x")
+    link.waiting = [
+        invited(folder, Identity.create("late"), "late"),
+        SignedApplication.make(Identity.create("foreign").public, foreign),
+    ]
+    delivery.look()
+    told = {e.label: e.detail for e in events if e.name == "applicant refused"}
+    assert "This machine's clock reads" in told["late"] and "no such invitation" in told["foreign"]
+    assert len(folder.membership.present) == 3 and link.installed == []
+    for name in ("../up", "", "a b"):
+        with pytest.raises(KeysError):
+            change(folder, lambda keys, name=name: keys.invite(name, confirm=False, now=NOW))
+
+
+@pytest.mark.slow
+def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(folder):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    first = Credentials.load(
+        change(folder, lambda keys: keys.invite("d", confirm=False, now=NOW)), "it"
+    )
+    second = Credentials.load(
+        change(folder, lambda keys: keys.invite("d", confirm=False, now=NOW)), "it"
+    )
+    who, thief = Identity.create("d"), Identity.create("t")
+    link.waiting = [
+        SignedApplication.make(thief.public, first),
+        SignedApplication.make(who.public, second),
+    ]
+    delivery.look()
+    (refused,) = [e for e in events if e.name == "applicant refused"]
+    assert refused.client_id == thief.client_id and "no such invitation" in refused.detail
+    assert who.client_id in {member.client_id for member in folder.membership.present}
+    with pytest.raises(KeysError, match="d has applied"):
+        change(folder, lambda keys: keys.invite("d", confirm=False, now=NOW))
+
+
+@pytest.mark.slow
+def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(folder):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    joiner = Identity.create("d")
+    link.waiting = [invited(folder, joiner, "d", confirm=True)]
+    delivery.look()
+    delivery.look()
+    told = [e for e in events if e.name == "applicant"]
+    assert [e.client_id for e in told] == [joiner.client_id]
+    assert folder.find_joiner(joiner.client_id[:16]) == (joiner.public, b"")
+    assert len(folder.membership.present) == 3
+    with pytest.raises(KeysError):
+        folder.find_joiner(folder.membership.present[0].client_id)

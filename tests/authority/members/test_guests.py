@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from authority.folder.fake_coordinator import NOW, FakeCoordinator
-from isolation import smallest_isolated
 from world.clock import FakeClock
 from world.federation import change, keep, rotate
+from world.invariants import smallest_isolated
+from world.plans import plan_of
 
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication
@@ -26,9 +26,7 @@ from fedrec.identity.cells import (
 )
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
-from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
-from fedrec.plan.schema import Plan
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.members.cell_placement import place
@@ -36,13 +34,11 @@ from fedrec_authority.members.register import MemberRegister
 
 pytestmark = pytest.mark.slow
 
-PLAN = Plan.model_validate(
-    {"federation": {"name": "films"}, "protection": {"name": "masks"}, "algorithm": {"dim": 4}}
-)
+PLAN = plan_of(federation={"name": "films"}, protection={"name": "masks"}, algorithm={"dim": 4})
 SIZE = 3
 
 
-def word(who: Identity, federation: str = "films") -> bytes:
+def word(who, federation="films"):
     """Return somebody's word that it may be missing."""
     return who.sign(guest_consent(federation, who.client_id))
 
@@ -50,7 +46,7 @@ def word(who: Identity, federation: str = "films") -> bytes:
 class World:
     """An authority's folder before its first members, and what its process tells."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.folder = AuthorityFolder(path)
         keep(self.folder, self.folder.begin(PLAN, 12))
         rotate(self.folder)
@@ -59,18 +55,18 @@ class World:
         clock = FakeClock(NOW)
         self.delivery = Delivery(self.folder, self.link, self.events.append, clock=clock)
 
-    def invitation(self, name: str, *, confirm: bool = False) -> Credentials:
+    def invitation(self, name, *, confirm=False):
         """Return a new invitation."""
         return Credentials.load(
             change(self.folder, lambda keys: keys.invite(name, confirm=confirm, now=NOW)), "it"
         )
 
-    def hear(self, *applications: SignedApplication) -> None:
+    def hear(self, *applications):
         """Have the authority look at applications."""
         self.link.waiting = list(applications)
         self.delivery.look()
 
-    def join(self, *people: Identity, guests: tuple[Identity, ...] = ()) -> None:
+    def join(self, *people, guests=()):
         """Admit people and guests, in one epoch."""
         made = [
             SignedApplication.make(
@@ -83,13 +79,13 @@ class World:
         self.hear(*made)
 
     @property
-    def partition(self) -> Partition:
+    def partition(self):
         """Of the newest roster, which is checked against nothing before it."""
         check(None, self.roster)
         return self.roster.partition
 
     @property
-    def roster(self) -> Roster:
+    def roster(self):
         """The newest roster."""
         found = self.folder.last_roster
         assert found is not None
@@ -97,11 +93,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path):
     return World(tmp_path / "keys")
 
 
-def people(number: int) -> tuple[Identity, ...]:
+def people(number):
     return tuple(Identity.create(f"client-{n}") for n in range(number))
 
 
@@ -206,12 +202,12 @@ def test_a_guest_joins_at_once_and_a_core_member_waits_for_its_cell(world):
 # Who leaves.
 
 
-def leave(who: Identity, consent: bytes) -> SignedApplication:
+def leave(who, consent):
     """Return what a member hands in that leaves its cell's core."""
     return SignedApplication.make(who.public, own(who), consent=consent)
 
 
-def own(who: Identity) -> Credentials:
+def own(who):
     """Return a member's certificate; who issued it is not looked at here."""
     issuer = Issuer.create()
     certificate = issuer.issue("client", who.client_id, who.public.tls_key)
@@ -289,7 +285,7 @@ CAST = people(11)
 WORDS = {who.client_id: word(who) for who in CAST}
 
 
-def opened(rng: random.Random, partition: Partition) -> set[ClientId]:
+def opened(rng, partition):
     """Return whose updates a round over some of the members adds up, or nobody's."""
     cells = rng.sample(partition.in_use, rng.randrange(1, len(partition.in_use) + 1))
     here = {one for cell in cells for one in cell.core if rng.random() < 0.97}
@@ -301,7 +297,7 @@ def opened(rng: random.Random, partition: Partition) -> set[ClientId]:
     return found
 
 
-def history(rng: random.Random) -> tuple[int, Counter[str]]:
+def history(rng):
     """Play joins of both kinds and leaves; return the fewest of a core that sums isolate."""
     membership = MemberRegister(plan_json=b"", n_items=1, cell_size=SIZE)
     now, away = Partition(cell_size=SIZE), list(CAST)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from client.support.key_watch import KeyWatch, put_watch
+from world.fake_link import put_watch
 
 
 @pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+def key(monkeypatch):
     """Watch the secret key."""
     return put_watch(monkeypatch)

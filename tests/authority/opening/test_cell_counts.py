@@ -1,37 +1,48 @@
-"""Members of few cells count users whom they don't have: rare items stay untrained."""
+"""Counts and tags of cells that an authority compares before it opens a sum."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from authority.opening.counting import APART, LEAST, MADE_UP, RARE, CountedWorld
-from authority.opening.spoiling import added, state_of
-from client.support.fake_federation import FakeRound
-from client.support.fake_link import Killed
-from client.support.fake_parties import N_ITEMS
-from client.support.key_watch import KeyWatch
-from numpy.typing import NDArray
+from world.fake_authority import (
+    APART,
+    LEAST,
+    MADE_UP,
+    RARE,
+    AuthorityWorld,
+    CountedWorld,
+    added,
+    refused,
+    state_of,
+)
+from world.fake_federation import FakeRound
+from world.fake_link import KeyWatch, Killed
+from world.fake_parties import N_ITEMS
 
-from fedrec.plan.schema import Plan
+from fedrec.ids import RoundId
 from fedrec.plan.travelling_rows import held_widely
-from fedrec.wire.messages import Reveal, Wait
+from fedrec.protection.ciphertext_blocks import ResidueLayout
+from fedrec.protection.lattice import BlockMember
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import Wait
 from fedrec_authority.folder import backup as backup_module
-from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening import cell_counts
 from fedrec_authority.opening.cell_counts import CellCounts
-from fedrec_authority.opening.revealer import STATE_FOLDER
+from fedrec_authority.opening.sum_opening import MOST_REFUSED
 
 pytestmark = pytest.mark.slow
+
 
 EVERYTHING = set(range(N_ITEMS))
 
 
-def without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_the_rule(monkeypatch):
     monkeypatch.setattr(CellCounts, "is_on", False)
 
 
@@ -102,7 +113,7 @@ def test_a_cell_is_opened_once_in_a_run(tmp_path, key):
 def test_rows_are_found_once_for_each_set_of_cells(tmp_path, monkeypatch):
     looked: list[int] = []
 
-    def counting(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
+    def counting(plan, counts):
         looked.append(len(counts) - 1)
         return held_widely(plan, counts)
 
@@ -110,7 +121,7 @@ def test_rows_are_found_once_for_each_set_of_cells(tmp_path, monkeypatch):
     world = CountedWorld(tmp_path)
     last: list[FakeRound] = []
 
-    def round_of(number: int, kind: str, *numbers: int) -> Reveal:
+    def round_of(number, kind, *numbers):
         for before in last:
             world.follow(before)
         round_ = world.open(number, kind)
@@ -138,7 +149,7 @@ def test_a_coordinator_that_shows_one_cell_alone_is_refused(tmp_path, key, kind)
     world.ask(world.open(2, kind), 6, 7, 8)
     assert key.opened == known, "the key was not used"
     (declined,) = world.link.declined
-    assert "1 cells, expected at least 2" in declined.refused
+    assert "covers 1 cells, expected at least 2" in declined.refused
     assert "federation.corrupt_cells" in world.refusals()
 
 
@@ -146,7 +157,7 @@ def test_two_corrupt_cells_need_three_cells(tmp_path, key):
     world = CountedWorld(tmp_path, corrupt=2)
     world.ask(world.open(1, "count"), *range(6))
     assert key.opened == [] and world.link.reveals == []
-    assert "is over 2 cells, expected at least 3" in world.refusals()
+    assert "covers 2 cells, expected at least 3" in world.refusals()
 
 
 def test_rows_that_need_an_absent_cell_are_zero(tmp_path):
@@ -172,7 +183,7 @@ def test_a_guest_adds_no_holders(tmp_path, key, is_guarded, monkeypatch):
         assert world.kept_counts()["1"][RARE] == 1
 
 
-def everybody(world: CountedWorld, number: int) -> list[Any]:
+def everybody(world, number):
     return [one.public for one in (world.identity, *world.puppets[:number])]
 
 
@@ -203,7 +214,7 @@ def test_killed_while_it_counts_cells(tmp_path, key, opened, monkeypatch):
     """Each sum was noted before the key was used: it opens the same ones again and no other."""
     world, reveal = CountedWorld(tmp_path, liars=(8,)), KeyWatch.reveal
 
-    def killed(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> Any:
+    def killed(watch, total, n_summands, names=None):
         if len(watch.opened) == opened:
             raise Killed
         return reveal(watch, total, n_summands, names)
@@ -228,7 +239,7 @@ def test_killed_between_the_count_and_the_word(tmp_path, key, monkeypatch):
     """What was counted is on disk, and no cell is opened again."""
     world, keep = CountedWorld(tmp_path, liars=(8,)), OpenedSums.record_opened
 
-    def killed(*_: Any) -> None:
+    def killed(*_):
         raise Killed
 
     monkeypatch.setattr(OpenedSums, "record_opened", killed)
@@ -283,3 +294,157 @@ def test_one_cell_has_nobody_to_hide_rows_from(tmp_path, key):
     assert found[RARE] == 1 < LEAST and found[APART] == 6
     assert len(key.opened) == 1 and state_of(world).cell_counts is None
     assert world.trains(2, 0, 1, 2) == EVERYTHING - {RARE}
+
+
+TAGGED: dict[str, Any] = {
+    "n_puppets": 5,
+    "rounds": {"recompute_limit": 3, "cells_per_round": 2},
+}
+
+
+def test_the_clients_own_updates_are_tagged(tmp_path):
+    """Its nonce is its own and new, and the sum with the others' is opened by its tags."""
+    world = AuthorityWorld(tmp_path, **TAGGED)
+    round_ = world.honest_round()
+    world.link.script.append(lambda: world.train(round_))
+    world.app().run()
+    ((header, _),) = world.link.uploads
+    assert len(header.nonce) == 16 and any(header.nonce)
+    assert len(round_.contributions) == 6
+    world.run_revealer(lambda: world.reveal(round_))
+    assert len(world.link.reveals) == 1
+
+
+def refused_sums(world):
+    folder = world.keys.revealer.folder / STATE_FOLDER
+    return OpenedSums(folder, read_only=True).state.refused_sums
+
+
+def one_ciphertext(world, round_):
+    """Present one client's update as the sum of all, with the counter multiplied up."""
+    victim = round_.contributions[world.puppets[0].client_id][1]
+    total = world.protection.accumulator(world.context)
+    for _ in round_.contributions:
+        total.add(victim)
+    return total.finish()
+
+
+def one_twice(world, round_):
+    payloads = [payload for _, payload in round_.contributions.values()]
+    total = world.protection.accumulator(world.context)
+    for payload in (*payloads[:-1], payloads[0]):
+        total.add(payload)
+    return total.finish()
+
+
+def another_cohort(world, round_):
+    """Leave one client out and count a stranger's instead, made with the right key."""
+    payloads = [payload for _, payload in round_.contributions.values()]
+    total = world.protection.accumulator(world.context)
+    stranger = world.half().protect(world.vector(9), b"stranger")
+    for payload in (*payloads[:-1], stranger):
+        total.add(payload)
+    return total.finish()
+
+
+def doubled(world, round_):
+    """Add all residues to themselves modulo their primes, which multiplies every slot by 2."""
+    chosen = world.protection.chosen
+    layout = ResidueLayout.of_plan(chosen)
+    total = world.total(round_)
+    blocks = layout.unpack_all(memoryview(total)[44:])
+    for block in blocks:
+        layout.add_to(block, block.copy())
+    return total[:44] + b"".join(layout.pack(block) for block in blocks)
+
+
+def masked(world, round_):
+    """Empty one slot of the sum; all others, the counter and the tags stay as they are.
+
+    Multiplying by a plaintext with a single zero would do so, had the parameters room for its
+    noise. What it would leave is made here with the authority's key.
+    """
+    layout = ResidueLayout.of_plan(world.protection.chosen)
+    member = world.membership(world.revealer).member
+    assert isinstance(member, BlockMember)
+    cipher = member._open_cipher()
+    total = world.total(round_)
+    blocks = layout.unpack_all(memoryview(total)[44:])
+    row = np.array(cipher.decrypt(blocks[0]), dtype=np.int64)
+    slot = int(np.flatnonzero(row)[0])
+    assert slot < len(row) - world.protection.chosen.n_tags - 1, "a value, no counter and no tag"
+    change = np.zeros_like(row)
+    change[slot] = -row[slot]
+    layout.add_to(blocks[0], cipher.encrypt(change.tolist()))
+    found = np.array(cipher.decrypt(blocks[0]), dtype=np.int64)
+    assert np.flatnonzero(found != row).tolist() == [slot] and found[slot] == 0
+    return total[:44] + b"".join(layout.pack(block) for block in blocks)
+
+
+@pytest.mark.parametrize("forge", [one_ciphertext, one_twice, another_cohort, doubled, masked])
+def test_another_sum_than_the_tagged_one(tmp_path, forge):
+    """The key is used, because the tags are inside, but nothing is said about the sum."""
+    world = AuthorityWorld(tmp_path, **TAGGED)
+    round_ = world.honest_round()
+    total = forge(world, round_)
+    world.link.round_sum = lambda *_: total  # type: ignore[method-assign]
+    blob = Blob.of(total)
+    world.run_revealer(lambda: world.reveal(round_, sum=blob))
+    assert world.link.reveals == []
+    assert "tags are not those" in world.refusals()
+    assert refused_sums(world) == 1
+
+
+def test_too_many_wrong_sums_end_the_answers(tmp_path, key):
+    world = AuthorityWorld(tmp_path, **TAGGED)
+    round_ = world.honest_round()
+    world.run_revealer()
+    with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
+        for number in range(101, 101 + MOST_REFUSED):
+            store.record_reveal(RoundId(number), b"m", b"s", tagged=True)
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "Every further answer would reveal something about the key")
+
+
+def test_an_update_without_a_nonce_among_tagged_ones(tmp_path, key):
+    world = AuthorityWorld(tmp_path, **TAGGED)
+    round_ = world.honest_round()
+    payload = round_.contributions[world.puppets[0].client_id][1]
+    world.put(round_, world.puppets[0], payload, nonce=b"")
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "0 bytes of nonce")
+
+
+def test_one_list_has_one_sum(tmp_path, key):
+    """Many sums under one list would be as many questions about the key: there is one answer."""
+    world = AuthorityWorld(tmp_path, **TAGGED)
+    round_ = world.honest_round()
+    honest = world.total(round_)
+    sums = iter([honest, one_twice(world, round_), masked(world, round_), honest])
+    world.link.round_sum = lambda *_: next(sums)  # type: ignore[method-assign]
+    for _ in range(4):
+        world.run_revealer(lambda: world.reveal(round_))
+        with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
+            # As after a crash between the opening and its record; else what was said is said again.
+            store.change(opened=None)
+    assert key.opened == [honest, honest], "the key was used on another sum of the same list"
+    assert len(world.link.reveals) == 2
+    (first, sealed), (second, again) = world.link.reveals
+    assert sealed == again
+    said = {"sequence": 0, "previous": b"", "signature": b""}
+    assert replace(first, **said) == replace(second, **said)
+    assert world.refusals().count("Another sum of round") == 2
+    assert refused_sums(world) == 0
+
+
+def test_a_refused_sum_stays_refused(tmp_path, key):
+    """The coordinator asks again and again; the key was used once, and is not any more."""
+    world = AuthorityWorld(tmp_path, **TAGGED)
+    round_ = world.honest_round()
+    wrong = one_twice(world, round_)
+    world.link.round_sum = lambda *_: wrong  # type: ignore[method-assign]
+    for _ in range(3):
+        world.run_revealer(lambda: world.reveal(round_))
+    assert key.opened == [wrong]
+    assert world.link.reveals == []
+    assert refused_sums(world) == 1

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_link import Killed
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_link import Killed
 
 from fedrec.durable import DiskFull
 from fedrec.errors import NotInRoster, PlanMismatch
-from fedrec.follower.database import Records, StateDatabase, Table
+from fedrec.follower.database import StateDatabase
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.plan.agreement import plan_to_json
@@ -24,11 +23,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> AuthorityWorld:
+def world(tmp_path):
     return AuthorityWorld(tmp_path)
 
 
-def state_of(world: AuthorityWorld) -> Any:
+def state_of(world):
     return OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
 
 
@@ -69,11 +68,11 @@ def test_it_follows_what_is_published(world):
     """Each sum starts from the model that the sums before led to."""
     first = world.honest_round(1)
 
-    def publish() -> Wait:
+    def publish():
         world.publish(first)
         return Wait()
 
-    def second() -> Any:
+    def second():
         return world.reveal(world.honest_round(2))
 
     world.run_revealer(lambda: world.reveal(first), publish, second)
@@ -97,12 +96,12 @@ def test_a_full_disk_is_waited_for(world, key, monkeypatch):
     round_ = world.honest_round()
     commit, asked = StateDatabase.write, list[int]()
 
-    def full(database: StateDatabase, table: Table, records: Records) -> None:
+    def full(database, table, records):
         if 0 < len(asked) < 4:
             raise DiskFull("state.sqlite cannot be written: database or disk is full.")
         commit(database, table, records)
 
-    def reveal() -> Any:
+    def reveal():
         assert not key.opened
         asked.append(1)
         return world.reveal(round_)
@@ -111,7 +110,7 @@ def test_a_full_disk_is_waited_for(world, key, monkeypatch):
     world.run_revealer(*[reveal] * 4)
     assert len(key.opened) == 1 and len(world.link.reveals) == 1
     told = [event for event in world.events if event.name == "disk full"]
-    assert len(told) == 1 and "Tried again until there is some." in told[0].detail
+    assert len(told) == 1 and "Next attempt until there is some." in told[0].detail
     assert [event.name for event in world.events].count("revealer joined") == 1
     assert world.refusals() == ""
 
@@ -121,7 +120,7 @@ def test_a_coordinator_of_an_older_epoch_is_waited_for(world):
     world.epoch = world.make_epoch(epoch=2)
     round_ = world.honest_round()
 
-    def refuse() -> Any:
+    def refuse():
         error = NotInRoster("Not in the federation's roster.")
         error.epoch = 1
         raise error
@@ -136,7 +135,7 @@ def test_killed_before_its_word_arrived(world, key):
     """It says the same again, and never anything about another list of the same round."""
     round_ = world.honest_round()
 
-    def killed(name: str) -> None:
+    def killed(name):
         if name == "submit_reveal":
             raise Killed
 
@@ -163,7 +162,7 @@ def test_killed_before_its_word_arrived(world, key):
 def test_a_round_that_is_published_is_over(world, key):
     round_ = world.honest_round()
 
-    def publish() -> Wait:
+    def publish():
         world.publish(round_)
         return Wait()
 
@@ -178,8 +177,8 @@ def test_sums_refused_in_vain_end_the_answers_until_the_next_epoch(tmp_path):
     """Every answer about a message made to depend on the key tells a bit of the key."""
     world = AuthorityWorld(tmp_path)
 
-    def wild(number: int) -> Callable[[], Any]:
-        def task() -> Any:
+    def wild(number):
+        def task():
             round_ = world.open(number)
             world.contribute(round_, *world.puppets[:2])
             vector = world.vector(1)
@@ -229,7 +228,7 @@ def test_a_folder_without_the_epochs_secret_waits_for_a_new_one(world):
     (world.keys.revealer.folder / "epoch-00000001.secret").unlink()
     waited: list[float] = []
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         waited.append(seconds)
         if len(waited) == 3:
             world.epoch = world.make_epoch(epoch=2)

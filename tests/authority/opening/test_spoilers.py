@@ -1,17 +1,18 @@
-"""One member of a cell adds what no user can: its cell is named, the others' sum is published.
+"""An authority finds the cells that spoil a sum.
 
 Of the two or three cells of puppets the spoiler is in the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from authority.opening.spoiling import (
+from world.fake_authority import (
     ATTACKS,
+    PLAN,
+    AuthorityWorld,
     added,
     audited,
     check_published_over,
@@ -19,10 +20,7 @@ from authority.opening.spoiling import (
     spoilt,
     state_of,
 )
-from client.round.test_bounds import PLAN, Vector
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import FakeRound
-from client.support.key_watch import put_watch
+from world.fake_link import KeyWatch, Killed, put_watch
 
 from fedrec.identity.authority import ROSTERS_FOLDER
 from fedrec.identity.document import write_public
@@ -75,7 +73,7 @@ def test_it_follows_its_own_round_and_names_the_cell_from_then_on(tmp_path, key,
     spoilt(world, inflated_row, monkeypatch, 8)
     first = world.honest_round(1)
 
-    def publish() -> Wait:
+    def publish():
         for puppet in world.puppets[6:]:
             del first.contributions[puppet.client_id]
         world.publish(first)
@@ -85,8 +83,8 @@ def test_it_follows_its_own_round_and_names_the_cell_from_then_on(tmp_path, key,
         object.__setattr__(first.published, "blob", sealed)
         return Wait()
 
-    def second(*numbers: int) -> Callable[[], Any]:
-        def task() -> Any:
+    def second(*numbers):
+        def task():
             round_ = world.open(2 + (len(numbers) < 9))
             for number in numbers:
                 world.put_vector(round_, world.puppets[number], world.vector(number, round_))
@@ -196,7 +194,7 @@ def test_cell_opening_under_dp(tmp_path, key, monkeypatch):
     )
     honest = world.vector
 
-    def vector(seed: int, round_: FakeRound | None = None) -> Vector:
+    def vector(seed, round_=None):
         found = honest(seed, round_)
         if seed == 5:
             found[world.layout.count_slice] = 1
@@ -304,3 +302,91 @@ def test_above_the_limit_a_forged_sum_blames_nobody(tmp_path, key):
     assert world.link.reveals == []
     assert [(said.refused, said.paused) for said in world.link.declined] == [(_NOT_THEIRS, ())]
     assert state_of(world).refused_sums == 1
+
+
+@pytest.mark.parametrize("opened", [0, 1, 2])
+def test_killed_between_noting_and_opening(tmp_path, opened, monkeypatch):
+    """It opens the same sums again and says the same; nothing else was ever opened."""
+    key = put_watch(monkeypatch)
+    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
+    spoilt(world, inflated_row, monkeypatch, 5)
+    round_ = world.honest_round()
+    cells = [added(world, round_, 0, 1, 2), added(world, round_, 3, 4, 5)]
+    reveal = KeyWatch.reveal
+
+    def killed(watch, total, n_summands, names=None):
+        if len(watch.opened) == opened:
+            raise Killed
+        return reveal(watch, total, n_summands, names)
+
+    monkeypatch.setattr(KeyWatch, "reveal", killed)
+    with pytest.raises(Killed):
+        world.run_revealer(lambda: world.reveal(round_))
+    (noted,) = state_of(world).revealed
+    assert [one.cell for one in noted.cells] == [1, 2][:opened]
+    monkeypatch.setattr(KeyWatch, "reveal", reveal)
+    world.run_revealer(lambda: world.reveal(round_))
+    check_published_over(world, round_, (2,), 0, 1, 2)
+    assert set(key.opened) == {world.total(round_), *cells}
+    (noted,) = state_of(world).revealed
+    assert [one.cell for one in noted.cells] == [1, 2]
+
+
+def test_killed_between_the_pause_and_the_word(tmp_path, key, monkeypatch):
+    """What is paused is on disk before anybody hears of it; another list is refused for good."""
+    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
+    spoilt(world, inflated_row, monkeypatch, 5)
+    round_ = world.honest_round()
+
+    def killed(name):
+        if name == "submit_reveal":
+            raise Killed
+
+    world.link.before = killed
+    with pytest.raises(Killed):
+        world.run_revealer(lambda: world.reveal(round_))
+    world.link.before = lambda name: None
+    assert [one.cell for one in state_of(world).paused] == [2]
+    known = set(key.opened)
+    world.run_revealer(lambda: world.reveal(round_))
+    check_published_over(world, round_, (2,), 0, 1, 2)
+    del round_.contributions[world.puppets[5].client_id]
+    world.put_vector(round_, world.puppets[5], world.vector(1))
+    world.run_revealer(lambda: world.reveal(round_))
+    assert len(world.link.reveals) == 1 and set(key.opened) == known
+    assert "was opened with other contributions before" in world.refusals()
+
+
+@pytest.mark.parametrize("at", ["record_opened", "opened", "submit_reveal"])
+def test_killed_around_the_word_the_chain_stays_one(tmp_path, at, monkeypatch):
+    """Asked again with the full list, it says the same, or for the first time."""
+    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
+    spoilt(world, inflated_row, monkeypatch, 5)
+    round_ = world.honest_round()
+    keep = OpenedSums.record_opened
+
+    def killed(store, *what):
+        if at == "opened":
+            keep(store, *what)
+        raise Killed
+
+    if at == "submit_reveal":
+        world.link.before = lambda name: _kill_at(name, "submit_reveal")
+    else:
+        monkeypatch.setattr(OpenedSums, "record_opened", killed)
+    with pytest.raises(Killed):
+        world.run_revealer(lambda: world.reveal(round_))
+    world.link.before = lambda name: None
+    monkeypatch.setattr(OpenedSums, "record_opened", keep)
+    before = state_of(world)
+    assert [one.cell for one in before.paused] == [2]
+    world.run_revealer(lambda: world.reveal(round_), lambda: world.reveal(round_))
+    (first, sealed), (second, again) = world.link.reveals
+    assert (first, sealed) == (second, again)
+    assert (first.sequence, first.paused) == (1, (2,)) and before.head in (None, first)
+    assert state_of(world).head == first
+
+
+def _kill_at(name, wanted):
+    if name == wanted:
+        raise Killed

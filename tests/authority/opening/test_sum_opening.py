@@ -1,15 +1,12 @@
 """What the key authority refuses to open, and that it does not touch its key while refusing."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from blake3 import blake3
-from client.support.authority_federation import AuthorityWorld, refused
-from client.support.fake_federation import World
-from client.support.fake_link import Killed
-from client.support.key_watch import KeyWatch
+from world.fake_authority import AuthorityWorld, refused
+from world.fake_federation import World
+from world.fake_link import KeyWatch, Killed
 
 from fedrec.identity.public import verify
 from fedrec.plan.layout import METRICS_SLICE
@@ -22,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> AuthorityWorld:
+def world(tmp_path):
     return AuthorityWorld(tmp_path)
 
 
@@ -196,7 +193,7 @@ def test_the_manifest_is_on_disk_before_the_key_is_used(world, key, monkeypatch)
     round_ = world.honest_round()
     expected = manifest_digest(world.run, round_.number, round_.headers)
 
-    def look(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> None:
+    def look(watch, total, n_summands, names=None):
         store = OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True)
         opened = store.state.revealed_as(round_.number)
         assert opened is not None and opened.manifest_digest == expected

@@ -1,12 +1,11 @@
 """First contact with a coordinator that may lie, and the ties between a folder and a run."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import World
+from world.fake_authority import AuthorityWorld
+from world.fake_federation import World
 
 from fedrec.algorithms import FedMFSettings
 from fedrec.data import Catalogue
@@ -22,24 +21,23 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.follower.enrolment import enrol
-from fedrec.follower.membership import Membership
 from fedrec.identity.authority import Authority
 from fedrec.identity.public import read_authority_key
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
-from fedrec.wire.messages import FederationInfo, Wait
+from fedrec.wire.messages import Wait
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path):
     return World(tmp_path)
 
 
-def join(world: World, info: FederationInfo | None = None, **changes: Any) -> Membership:
+def join(world, info=None, **changes):
     if info is not None:
         world.link.federation = lambda client_id: info  # type: ignore[method-assign]
     options: dict[str, Any] = {
@@ -243,7 +241,7 @@ def test_a_new_run_is_agreed_to_once(world):
     listed = world.epoch
     present = world.membership().roster.epoch
 
-    def remove() -> Any:
+    def remove():
         world.epoch = world.make_epoch(
             epoch=present + 1, members=[member.public for member in world.puppets]
         )
@@ -259,7 +257,7 @@ def test_a_new_run_is_agreed_to_once(world):
     assert not app.wants_new_run
     assert PrivateStore(world.state, read_only=True).state.pin.run == "run-2"
 
-    def restart() -> Any:
+    def restart():
         world.run, world.epoch = "run-3", world.make_epoch(epoch=present + 2)
         return Wait()
 
@@ -290,7 +288,7 @@ def test_a_coordinator_of_an_older_epoch_is_waited_for(world):
     world.app().run()
     world.epoch, asked = world.make_epoch(epoch=1), []
 
-    def before(name: str) -> None:
+    def before(name):
         if name not in ("federation", "next_task"):
             return
         asked.append(name)
@@ -316,7 +314,7 @@ def test_a_member_that_was_removed_ends(world, epoch):
     """The refusal names this client's epoch or a later one, or comes from an older coordinator."""
     world.epoch = world.make_epoch(epoch=2)
 
-    def refuse() -> Any:
+    def refuse():
         error = NotInRoster("Not in the federation's roster.")
         error.epoch = epoch
         raise error
@@ -331,7 +329,7 @@ def test_new_keys_are_fetched_in_the_middle_of_a_run(world):
     world.contribute(round_)
     task = replace(world.train(round_), epoch=2)
 
-    def renew() -> Any:
+    def renew():
         world.epoch = world.make_epoch(epoch=2)
         return task
 

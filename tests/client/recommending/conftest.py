@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from client.support.fake_federation import World
+from world.fake_federation import World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path):
     """A federation in memory after a count and two rounds of training."""
     made = World(tmp_path)
     made.whole_round(1, "count")

@@ -3,14 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
-from client.support.authority_federation import AuthorityWorld
-from client.support.fake_federation import FakeRound, World
-from client.support.fake_link import Killed
-from client.support.following import follow, make_snapshot, version
+from world.fake_authority import AuthorityWorld
+from world.fake_federation import World
+from world.fake_link import Killed, follow, make_snapshot, version
 
 from fedrec.errors import (
     BadSignature,
@@ -22,25 +19,25 @@ from fedrec.errors import (
 )
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
-from fedrec.wire.messages import PublishedRound, Report, RevealStatement, Wait
+from fedrec.wire.messages import RevealStatement, Wait
 from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path):
     """Return a federation of the papers' protocol."""
     return World(tmp_path)
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> AuthorityWorld:
+def opened(tmp_path):
     """Return one whose sums the key authority opens."""
     return AuthorityWorld(tmp_path)
 
 
-def falsify(world: World, change: Callable[[PublishedRound, FakeRound], PublishedRound]) -> None:
+def falsify(world, change):
     round_ = world.play(1)
     assert round_.published is not None
     round_.published = change(round_.published, round_)
@@ -75,7 +72,7 @@ def test_a_client_behind_by_fifty_rounds_takes_them_all(tmp_path):
     assert store.read(store.state.shared) == world.stored(51)
 
 
-def resigned(world: AuthorityWorld, found: PublishedRound, **changes: Any) -> PublishedRound:
+def resigned(world, found, **changes):
     """Return the round with a statement that the authority signed over false content."""
     assert found.statement is not None
     changed = replace(found.statement, **changes)
@@ -126,7 +123,7 @@ def test_a_refusal_is_no_word_for_a_sum(opened):
 
 
 def test_a_forged_statement(opened):
-    def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
+    def forge(found, _):
         assert found.statement is not None
         forged = replace(found.statement, signature=bytes(64))
         return replace(found, statement=forged)
@@ -139,7 +136,6 @@ def test_a_forged_statement(opened):
 def test_a_statement_about_another_round(opened):
     first = opened.play(1)
     second = opened.play(2)
-    assert first.published is not None
     assert second.published is not None
     second.published = replace(second.published, statement=first.published.statement)
     with pytest.raises(RefusedError, match="is about"):
@@ -149,7 +145,6 @@ def test_a_statement_about_another_round(opened):
 
 def test_a_blob_of_another_round(opened):
     first, second = opened.play(1), opened.play(2)
-    assert first.published is not None
     assert second.published is not None
     second.published = replace(second.published, blob=first.published.blob)
     with pytest.raises(BadSignature):
@@ -200,7 +195,7 @@ def test_a_list_of_contributions_that_was_exchanged(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6)
     cell = {member.client_id for member in world.puppets[:3]}
 
-    def cut(found: PublishedRound, _: FakeRound) -> PublishedRound:
+    def cut(found, _):
         left = tuple(one for one in found.contributions if one.client_id in cell)
         return replace(found, contributions=left)
 
@@ -210,7 +205,7 @@ def test_a_list_of_contributions_that_was_exchanged(tmp_path):
 
 
 def test_a_contribution_with_a_forged_signature(world):
-    def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
+    def forge(found, _):
         first, *rest = found.contributions
         return replace(found, contributions=(replace(first, signature=bytes(64)), *rest))
 
@@ -274,7 +269,7 @@ def test_a_model_of_ones_own(tmp_path, protection):
     round_ = world.open(1)
     honest = world.base_state
 
-    def other(version: int) -> bytes:
+    def other(version):
         return bytes(32)
 
     world.base_state = other  # type: ignore[method-assign]
@@ -298,7 +293,7 @@ def test_a_blob_that_the_authority_did_not_seal(opened):
 class TestPapersProtocol:
     """Each client decrypts the published sum and tells what it found."""
 
-    def metrics(self, world: World, round_: FakeRound) -> bytes:
+    def metrics(self, world, round_):
         total = sum(world.vector(n, round_) for n in range(3))
         return total[world.round_vector(round_).layout.metrics_slice].astype("<i8").tobytes()
 
@@ -314,7 +309,7 @@ class TestPapersProtocol:
     def test_it_reports_again_after_a_restart(self, world):
         """Nobody knows whether the first report arrived before the client was killed."""
 
-        def kill(name: str) -> None:
+        def kill(name):
             if name == "submit_report":
                 raise Killed
 
@@ -346,12 +341,12 @@ class TestPapersProtocol:
 
         take = world.link.submit_report
 
-        def taken(report: Report) -> None:
+        def taken(report):
             if report.epoch != world.epoch.roster.epoch or report.epoch == 1:
                 raise RoundClosed("Key epoch 1 is over.")
             take(report)
 
-        def renew() -> Wait:
+        def renew():
             world.epoch = world.make_epoch(epoch=2)
             return Wait()
 
@@ -368,7 +363,7 @@ class TestPapersProtocol:
         world = World(tmp_path)
         first = world.puppets[0].client_id
 
-        def one(found: PublishedRound, round_: FakeRound) -> PublishedRound:
+        def one(found, round_):
             total = world.protection.accumulator(world.context)
             total.add(round_.contributions[first][1])
             return replace(found, blob=total.finish())
@@ -388,7 +383,7 @@ class TestPapersProtocol:
         world.play(3)
         world.link.gone = {2}
 
-        def offer() -> Wait:
+        def offer():
             world.link.offered = make_snapshot(world, 3)
             return Wait()
 

@@ -1,13 +1,29 @@
-"""Captures everything that leaves a client, and looks for what must not."""
+"""What a client sends, and the bounds of what it takes.
+
+In the tests of bounds a client of four adds what no user can: the sum is refused after opening,
+nothing is applied, and the round is audited.
+"""
+
+from __future__ import annotations
+
+import json
 
 import numpy as np
 import pytest
-from client.support.fake_federation import World
-from client.support.fake_parties import USERS
+from world.fake_authority import BITS, PLAN, ROW, WIDTH, AuthorityWorld, packed_without_checks
+from world.fake_federation import World
+from world.fake_link import put_watch
+from world.fake_masks import MaskedWorld
+from world.fake_parties import USERS
 
+from fedrec.errors import SumOutOfBounds
+from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
+from fedrec.protection import VectorSpec
 from fedrec.wire.messages import MakeSnapshot
+from fedrec_authority.folder.opened_sums import OpenedSums
+from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.private_store import PrivateStore
 
@@ -15,7 +31,7 @@ WINDOW = 8
 """Two float32 values in a row: chance finds such a match once in 2^64 positions."""
 
 
-def windows(values: np.ndarray) -> set[bytes]:  # type: ignore[type-arg]
+def windows(values):
     raw = np.ascontiguousarray(values).tobytes()
     return {raw[start : start + WINDOW] for start in range(0, len(raw) - WINDOW + 1, 4)}
 
@@ -30,7 +46,7 @@ def test_no_private_byte_is_sent(tmp_path, protection):
     world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
     privates: list[PrivateState] = []
 
-    def remember(name: str) -> None:
+    def remember(name):
         for path in world.state.glob("private-*.bin"):
             privates.append(PrivateState.from_bytes(path.read_bytes()))
 
@@ -110,3 +126,142 @@ def test_nothing_is_trained_before_rare_items_are_known(tmp_path):
     world.ask_to_train(2, kind="count")
     world.app().run()
     assert len(world.link.uploads) == 1
+
+
+MOVED = 11_775
+N_PUPPETS = 4
+
+
+class Attack:
+    """What the last of four members does to its vector, and the others' as it needs them.
+
+    Attributes:
+        moves: by how much the row moves where nobody checks.
+        said: what is said of the sum.
+    """
+
+    def __init__(self, change, moves, *said):
+        self.change, self.moves, self.said = change, moves, said
+
+
+def _inflated_row(layout, vector, spoils):
+    """One user more in a row that the others' users do not touch, who moved it 11,775 times as far
+    as any can; each part is within what the protection has room for.
+    """
+    vector[layout.count_slice][ROW] = int(spoils)
+    vector[ROW * WIDTH] = (MOVED << BITS) * spoils
+
+
+def _denominator_negative(layout, vector, spoils):
+    """Three users moved a row by 1 each, and two are taken off: their sum is divided by one."""
+    vector[layout.count_slice][ROW] = -2 if spoils else 1
+    vector[ROW * WIDTH] = 0 if spoils else 1 << BITS
+
+
+def _users_over_cap(layout, vector, spoils):
+    """All users that a federation may have, and those of the others beside them."""
+    most = 16_384
+    metrics = vector[layout.metrics_slice]
+    metrics[METRIC_NAMES.index("participants")] = most if spoils else 1
+    vector[layout.count_slice][ROW] = 1
+    vector[ROW * WIDTH] = 1 << BITS
+
+
+ATTACKS = {
+    "inflated_row": Attack(
+        _inflated_row,
+        MOVED,
+        f"item_embedding of item row {ROW} is {MOVED << BITS}, allowed is -256 to 256",
+    ),
+    "denominator_negative": Attack(
+        _denominator_negative,
+        3.0,
+        f"item_embedding of item row {ROW} is 768, allowed is -256 to 256",
+    ),
+    "users_over_cap": Attack(_users_over_cap, 1.0, "participants is 16387, allowed is 0 to 16384"),
+}
+
+
+@pytest.fixture(params=ATTACKS)
+def attack(request):
+    return ATTACKS[request.param]
+
+
+def spoilt(world, attack, monkeypatch):
+    """Let the last puppet contribute what its own software would not; the others are honest."""
+    honest = world.vector
+
+    def vector(seed, round_=None):
+        found = honest(seed, round_)
+        if round_ is not None and round_.kind == "train" and round_.number == 1:
+            attack.change(world.round_vector(round_).layout, found, seed == N_PUPPETS - 1)
+        return found
+
+    monkeypatch.setattr(world, "vector", vector)
+    # Changed software does not check what it sends, and writes negative numbers where none are.
+    monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
+    monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)
+
+
+def moved_unchecked(world, round_):
+    """Return how far the row moves where nobody checks the sum."""
+    before = world.shared[round_.base].tensors["item_embedding"][ROW, 0]
+    total = sum(world.vector(n, round_) for n in range(N_PUPPETS))
+    after = world.learner.apply("train", round_.number, world.shared[round_.base], total)
+    return float(after.tensors["item_embedding"][ROW, 0] - before)
+
+
+def codes(log):
+    lines = [json.loads(line) for line in log.splitlines()]
+    return [(line["event"], line["code"], line["round"]) for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protection", ["bfv", "paillier"])
+def test_the_authority_opens_it_and_publishes_nothing(tmp_path, attack, protection, monkeypatch):
+    """It goes on: a refusal says nothing about its key, since the sum has the right tags."""
+    watch = put_watch(monkeypatch)
+    world = AuthorityWorld(tmp_path, protection=protection, n_puppets=N_PUPPETS, **PLAN)
+    spoilt(world, attack, monkeypatch)
+    bad = world.honest_round(1)
+    assert moved_unchecked(world, bad) == pytest.approx(attack.moves)
+    good = world.honest_round(2)
+    world.run_revealer(lambda: world.reveal(bad), lambda: world.reveal(good))
+    assert codes(world.refusals()) == [("reveal_refused", "sum_out_of_bounds", 1)]
+    for words in attack.said:
+        assert words in world.refusals()
+    assert watch.opened == [world.total(bad), world.total(good)]
+    assert [statement.round for statement, _ in world.link.reveals] == [2]
+    (declined,) = world.link.declined
+    assert declined.refused == "the sum is out of bounds, and one of these clients caused it"
+    state = OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
+    assert (state.version, state.refused_sums) == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [World, AuthorityWorld])
+def test_a_client_applies_no_such_sum_whoever_signed_it(tmp_path, attack, kind, monkeypatch):
+    """Whoever opens may have other software, too; where each client decrypts it looks itself."""
+    world = kind(tmp_path, n_puppets=N_PUPPETS, **PLAN)
+    spoilt(world, attack, monkeypatch)
+    world.play(1)
+    world.link.script.append(lambda: None)
+    with pytest.raises(SumOutOfBounds):
+        world.app().run()
+    assert codes(world.audit()) == [("published_round_refused", "sum_out_of_bounds", 1)]
+    assert PrivateStore(world.state, read_only=True).state.version == 0
+    assert world.link.reports == []
+
+
+@pytest.mark.slow
+def test_under_masks_a_client_applies_no_such_sum(tmp_path, attack, monkeypatch):
+    """The coordinator is to refuse it; one that does not is not believed."""
+    world = MaskedWorld(tmp_path, n_puppets=N_PUPPETS, **PLAN)
+    # Its one user is in the sum, too, and may touch the row.
+    world.write_data(("alice",))
+    spoilt(world, attack, monkeypatch)
+    world.then(1)
+    with pytest.raises(SumOutOfBounds):
+        world.app().run()
+    assert codes(world.audit()) == [("published_round_refused", "sum_out_of_bounds", 1)]
+    assert PrivateStore(world.state, read_only=True).state.version == 0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from client.support.silo import Silo
+from world.silo import Silo
 
-from fedrec.recommender import Recommender
 from fedrec_client.recommending import own_recommender
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
@@ -15,7 +12,7 @@ from fedrec_client.serve.request_reading import Gate
 
 
 @pytest.fixture(scope="session")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Silo:
+def published(tmp_path_factory):
     """A silo with version 3; tests change nothing of it."""
     silo = Silo(tmp_path_factory.mktemp("silo"))
     silo.publish(3)
@@ -23,7 +20,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Silo:
 
 
 @pytest.fixture(scope="session")
-def served(published: Silo) -> ModelHolder:
+def served(published):
     holder = ModelHolder(published.settings)
     holder.look()
     assert holder.problem is None
@@ -31,16 +28,16 @@ def served(published: Silo) -> ModelHolder:
 
 
 @pytest.fixture
-def application(served: ModelHolder) -> RecommendationApi:
+def application(served):
     return RecommendationApi(served, Gate())
 
 
 @pytest.fixture(scope="session")
-def known(published: Silo) -> Recommender:
+def known(published):
     return own_recommender(published.settings)
 
 
 @pytest.fixture
-def silo(tmp_path: Path) -> Silo:
+def silo(tmp_path):
     """One of its own, to which nothing was published."""
     return Silo(tmp_path)

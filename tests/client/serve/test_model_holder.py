@@ -1,4 +1,4 @@
-"""The next version is taken when it is there, and nothing that cannot be read replaces one."""
+"""The model that a service holds, of every algorithm."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ import asyncio
 import sqlite3
 from contextlib import closing
 
+import numpy as np
 import pytest
 from client.serve.asking import ask
-from client.support.silo import Silo
+from world.silo import Silo
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import StorageError, VersionMismatch
 from fedrec.follower.database import STATE_FILE
-from fedrec.recommender import UsersFile
 from fedrec_client.recommending import own_recommender
 from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
 from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import Gate
 from fedrec_client.state.private_store import PrivateStore
 
-# They start the process that reads.
-pytestmark = pytest.mark.slow
-
 
 class Told:
     """A holder of a silo, what it said, and how often it read the users."""
 
-    def __init__(self, silo: Silo) -> None:
+    def __init__(self, silo):
         self.sentences: list[str] = []
         self.readings = 0
         self.holder = ModelHolder(
@@ -36,21 +34,22 @@ class Told:
         )
         self.application = RecommendationApi(self.holder, Gate())
 
-    def _read(self, *asked: object) -> UsersFile:
+    def _read(self, *asked):
         self.readings += 1
         return read_users_apart(*asked)  # type: ignore[arg-type]
 
     @property
-    def version(self) -> int | None:
+    def version(self):
         current = self.holder.current
         return None if current is None else int(current.recommender.round)
 
 
 @pytest.fixture
-def told(silo: Silo) -> Told:
+def told(silo):
     return Told(silo)
 
 
+@pytest.mark.slow
 def test_it_becomes_ready_by_itself(silo, told):
     told.holder.look()
     assert told.version is None
@@ -62,6 +61,7 @@ def test_it_becomes_ready_by_itself(silo, told):
     assert told.sentences[1:] == ["version 3 is served"]
 
 
+@pytest.mark.slow
 def test_a_new_version_is_taken_and_users_are_not_read_again(silo, told):
     silo.publish(3)
     told.holder.look()
@@ -77,6 +77,7 @@ def test_a_new_version_is_taken_and_users_are_not_read_again(silo, told):
     assert ask(told.application, "/v1/recommend", query=question).ids == ids.tolist()
 
 
+@pytest.mark.slow
 def test_what_a_client_notes_besides_replaces_nothing(silo, told):
     silo.publish(3)
     told.holder.look()
@@ -90,6 +91,7 @@ def test_what_a_client_notes_besides_replaces_nothing(silo, told):
     assert told.holder.current is before
 
 
+@pytest.mark.slow
 def test_serving_changes_nothing_in_the_folder(silo, told):
     silo.publish(3)
     before = silo.files()
@@ -99,6 +101,7 @@ def test_serving_changes_nothing_in_the_folder(silo, told):
     assert silo.files() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shared", "private"])
 def test_half_a_file_leaves_the_version_before_in_service(silo, told, kind):
     silo.publish(3)
@@ -124,6 +127,7 @@ def test_half_a_file_leaves_the_version_before_in_service(silo, told, kind):
     assert len(told.sentences) == 3
 
 
+@pytest.mark.slow
 def test_another_release_s_folder_is_not_read(silo, told):
     silo.publish(3)
     told.holder.look()
@@ -139,6 +143,7 @@ def test_another_release_s_folder_is_not_read(silo, told):
     assert "999" in answer.json["error"]["message"]
 
 
+@pytest.mark.slow
 def test_other_users_in_the_data(silo, told):
     silo.publish(3)
     told.holder.look()
@@ -153,6 +158,7 @@ def test_other_users_in_the_data(silo, told):
     assert told.holder.problem is None
 
 
+@pytest.mark.slow
 def test_a_failing_folder_is_tried_ever_less_often(silo, told):
     silo.publish(3)
     (silo.folder / "data.csv").write_text("nothing of use\n")
@@ -163,16 +169,17 @@ def test_a_failing_folder_is_tried_ever_less_often(silo, told):
     assert len(told.sentences) == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_went_away_is_looked_for_at_once(silo, told, monkeypatch):
     silo.publish(3)
     told.holder.look()
     current = told.holder.current
     assert current is not None
 
-    def gone(*_: object, **__: object) -> None:
+    def gone(*_, **__):
         raise StorageError("block-1.bin cannot be read.")
 
-    async def follow_a_question() -> None:
+    async def follow_a_question():
         following = asyncio.ensure_future(told.holder.follow(3600.0))
         await asyncio.sleep(0)
         with monkeypatch.context() as patched:
@@ -190,10 +197,11 @@ def test_a_file_that_went_away_is_looked_for_at_once(silo, told, monkeypatch):
     assert told.version == 3
 
 
+@pytest.mark.slow
 def test_who_asks_for_a_look_during_one_gets_another(silo):
     """What it wants came after that look had read the state."""
 
-    def read_users(*asked: object) -> UsersFile:
+    def read_users(*asked):
         users = read_users_apart(*asked)  # type: ignore[arg-type]
         if asked[-1] == 3:
             silo.publish(4)
@@ -206,7 +214,7 @@ def test_who_asks_for_a_look_during_one_gets_another(silo):
         silo.settings, read_users=read_users, on_change=lambda change: served.append(change.version)
     )
 
-    async def follow() -> None:
+    async def follow():
         following = asyncio.ensure_future(holder.follow(3600.0))
         while 4 not in served:
             await asyncio.sleep(0.01)
@@ -215,6 +223,7 @@ def test_who_asks_for_a_look_during_one_gets_another(silo):
     asyncio.run(asyncio.wait_for(follow(), 60))
 
 
+@pytest.mark.slow
 def test_the_reading_process_says_what_is_wrong(silo, tmp_path):
     silo.publish(3)
     users = read_users_apart(silo.settings, "best", 3)
@@ -222,3 +231,37 @@ def test_the_reading_process_says_what_is_wrong(silo, tmp_path):
     assert users.private.tensors == {}
     with pytest.raises(StorageError, match="moved on"):
         read_users_apart(silo.settings, "best", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_answers_are_the_recommenders(name, tmp_path):
+    silo = Silo(tmp_path, name)
+    silo.publish(3)
+    holder = ModelHolder(silo.settings)
+    holder.look()
+    assert holder.problem is None
+    application, known = RecommendationApi(holder, Gate()), own_recommender(silo.settings)
+    learner, shared, private = silo.party.learner, silo.shared[3], silo.private[3]
+    for index, user in enumerate(known.user_ids[:6]):
+        answer = ask(application, "/v1/recommend", query={"user": user, "n": 5})
+        assert answer.status == 200, answer.body
+        ids, scores = known.recommend(user, 5)
+        assert answer.ids == ids.tolist()
+        said = np.array([item["score"] for item in answer.json["items"]], dtype=np.float32)
+        assert said.tobytes() == scores.tobytes()
+        rows, trained = learner.recommend(shared, silo.users, private, index, 5)
+        assert answer.ids == list(silo.catalogue.ids_of(rows))
+        # What is the same for all items of a user may be missing.
+        assert np.diff(said) == pytest.approx(np.diff(trained), rel=1e-3, abs=1e-4)
+    item = ids.tolist()[0]
+    similar = ask(application, "/v1/similar", query={"item": item, "n": 3})
+    assert similar.ids == known.similar_items(item, 3)[0].tolist()
+    history = known.history_of(known.user_ids[0])
+    folded = ask(application, "/v1/recommend", body={"history": history, "n": 3})
+    if folded.status == 200:
+        found = known.recommend_vector(known.fold_in(history), 3, exclude=history)
+        assert folded.ids == found[0].tolist()
+    else:
+        assert (folded.status, folded.code) == (422, "no_fold_in")
+    assert (folded.status == 200) is (name not in {"fedncf", "fedrecgel", "fedrap"})

@@ -12,14 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from client.support.silo import Silo
 from world.keys import credentials
+from world.silo import Silo
 
 from fedrec.cli.main import main
 from fedrec_client.recommending import own_recommender
@@ -35,9 +33,8 @@ WAIT_SECONDS = 60
 class Server:
     """A running server."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process):
         self.process = process
-        assert process.stdout is not None
         said = process.stdout.readline()
         assert said, process.communicate()[1]
         self.address: str = json.loads(said)["address"]
@@ -45,29 +42,27 @@ class Server:
         self.host = self.host.strip("[]")
         self.port = int(port)
 
-    def ask(self, path: str, *, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    def ask(self, path, *, headers=None):
         """Return the status and the JSON of one request."""
         return self.answer(
             http.client.HTTPConnection(self.host, self.port, timeout=30), path, headers
         )
 
-    def answer(
-        self, line: http.client.HTTPConnection, path: str, headers: dict[str, str] | None = None
-    ) -> tuple[int, Any]:
+    def answer(self, line, path, headers=None):
         line.request("GET", path, headers=headers or {})
         found = line.getresponse()
         status, body = found.status, json.loads(found.read())
         line.close()
         return status, body
 
-    def until(self, version: int) -> None:
+    def until(self, version):
         """Wait until a version is served."""
         end = time.monotonic() + WAIT_SECONDS
         while self.ask("/health")[1]["version"] != version:
             assert time.monotonic() < end, self.ask("/health")
             time.sleep(0.05)
 
-    def raw(self, content: bytes) -> bytes:
+    def raw(self, content):
         """Return everything that comes back for some bytes, until the server closes."""
         with socket.create_connection((self.host, self.port), timeout=WAIT_SECONDS) as line:
             line.sendall(content)
@@ -76,7 +71,7 @@ class Server:
                 found += part
         return found
 
-    def stop(self, number: int) -> tuple[int, str]:
+    def stop(self, number):
         """Send a signal; return the exit code and what was said on stderr."""
         self.process.send_signal(number)
         _, err = self.process.communicate(timeout=WAIT_SECONDS)
@@ -84,7 +79,7 @@ class Server:
 
 
 @contextmanager
-def serving(silo: Silo, *words: object) -> Iterator[Server]:
+def serving(silo, *words):
     command = [FEDREC, "client", "serve", silo.settings_file, "--port", "0", *words]
     with subprocess.Popen(
         [str(word) for word in command],
@@ -101,13 +96,11 @@ def serving(silo: Silo, *words: object) -> Iterator[Server]:
 
 
 @pytest.fixture
-def refused(
-    silo: Silo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
+def refused(silo, monkeypatch, capsys):
     """Returns what the command says where it does not start for its settings' sake."""
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
 
-    def call(*words: object) -> str:
+    def call(*words):
         with pytest.raises(SystemExit) as left:
             main(["client", "serve", str(silo.settings_file), *map(str, words)])
         shown = capsys.readouterr()
@@ -187,7 +180,7 @@ def test_every_answer_is_wholly_of_one_version(silo):
         wrong: list[object] = []
         over = threading.Event()
 
-        def ask_on() -> None:
+        def ask_on():
             while not over.is_set():
                 status, said = server.ask(f"/v1/recommend?user={silo.user}&n=20")
                 if status != 200:
@@ -254,7 +247,7 @@ def test_tls_and_a_token_on_another_address(silo, refused, tmp_path):
         assert server.address.startswith("https://0.0.0.0:")
         context = ssl.create_default_context(cafile=str(tmp_path / "issuer"))
 
-        def ask(path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        def ask(path, headers=None):
             line = http.client.HTTPSConnection("127.0.0.1", server.port, context=context)
             return server.answer(line, path, headers)
 
@@ -278,7 +271,7 @@ def test_tls_and_a_token_on_another_address(silo, refused, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def idle(tmp_path_factory):
     """A server without a model: limits of connections need none."""
     with serving(Silo(tmp_path_factory.mktemp("idle"))) as server:
         yield server
@@ -287,7 +280,7 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 POST = b"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
-def code_of(answer: bytes) -> tuple[bytes, str]:
+def code_of(answer):
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.split(b" ", 2)[1], json.loads(body)["error"]["code"]
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from client.serve.asking import OWN, Answer, ask
+from client.serve.asking import OWN, ask
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedrec.data import Catalogue
@@ -17,7 +17,7 @@ from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import MOST_BODY_BYTES, Gate
 
 
-def bits(answer: Answer) -> bytes:
+def bits(answer):
     scores = [item["score"] for item in answer.json["items"]]
     return np.array(scores, dtype=np.float32).tobytes()
 
@@ -190,11 +190,10 @@ def test_without_a_model_it_says_so(silo):
 
 
 def test_a_defect_tells_nothing_of_itself(application, served, monkeypatch):
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_, **__):
         raise RuntimeError("secret of the inside")
 
     monkeypatch.setattr(Recommender, "recommend", fail)
-    assert served.current is not None
     user = served.current.recommender.user_ids[0]
     answer = ask(application, "/v1/recommend", query={"user": user})
     assert (answer.status, answer.code) == (500, "internal")

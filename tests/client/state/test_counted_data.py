@@ -1,29 +1,32 @@
-"""What a client sends of its users when their data changed since they were counted."""
+"""What a client's state says of its data and of its privacy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from structlog.testing import capture_logs
+from world.fake_federation import World
+from world.plans import plan_of
 
 from fedrec.data.splits import NO_ITEM, UserSplit
 from fedrec.errors import StorageError
 from fedrec.follower.membership import Membership
 from fedrec.follower.stored_state import RunPin
-from fedrec.ids import ItemId, UserId
+from fedrec.ids import ItemId, RoundId, UserId
 from fedrec.model.state import SharedState
 from fedrec.plan.agreement import plan_to_json
-from fedrec.plan.schema import Plan
+from fedrec.plan.planned_noise import mechanism_of
+from fedrec.privacy import Spent
 from fedrec.training.learner import Learner
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.counted_data import CountedData
+from fedrec_client.state.privacy_ledger import PrivacyLedger
 from fedrec_client.state.private_store import PrivateStore
 
 N_ITEMS = 24
@@ -32,7 +35,7 @@ EXACT = ("ease", "fedals", "sketch")
 Histories = Mapping[str, Sequence[int]]
 
 
-def users_of(histories: Histories) -> UserSplit:
+def users_of(histories):
     nothing = np.full(len(histories), NO_ITEM, dtype=np.int64)
     items = [sorted(histories[user]) for user in sorted(histories)]
     return UserSplit(
@@ -44,12 +47,12 @@ def users_of(histories: Histories) -> UserSplit:
     )
 
 
-def member_with(items: Sequence[ItemId]) -> Membership:
+def member_with(items):
     """Return all of a membership that counting looks at."""
     return cast(Membership, SimpleNamespace(catalogue=SimpleNamespace(item_ids=items)))
 
 
-def people(first: int, last: int, shift: int = 0) -> dict[str, list[int]]:
+def people(first, last, shift=0):
     """Return users with four items each, no two of them alike for 24 users in a row."""
     return {
         f"user {n:02d}": [(n + shift + step) % N_ITEMS for step in (0, 1, 3, 7)]
@@ -57,7 +60,7 @@ def people(first: int, last: int, shift: int = 0) -> dict[str, list[int]]:
     }
 
 
-def counts_of(histories: Histories) -> list[int]:
+def counts_of(histories):
     return np.bincount(np.concatenate(list(histories.values())), minlength=N_ITEMS).tolist()
 
 
@@ -77,7 +80,7 @@ class Client:
     floor: int = 1
     shared: dict[str, SharedState] = field(default_factory=dict)
 
-    def sends(self, kind: str, histories: Histories) -> NDArray[np.int64]:
+    def sends(self, kind, histories):
         """Return what a round's vector holds behind its metrics, padding included."""
         users, learner = users_of(histories), self.learner()
         with PrivateStore(self.folder) as store:
@@ -95,27 +98,25 @@ class Client:
         layout = learner.travelling.layout(kind, model.shared)  # type: ignore[arg-type]
         return np.concatenate([made.vector[layout.change_slice], made.vector[layout.count_slice]])
 
-    def counts(self, histories: Histories) -> list[int]:
+    def counts(self, histories):
         vector = self.sends("count", histories)
         assert not vector[: -len(self.items)].any()
         return vector[-len(self.items) :].tolist()
 
-    def learner(self) -> Learner:
+    def learner(self):
         own: dict[str, Any] = {} if self.name == "ease" else {"dim": 4}
-        plan = Plan.model_validate(
-            {
-                "federation": {
-                    "seed": 5, "maximum_users": 256, "minimum_item_users": 1,
-                    "minimum_new_users": self.least,
-                },
-                "algorithm": {"name": self.name, **own},
-                "update": {"structure": "dense"},
-                "rounds": {"total": 2 if self.name == "sketch" else 1},
-            }
+        plan = plan_of(
+            federation={
+                "seed": 5, "maximum_users": 256, "minimum_item_users": 1,
+                "minimum_new_users": self.least,
+            },
+            algorithm={"name": self.name, **own},
+            update={"structure": "dense"},
+            rounds={"total": 2 if self.name == "sketch" else 1},
         )  # fmt: skip
         return Learner(plan, len(self.items), device="cpu")
 
-    def start(self, learner: Learner) -> SharedState:
+    def start(self, learner):
         """Return the version after a count of many others."""
         if self.run not in self.shared:
             many = np.full(len(self.items), 50, dtype=np.int64)
@@ -237,12 +238,10 @@ def test_under_noise_nobody_is_counted(tmp_path):
     client = Client(tmp_path)
     before = people(0, 14)
     learner = Learner(
-        Plan.model_validate(
-            {
-                "federation": {"maximum_users": 256, "minimum_item_users": 1},
-                "algorithm": {"name": "fedmf", "dim": 4},
-                "privacy": {"mechanism": "gaussian"},
-            }
+        plan_of(
+            federation={"maximum_users": 256, "minimum_item_users": 1},
+            algorithm={"name": "fedmf", "dim": 4},
+            privacy={"mechanism": "gaussian"},
         ),
         N_ITEMS,
         device="cpu",
@@ -279,3 +278,104 @@ def test_a_floor_of_a_run_never_falls_in_it(tmp_path):
     assert client.counts(everybody) == [count if count >= 4 else 0 for count in floored]
     client.run, client.floor = "second", 1
     assert client.counts(everybody) == counts_of(everybody)
+
+
+USERS = tuple(map(UserId, ("ann", "bob", "cid")))
+
+
+def mechanism(**privacy):
+    found = mechanism_of(plan_of(privacy={"mechanism": "gaussian", **privacy}))
+    assert found is not None
+    return found
+
+
+def after(ledger, by, run, *who):
+    return ledger.charged(by.cost, run, USERS, np.array(who))
+
+
+def test_a_user_stops_at_the_cap():
+    by, ledger = mechanism(rounds_per_user=2), PrivacyLedger()
+    ledger = after(ledger, by, "first", True, False, True)
+    assert ledger.affordable(by, "first", USERS, None).tolist() == [True, True, True]
+    ledger = after(ledger, by, "first", True, False, False)
+    assert ledger.affordable(by, "first", USERS, None).tolist() == [False, True, True]
+    asked = np.array([True, False, True])
+    assert ledger.affordable(by, "first", USERS, asked).tolist() == [False, False, True]
+
+
+def test_another_run_goes_on_counting():
+    """The budget of two rounds was spent in the first run; the second one's cap is untouched."""
+    by, ledger = mechanism(rounds_per_user=2), PrivacyLedger()
+    for _ in range(2):
+        ledger = after(ledger, by, "first", True, False, False)
+    assert ledger.affordable(by, "second", USERS, None).tolist() == [False, True, True]
+    twice = mechanism(rounds_per_user=2, epsilon=16.0, noise_multiplier=4.0)
+    assert ledger.affordable(twice, "second", USERS, None).all()
+    ledger = after(ledger, twice, "second", True, True, False)
+    assert ledger.accounts[USERS[0]].spent == by.cost.times(2) + twice.cost
+    assert ledger.accounts[USERS[0]].rounds == 1
+
+
+def test_a_budget_below_the_cap_counts_as_well():
+    """z = 4: by dp-accounting four rounds cost epsilon 1.993, five 2.258, whatever the cap says."""
+    by = mechanism(rounds_per_user=9, noise_multiplier=4.0, epsilon=2.1)
+    ledger = PrivacyLedger()
+    for _ in range(4):
+        assert ledger.affordable(by, "run", USERS, None)[0]
+        ledger = after(ledger, by, "run", True, False, False)
+    assert not ledger.affordable(by, "run", USERS, None)[0]
+
+
+def test_it_survives_being_written():
+    ledger = after(PrivacyLedger(), mechanism(), "run", True, True, False)
+    assert PrivacyLedger.from_bytes(ledger.to_bytes()) == ledger
+    with pytest.raises(StorageError, match="cannot be read"):
+        PrivacyLedger.from_bytes(b'{"format": "another"}')
+
+
+def test_costs_are_those_of_the_noise():
+    """rho = 1 / (2 z^2) for z = 4, and no more: shares are rounded up."""
+    cost = mechanism(noise_multiplier=4.0).cost
+    assert cost.laplace == 0.0
+    assert cost.gaussian == pytest.approx(1 / 32, rel=1e-5)
+    assert cost.gaussian <= 1 / 32
+    assert Spent() + cost == cost
+
+
+def ledger_of(world):
+    return PrivacyLedger.of(PrivateStore(world.state, read_only=True))
+
+
+def test_a_client_charges_its_users_and_leaves_them_out(tmp_path):
+    privacy = {"mechanism": "gaussian", "rounds_per_user": 1, "expected_users": 3.0}
+    world = World(tmp_path, privacy=privacy)
+    world.whole_round(1, "count")
+    world.whole_round(2)
+    world.whole_round(3)
+    by = mechanism_of(world.plan)
+    assert by is not None
+    assert world.app().run().version == 3
+    ledger = ledger_of(world)
+    assert ledger.run == world.run and len(ledger.accounts) == 3
+    assert {(account.rounds, account.spent) for account in ledger.accounts.values()} == {
+        (1, by.cost)
+    }
+
+
+def test_what_was_charged_stays_charged(tmp_path):
+    """A round that is abandoned may have been seen: rolling it back gives nothing back."""
+    world = World(tmp_path, privacy={"mechanism": "gaussian", "expected_users": 3.0})
+    world.whole_round(1, "count")
+    world.whole_round(2)
+    world.app().run()
+    before = ledger_of(world)
+    with PrivateStore(world.state) as store:
+        staged = after(before, mechanism(), world.run, True, True, True).to_bytes()
+        store.stage(_next(world.rounds[2].headers[0]), b"update", b"private", spent=staged)
+        store.roll_back()
+        assert PrivacyLedger.of(store).to_bytes() == staged
+    assert ledger_of(world).to_bytes() == staged
+
+
+def _next(header):
+    return replace(header, round=RoundId(header.round + 1))

@@ -1,31 +1,36 @@
-"""A state folder whose database, or list of private tables, is gone keeps what is still there."""
+"""A client that lost its database, holds a model or goes on elsewhere."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 from client.state.test_private_store import PIN, header, publish, stage, store
+from world.fake_federation import World
+from world.fake_parties import USERS
 
-from fedrec.errors import StateWentBack, StorageError
+from fedrec.arithmetic import arithmetic_of
+from fedrec.data import Catalogue
+from fedrec.errors import RefusedError, StateWentBack, StorageError
 from fedrec.follower.database import STATE_FILE, StateDatabase, image_of
-from fedrec.follower.follower_store import FollowerStore
-from fedrec.follower.stored_state import StoredState
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
 from fedrec.state_folder import FILE
 from fedrec_authority.folder.opened_sums import OpeningState
+from fedrec_client.recommending import Wanted, export_model, recommend
 from fedrec_client.round.participation import selection_secret
+from fedrec_client.state import held_model
+from fedrec_client.state.held_model import read_held_model
 from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["store"]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -143,7 +148,7 @@ def test_a_damaged_mark_names_the_folder(store):
         PrivateStore(store.folder)
 
 
-def check_every_cell(store: FollowerStore[StoredState]) -> None:
+def check_every_cell(store):
     """Change each value of each column of a folder's database in turn: none may be believed."""
     store.close()
     path, flipped = store.folder / STATE_FILE, 0
@@ -184,7 +189,7 @@ def test_another_value_in_any_column_of_any_table_is_noticed(store):
     check_every_cell(store)
 
 
-def check_earlier_releases(store: FollowerStore[StoredState], others: StoredState) -> None:
+def check_earlier_releases(store, others):
     """Check a folder with empty records of the other kind of follower, as earlier releases wrote.
 
     What is not empty there says whose folder it is.
@@ -236,3 +241,175 @@ def test_an_older_database_with_its_mark_deletes_nothing(store):
         (store.folder / name).write_bytes(newest[name])
     with PrivateStore(store.folder) as again:
         assert again.state.version == 1
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A client that has the count and a round of training."""
+    made = World(tmp_path)
+    made.whole_round(1, "count")
+    made.whole_round(2)
+    made.app().run()
+    return made
+
+
+@pytest.mark.slow
+def test_a_version_that_goes_meanwhile_is_followed_by_the_next(world, monkeypatch):
+    begun = PrivateStore(world.state, read_only=True).state.shared
+    assert begun is not None
+
+    class Slow:
+        """Its catalogue is read while the client takes the next version."""
+
+        left = 1
+
+        @classmethod
+        def load(cls, path):
+            if cls.left:
+                cls.left -= 1
+                with PrivateStore(world.state) as store:
+                    following = store.read(begun)[:-4] + bytes(4)
+                    store.change(best=None)
+                    store.adopt(RoundId(3), following)
+                assert not (world.state / begun.name).exists()
+            return Catalogue.load(path)
+
+    monkeypatch.setattr(held_model, "Catalogue", Slow)
+    assert read_held_model(world.settings(), "latest").version == 3
+
+
+@pytest.mark.slow
+def test_what_is_missing_of_the_present_version_is_damage(world):
+    shared = PrivateStore(world.state, read_only=True).state.shared
+    (world.state / shared.name).unlink()
+    with pytest.raises(StorageError, match=shared.name):
+        read_held_model(world.settings(), "latest")
+
+
+OTHER = "OPENBLAS_CORETYPE"
+"""Part of the arithmetic; a process that has loaded the library does not look at it any more."""
+
+
+@pytest.fixture(autouse=True)
+def _absent(monkeypatch):
+    """Some machines set it; the library is loaded already and does not look at it."""
+    monkeypatch.delenv(OTHER, raising=False)
+
+
+def state_of(world):
+    return PrivateStore(world.state, read_only=True).state
+
+
+def files_of(world):
+    """The state folder byte by byte, but for the lock, which names the last process."""
+    return {
+        path.name: path.read_bytes()
+        for path in world.state.iterdir()
+        if path.is_file() and path.name != "lock"
+    }
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A client in the middle of a run: it answered two rounds."""
+    made = World(tmp_path)
+    made.whole_round(1, "count")
+    made.whole_round(2)
+    made.app().run()
+    return made
+
+
+@pytest.mark.slow
+def test_the_state_says_what_trained_it(elsewhere):
+    found = state_of(elsewhere).provenance
+    assert found.arithmetic == arithmetic_of("cpu")
+    assert found.path == "fedmf accelerator 1"
+    assert found.accepted == ()
+
+
+@pytest.mark.slow
+def test_it_is_refused_at_once_and_nothing_is_touched(elsewhere, monkeypatch):
+    before, calls = (
+        files_of(elsewhere),
+        list(elsewhere.link.calls),
+    )
+    with monkeypatch.context() as patched:
+        patched.setenv(OTHER, "Prescott")
+        with pytest.raises(RefusedError, match=f"{OTHER} is Prescott, not absent") as caught:
+            elsewhere.app().run()
+    assert str(elsewhere.state) in caught.value.message
+    assert "--accept-other-arithmetic" in caught.value.remedy
+    assert "as good" in caught.value.remedy
+    # A coordinator that is away does not hide it.
+    assert elsewhere.link.calls == [*calls, "close"]
+    assert files_of(elsewhere) == before
+    elsewhere.whole_round(3)
+    assert elsewhere.app().run().version == 3
+
+
+@pytest.mark.slow
+def test_accepted_it_goes_on_and_says_so_for_good(elsewhere, monkeypatch):
+    own = arithmetic_of("cpu").digest()
+    monkeypatch.setenv(OTHER, "Prescott")
+    elsewhere.whole_round(3)
+    assert elsewhere.app(accept_other_arithmetic=True).run().version == 3
+    found = state_of(elsewhere).provenance
+    (change,) = found.accepted
+    assert change.round == 2
+    assert (change.before, change.after) == (own, arithmetic_of("cpu").digest())
+    record = json.loads((elsewhere.state / "environment.json").read_text())
+    assert record["accepted"][0]["before"] == own
+    assert record["format"] == 11
+    # From then on this arithmetic is the run's own.
+    elsewhere.whole_round(4)
+    assert elsewhere.app().run().version == 4
+    assert state_of(elsewhere).provenance == found
+
+
+@pytest.mark.slow
+def test_another_release_is_refused_even_if_accepted(elsewhere, monkeypatch):
+    """The coordinator would refuse each of its updates, and the way back would be closed."""
+    before = files_of(elsewhere)
+    elsewhere.whole_round(3)
+    with monkeypatch.context() as patched:
+        patched.setattr("fedrec.environment.training_path", lambda plan: "fedmf accelerator 2")
+        with pytest.raises(RefusedError, match="began under fedmf accelerator 1") as caught:
+            elsewhere.app(accept_other_arithmetic=True).run()
+    assert "with the release that began it" in caught.value.remedy
+    assert files_of(elsewhere) == before
+    assert elsewhere.app().run().version == 3
+
+
+@pytest.mark.slow
+def test_before_the_first_answer_there_is_nothing_to_refuse(tmp_path, monkeypatch):
+    world = World(tmp_path)
+    world.app().run()
+    monkeypatch.setenv(OTHER, "Prescott")
+    world.whole_round(1, "count")
+    assert world.app().run().version == 1
+    found = state_of(world).provenance
+    assert found.arithmetic == arithmetic_of("cpu")
+    assert found.accepted == ()
+
+
+@pytest.mark.slow
+def test_another_run_begins_under_whatever_there_is(elsewhere, monkeypatch):
+    monkeypatch.setenv(OTHER, "Prescott")
+    # The coordinator still has the run that was answered.
+    with pytest.raises(RefusedError, match=OTHER):
+        elsewhere.app().run(new_run=True)
+    elsewhere.run = "run-2"
+    elsewhere.rounds.clear()
+    elsewhere.published_round = RoundId(0)
+    elsewhere.app().run(new_run=True)
+    found = state_of(elsewhere).provenance
+    assert found.arithmetic == arithmetic_of("cpu")
+    assert found.accepted == ()
+
+
+@pytest.mark.slow
+def test_reading_is_not_asked_where(elsewhere, tmp_path, monkeypatch):
+    here = recommend(elsewhere.settings(), USERS[0], Wanted(n=3))
+    monkeypatch.setenv(OTHER, "Prescott")
+    assert recommend(elsewhere.settings(), USERS[0], Wanted(n=3)) == here
+    assert export_model(elsewhere.settings(), tmp_path / "exported").version == here.version

@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import stat
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from fedrec.follower.database import STATE_FILE, STATE_FORMAT, change_counter, i
 from fedrec.follower.stored_state import RunPin
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import TableRoom, room_in
+from fedrec.model.tables import room_in
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.client_state import BestModel, ClientState
@@ -29,7 +28,7 @@ PIN = RunPin(
 )
 
 
-def header(round_id: int) -> UploadHeader:
+def header(round_id):
     return UploadHeader(
         protocol_version="2.0",
         federation="films",
@@ -51,21 +50,21 @@ def header(round_id: int) -> UploadHeader:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> PrivateStore:
+def store(tmp_path):
     made = PrivateStore(tmp_path / "state")
     made.bind(PIN, 1)
     return made
 
 
-def stage(store: PrivateStore, round_id: int = 1) -> None:
+def stage(store, round_id=1):
     store.stage(header(round_id), b"update", b"private after")
 
 
-def publish(store: PrivateStore, round_id: int = 1, *, counted: bool) -> None:
+def publish(store, round_id=1, *, counted):
     store.publish(RoundId(round_id), b"shared", metrics=b"\xff\x00", counted=counted)
 
 
-def reopened(store: PrivateStore) -> PrivateStore:
+def reopened(store):
     store.close()
     return PrivateStore(store.folder)
 
@@ -98,7 +97,6 @@ def test_what_was_stored_is_read(store):
     stage(store)
     again = reopened(store)
     assert again.state == store.state
-    assert again.state.staged is not None
     assert again.state.staged.header == header(1)
     assert again.read(again.state.staged.update) == b"update"
 
@@ -128,17 +126,14 @@ def test_abandoned_rolls_back(store):
 def test_an_update_of_an_old_epoch_is_not_sent_again(store):
     stage(store)
     store.bind(PIN, 2)
-    assert store.state.staged is not None
     assert store.state.staged.closed
     again = reopened(store)
-    assert again.state.staged is not None
     assert again.state.staged.closed
 
 
 def test_a_later_round_in_progress_outlives_an_earlier_one(store):
     stage(store, 5)
     publish(store, 4, counted=False)
-    assert store.state.staged is not None
     assert store.read(store.state.staged.private) == b"private after"
 
 
@@ -183,7 +178,6 @@ def test_a_damaged_file_is_named(store, kind):
     raw = path.read_bytes()
     path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     state = store.state
-    assert state.staged is not None
     assert state.shared is not None
     refs = {"update": state.staged.update, "private": state.staged.private, "shared": state.shared}
     with pytest.raises(StorageError, match="is damaged") as caught:
@@ -202,7 +196,7 @@ def test_a_database_torn_anywhere_is_noticed_or_says_the_same(store):
     path = store.folder / STATE_FILE
     raw = path.read_bytes()
 
-    def is_noticed(damaged: bytes) -> bool:
+    def is_noticed(damaged):
         path.write_bytes(damaged)
         try:
             # Where nothing is kept, nothing is damaged.
@@ -265,7 +259,7 @@ def test_records_that_are_no_state_are_refused():
             ClientState.from_records(records, STATE_FILE)
 
 
-def killed_in_a_commit(folder: Path) -> None:
+def killed_in_a_commit(folder):
     """Commit a record in a process that dies when its pages are written and its journal is not."""
     child = os.fork()
     if not child:
@@ -322,7 +316,6 @@ def test_a_full_disk_is_an_error_that_says_so(store):
     stage(store)
     store.roll_back()
     # SQLite's own way to a full disk: no page more than there are.
-    assert store._database._rows is not None
     store._database._rows.execute(f"PRAGMA max_page_count = {n_pages}")
     with pytest.raises(DiskFull, match="is full") as caught:
         store.keep_own("roster", bytes(100_000))
@@ -335,7 +328,7 @@ def test_a_full_disk_is_an_error_that_says_so(store):
 def test_a_full_disk_takes_no_file_either(store, monkeypatch):
     before = (store.folder / STATE_FILE).read_bytes()
 
-    def full(handle: int) -> None:
+    def full(handle):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
@@ -363,7 +356,6 @@ def test_a_private_state_is_checked_before_it_is_read(store):
     private = PrivateState.of({"user_embedding": values})
     store.stage(header(1), b"update", private.parts())
     staged = store.state.staged
-    assert staged is not None
     assert store.read(staged.private) == private.to_bytes()
     found = store.read_private(staged.private)
     assert not found.in_files
@@ -374,7 +366,7 @@ def test_a_private_state_is_checked_before_it_is_read(store):
         store.read_private(staged.private)
 
 
-def blocks_of(private: PrivateState) -> set[str]:
+def blocks_of(private):
     return {name for table in private.tensors.values() for name in table.names}
 
 
@@ -384,14 +376,12 @@ def test_versions_share_the_blocks_in_which_they_agree(store, tmp_path, monkeypa
     store.bind(PIN, 1)
     room = room_in(store.folder, 0)
 
-    def trained(
-        before: PrivateState, user: int, value: float, room: TableRoom = room
-    ) -> PrivateState:
+    def trained(before, user, value, room=room):
         new = room.new(12, {"table": (4,)})["table"]
         new.write(np.array([user]), np.full((1, 4), value, dtype=np.float32))
         return PrivateState.of({"table": new.finish(before.tensors["table"])})
 
-    def on_disk() -> set[str]:
+    def on_disk():
         return {path.name for path in (store.folder / "blocks").glob("*.bin")}
 
     first = PrivateState.of({"table": np.arange(48, dtype=np.float32).reshape(12, 4)}).in_room(room)
@@ -416,7 +406,6 @@ def test_versions_share_the_blocks_in_which_they_agree(store, tmp_path, monkeypa
     again = PrivateStore(store.folder)
     assert on_disk() == two | three
     staged = again.state.staged
-    assert staged is not None
     found = again.read_private(staged.private).tensors["table"]
     expected = np.arange(48, dtype=np.float32).reshape(12, 4)
     expected[5], expected[11] = 7.0, 8.0

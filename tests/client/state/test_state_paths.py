@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from client.support.fake_federation import World
+from world.fake_federation import World
 
 from fedrec.cli.main import main
 from fedrec.follower.patient_link import Stopped
@@ -21,11 +20,11 @@ Call = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path, monkeypatch):
     """A federation of one client, where whoever applies is told to stop."""
     made = World(tmp_path)
 
-    def stop(called: str) -> None:
+    def stop(called):
         if called == "apply" or made.link.calls.count("federation") == 2:
             raise Stopped
 
@@ -39,19 +38,20 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-def call(world: World, capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*words: str) -> tuple[int, str]:
+def call(world, capsys):
+    def run(*words):
         capsys.readouterr()
         verb, *options = words
+        command = ["recommend"] if verb == "recommend" else ["client", verb]
         with pytest.raises(SystemExit) as left:
-            main(["client", verb, str(world.folder / "fedrec.toml"), *options])
+            main([*command, str(world.folder / "fedrec.toml"), *options])
         shown = capsys.readouterr()
         return int(left.value.code or 0), shown.out + shown.err
 
     return run
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     """Return everything in a folder, folders among it."""
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -59,28 +59,28 @@ def files(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def missing(folder: Path) -> Path:
+def missing(folder):
     return folder / "sate"
 
 
-def empty(folder: Path) -> Path:
+def empty(folder):
     (folder / "sate").mkdir()
     return folder / "sate"
 
 
-def of_something_else(folder: Path) -> Path:
+def of_something_else(folder):
     (folder / "sate").mkdir()
     for name in ("coordinator.db", "spool"):
         (folder / "sate" / name).write_bytes(b"")
     return folder / "sate"
 
 
-def a_file(folder: Path) -> Path:
+def a_file(folder):
     (folder / "sate").write_text("not a folder")
     return folder / "sate"
 
 
-def of_who_opens_sums(folder: Path) -> Path:
+def of_who_opens_sums(folder):
     Identity.create("revealer").save(folder / "sate")
     (folder / "sate" / "epoch-00000001.secret").write_bytes(b"")
     return folder / "sate"
@@ -128,29 +128,29 @@ def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(world, call, 
     state, invitation = place(world.folder), world.folder / "a.pem"
     issuer = world.authority.issuer
     write_secret(invitation, issuer.credentials("invitation", "a").to_pem())
-    assert call("run", "--state", "sate", "--invitation", "a.pem")[0] == 130
+    assert call("run", "--state", "sate", "--set", "client.invitation=a.pem")[0] == 130
     assert world.link.calls[0] == "apply"
     made = Identity.load(state)
     # It is stopped, and goes on with the same keys until it is admitted.
     world.link.before = lambda called: None
     members = [member.public for member in (*world.puppets, made)]
     world.epoch = world.make_epoch(members=members)
-    call("run", "--state", "sate", "--invitation", "a.pem", "--data", "none.csv")
+    call("run", "--state", "sate", "--set", "client.invitation=a.pem", "--data", "none.csv")
     assert Identity.load(state).client_id == made.client_id
     assert not (state / CERTIFICATE_FILE).exists(), "without data nobody applies"
 
-    def stop(called: str) -> None:
+    def stop(called):
         if called == "federation":
             raise Stopped
 
     world.link.before = stop
-    assert call("run", "--state", "sate", "--invitation", "a.pem")[0] == 130
+    assert call("run", "--state", "sate", "--set", "client.invitation=a.pem")[0] == 130
     certificate = (state / CERTIFICATE_FILE).read_bytes()
     check_certificate(certificate, made.public.tls_key, issuer.certificate, "it")
     # It is used, and a mistyped folder is one again.
     assert not invitation.exists()
     world.link.calls.clear()
-    code, said = call("run", "--state", "tate", "--invitation", "a.pem")
+    code, said = call("run", "--state", "tate", "--set", "client.invitation=a.pem")
     assert code == 2 and "which does not exist" in " ".join(said.split())
     assert world.link.calls == [] and not (world.folder / "tate").exists()
 
@@ -163,7 +163,7 @@ def test_an_invitation_that_does_not_fit_is_named(world, call):
     operator = world.authority.issuer.credentials("operator", "operator")
     write_secret(world.folder / "operator.pem", operator.to_pem())
     for name in ("a.pem", "odd.pem", "operator.pem"):
-        code, said = call("run", "--invitation", name)
+        code, said = call("run", "--set", f"client.invitation={name}")
         assert code == 5 and "client.invitation" in said
     assert "apply" not in world.link.calls
 
@@ -209,7 +209,7 @@ def test_a_folder_of_another_client(world, call):
     """Its keys say whose it is, even before it was in any run."""
     Identity.create("hospital-b").save(world.folder / "sate")
     before = files(world.folder)
-    code, said = call("run", "--state", "sate", "--label", "hospital-a")
+    code, said = call("run", "--state", "sate", "--set", "client.label=hospital-a")
     assert code == 2
     flat = " ".join(said.split())
     assert "'hospital-b'" in flat and "client.label is 'hospital-a'" in flat

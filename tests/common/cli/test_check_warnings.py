@@ -36,7 +36,7 @@ def test_warnings():
 
 def test_what_indices_in_the_clear_would_leak_is_said():
     topk = plan_of(update={"structure": "topk"})
-    told = [warning for warning in warnings_for(topk) if "fedrec audit indices" in warning]
+    told = [warning for warning in warnings_for(topk) if "fedrec audit --only indices" in warning]
     assert len(told) == 1
     assert "the index of every kept value" in told[0]
     assert "fedrec sends no index" in told[0]

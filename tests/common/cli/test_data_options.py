@@ -6,7 +6,6 @@ import gzip
 import re
 import shlex
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -14,38 +13,26 @@ from fedrec.cli.data_options import DATA_FLAGS
 from fedrec.data import READERS
 from fedrec.data.reading import DataSettings
 
-from .conftest import Fedrec
 from .test_proposed_commands import proposed_by, readings_of
 
 
 def test_flags_are_the_settings(fedrec):
     assert set(DATA_FLAGS) | {"path", "catalogue"} == set(DataSettings.model_fields)
-    for command in (
-        ("data", "import"), ("data", "describe"), ("data", "catalogue"), ("data", "split"),
-        ("init",), ("provision",), ("recommend",),
-    ):  # fmt: skip
-        assert missing_flags(fedrec, *command) == set(), command
+    for command in ("import", "describe"):
+        said = fedrec("data", command, "--help").out
+        assert all(f"--{name.replace('_', '-')}" in said for name in DATA_FLAGS), command
 
 
-def test_a_client_has_no_flag_for_what_one_party_cannot_count(fedrec):
-    for verb in ("run", "recommend", "export", "serve"):
-        assert missing_flags(fedrec, "client", verb) == {"minimum_item_interactions"}
-
-
-def missing_flags(fedrec: Fedrec, *command: str) -> set[str]:
-    """Return the settings of reading of which a command's help shows no flag."""
-    said = fedrec(*command, "--help").out
-    return {name for name in DATA_FLAGS if f"--{name.replace('_', '-')}" not in said}
-
-
-def test_every_command_with_these_flags_is_in_the_guide():
-    guide = Path(__file__).parents[3] / "docs" / "how-to" / "bring-your-own-data.md"
-    told = guide.read_text("utf-8").partition("takes the same flags (")[2].partition(")")[0]
-    named = {" ".join(each.strip(" `\n").split()) for each in told.split(",")}
-    assert named == {
-        "data import", "describe", "catalogue", "split", "init", "provision", "recommend",
-        "client run", "client recommend", "client export", "client serve",
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    ["init", "provision", "data split x", "data catalogue x", "recommend x", "client run x",
+     "client serve x", "client export x", "simulate x", "check x"],
+)  # fmt: skip
+def test_a_flag_of_other_commands_is_refused_with_what_says_it_now(fedrec, command):
+    for flag in ("--separator", "--minimum-rating", "--strict"):
+        refused = fedrec(*command.split(), flag, "4")
+        assert refused.code == 2
+        assert f"Use `fedrec data describe FILE {flag} ... --save`." in refused.err
 
 
 def test_every_layout_is_in_the_help(fedrec):
@@ -68,14 +55,74 @@ def odd_file(tmp_path, interactions_file):
 ODD = ("--columns", "-,item,user,rating", "--minimum-rating", "3")
 
 
-def test_init_writes_the_flags_as_settings(fedrec, tmp_path, odd_file):
+@pytest.fixture
+def described_file(fedrec, odd_file):
+    """`odd_file` with its description beside it."""
+    saved = fedrec("data", "describe", odd_file, *ODD, "--save")
+    assert saved.code == 0, saved.err
+    description = odd_file.with_name("odd.csv.gz.data.toml")
+    assert description.read_text() == 'columns = "-,item,user,rating"\nminimum_rating = 3.0\n'
+    return odd_file
+
+
+def test_what_is_said_once_is_read_by_every_command(fedrec, tmp_path, described_file):
     path = tmp_path / "run.toml"
-    made = fedrec("init", path, "--data", odd_file, *ODD, "--clients", "3", "--json").json
+    made = fedrec("init", path, "--data", described_file, "--clients", "3", "--json").json
     assert made["n_users"] == 24
     data = tomllib.loads(path.read_text())["data"]
-    assert (data["columns"], data["minimum_rating"]) == ("-,item,user,rating", 3.0)
+    assert "columns" not in data
     assert fedrec(*shlex.split(made["next"][0])[1:]).code == 0
     assert "24 in data.path" in fedrec("check", path).out
+    sources = fedrec("check", path, "--json").json["sources"]
+    assert sources["data.columns"]["where"] == f"{described_file}.data.toml:1"
+    assert fedrec("data", "describe", described_file, "--json").json["n_users"] == 24
+    dealt = fedrec("data", "split", described_file, "--clients", 2, "--into", tmp_path / "parts")
+    assert dealt.code == 0, dealt.err
+    assert fedrec("audit", path, "--json").json["sums"]["users"] == 24
+
+
+def test_a_setting_and_a_flag_go_before_the_description(fedrec, tmp_path, described_file):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'[data]\npath = "{described_file}"\nminimum_rating = 6\n'
+        "[federation]\nminimum_item_users = 1\n"
+    )
+    refused = fedrec("check", path)
+    assert "data.minimum_rating" in refused.err
+    assert fedrec("check", path, "--set", "data.minimum_rating=5").code == 0
+    taken = fedrec("check", path, "--set", "data.minimum_rating=")
+    assert taken.code == 0
+    columns = fedrec("check", path, "--set", "data.minimum_rating=", "--set", "data.columns=")
+    assert columns.code == 2
+    assert "--set data.columns=" in columns.err
+    told = fedrec("data", "describe", described_file, "--minimum-rating", "6")
+    assert "None of the" in told.err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("separator = 'comma\n", "odd.csv.gz.data.toml:1: this is not TOML"),
+        ("seperator = 'comma'\n", "odd.csv.gz.data.toml:1: seperator is none of layout, columns"),
+        ("minimum_interactions = 0\n", "data.toml:1: data.minimum_interactions = 0: expected"),
+        ("path = 'x'\n", "path is none of layout"),
+    ],
+)
+def test_a_description_that_says_nonsense_is_refused(fedrec, odd_file, content, said):
+    odd_file.with_name("odd.csv.gz.data.toml").write_text(content)
+    refused = fedrec("data", "describe", odd_file)
+    assert refused.code == 2
+    assert said in refused.err
+
+
+def test_other_commands_propose_to_say_it_once(fedrec, tmp_path, interactions_file):
+    path = tmp_path / "v.csv"
+    path.write_text(interactions_file.read_text().partition("\n")[2])
+    refused = fedrec("init", tmp_path / "run.toml", "--data", path)
+    again = proposed_by(refused.err)
+    assert again[:4] == ["data", "describe", str(path), "--save"]
+    assert fedrec(*again).code == 0
+    assert fedrec("init", tmp_path / "run.toml", "--data", path).code == 0
 
 
 def test_a_settings_file_is_corrected_by_set(fedrec, tmp_path, odd_file):
@@ -129,10 +176,10 @@ def test_commands_of_a_settings_file_name_settings_and_unset_them(
     assert worked.code == 0, worked.err
 
 
-def test_provision_reads_a_trial_and_deals_it_out(fedrec, tmp_path, odd_file, monkeypatch):
+def test_provision_reads_a_trial_and_deals_it_out(fedrec, tmp_path, described_file, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = fedrec(
-        "provision", "--data", odd_file, *ODD, "--clients", "a,b,c",
+        "provision", "--data", described_file, "--clients", "a,b,c",
         "--address", "127.0.0.1:7447", "--json",
     )  # fmt: skip
     assert made.code == 0, made.err
@@ -145,15 +192,17 @@ def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
     fedrec, tmp_path, interactions_file, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    command = (
-        "provision", "--catalogue", interactions_file.parent / "catalogue.csv",
-        "--clients", "a,b,c", "--address", "127.0.0.1:7447", "--minimum-rating", "4",
-    )  # fmt: skip
-    refused = fedrec(*command, "--minimum-item-interactions", "3")
-    assert refused.code == 2
-    assert "a client cannot count the users of other clients" in refused.err
-    made = fedrec("provision", *command[1:], "--minimum-item-interactions", "1")
+    settings = tmp_path / "federation.toml"
+    command = ("provision", "--catalogue", interactions_file.parent / "catalogue.csv")
+    made = fedrec("init", "--clients", "a,b,c", "--address", "127.0.0.1:7447")
     assert made.code == 0, made.err
+    whole = settings.read_text()
+    for minimum, code in ((3, 2), (1, 0)):
+        said = f"[data]\nminimum_rating = 4.0\nminimum_item_interactions = {minimum}\n"
+        settings.write_text(re.sub(r"(?m)^\[data\].*\n", said, whole))
+        made = fedrec(*command)
+        assert made.code == code, made.err
+        assert ("a client cannot count the users of other clients" in made.err) == bool(code)
     kit = tmp_path / "kits" / "clients" / "a" / "client.toml"
     assert tomllib.loads(kit.read_text())["data"]["minimum_rating"] == 4.0
     kit.write_text(
@@ -161,23 +210,16 @@ def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
             "minimum_rating = 4", "minimum_item_interactions = 2\nminimum_rating = 4"
         )
     )
-    for verb in (("run",), ("recommend", "--user", "u1")):
-        refused = fedrec("client", verb[0], kit, *verb[1:])
+    for verb in (("client", "run"), ("recommend", "--user", "u1")):
+        refused = fedrec(*verb, kit)
         assert refused.code == 2
         assert "federation.minimum_item_users" in refused.err
-
-
-def test_a_flag_without_a_file_is_refused(fedrec, tmp_path):
-    refused = fedrec("recommend", tmp_path, "--user", "a", "--separator", "tab")
-    assert refused.code == 2
-    assert "--data FILE" in refused.err
 
 
 def test_values_that_settings_refuse_are_refused_as_flags(fedrec, interactions_file):
     refused = fedrec("data", "describe", interactions_file, "--minimum-interactions", "0")
     assert refused.code == 2
-    assert "--minimum-interactions (data.minimum_interactions) is 0, expected an" in refused.err
-    assert f"As in: fedrec data describe {interactions_file}\n" in refused.err
+    assert "data.minimum_interactions = 0: expected an integer" in refused.err
 
 
 def test_describe_says_that_held_out_items_are_random(fedrec, tmp_path, interactions_file):

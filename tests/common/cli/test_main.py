@@ -61,7 +61,7 @@ def test_every_verb_has_help_with_examples(fedrec, name):
 def test_help_documents_verbs_and_exit_codes(fedrec):
     shown = fedrec("--help").out
     for name in (*VERBS, "coordinator", "client"):
-        assert re.search(rf"^│ {name}\s", shown, re.MULTILINE), name
+        assert re.search(rf"^  {name}\s", shown, re.MULTILINE), name
     for code, meaning in EXIT_CODES.items():
         assert re.search(rf"^\s+{code}\s+{re.escape(meaning)}", shown, re.MULTILINE)
 

@@ -161,9 +161,6 @@ CASES: dict[str, Case] = {
         content="user,item\na,x\n,y\n", flags="--strict", proposed="", n_rows=1, n_bad=1
     ),
     "columns beside a header": Case(content=_PLAIN, flags="--columns user,item", proposed=""),
-    "minimums out of range": Case(
-        content=_PLAIN, flags="--minimum-interactions 0 --minimum-item-interactions -1", proposed=""
-    ),
     "minimums that nobody reaches": Case(
         content=_PLAIN, flags="--minimum-interactions 9", proposed="--minimum-interactions 1"
     ),

@@ -95,7 +95,7 @@ def test_without_a_folder_or_a_model_it_names_the_way(fedrec, tmp_path):
     without = fedrec("recommend", empty, "--user", "1")
     assert without.code == 2
     assert "has no model.safetensors" in without.err
-    assert "fedrec client recommend SETTINGS --user ID" in without.err
+    assert "fedrec recommend SETTINGS --user ID" in without.err
     assert f"fedrec client export-model SETTINGS --to {empty}" in without.err
     (empty / "checkpoint").mkdir()
     (empty / "checkpoint" / "checkpoint.json").touch()

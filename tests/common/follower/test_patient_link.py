@@ -4,11 +4,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from client.support.fake_federation import World
-from client.support.fake_link import down
-from server.support.driving import told_of
-from server.support.federations import Bench, identity
-from server.support.serving import serving
+from world.engine import Bench, identity, told_of
+from world.fake_federation import World
+from world.fake_link import down
+from world.serving import serving
 
 from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
 from fedrec.follower.patient_link import Backoff, Meter, Stopped, StopSwitch, patient_link

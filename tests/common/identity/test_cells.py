@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from isolation import smallest_isolated
+from world.invariants import smallest_isolated
 
 from fedrec.errors import RosterBreaksCells
 from fedrec.identity import cell_rules

@@ -101,7 +101,11 @@ def test_whether_a_stopped_deployed_run_is_flattered_is_not_known():
     [
         ("It flatters.", "sampled (!)", "sampled (!): It flatters."),
         ("", "sampled", "sampled"),
-        (None, "sampled (?)", "sampled (?): whether this flatters every method is not known: "),
+        (
+            None,
+            "sampled (?)",
+            "sampled (?): it is not known yet whether this flatters every method, ",
+        ),
     ],
 )
 def test_a_protocol_is_named_with_its_caution(caution, name, words):

@@ -54,7 +54,7 @@ def test_a_file_that_is_given_counts_alone(run, tmp_path):
 def test_an_unknown_user_is_told_whom_to_ask(run, monkeypatch):
     with pytest.raises(DataError, match=r"'dora' has no history here.*data\.csv") as error:
         find_history(run, "dora")
-    assert "fedrec client recommend" in error.value.remedy
+    assert "fedrec recommend" in error.value.remedy
     (run.parent.parent / "data.csv").unlink()
     # What the environment says is not what the run read.
     monkeypatch.setenv("FEDREC_DATA__PATH", __file__)

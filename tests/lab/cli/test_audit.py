@@ -1,9 +1,8 @@
 """`fedrec audit` on data whose answer is known."""
 
 import pytest
-from world.federation import DemoData, prepare
+from world.federation import made_data, prepare
 
-from fedrec.data import generate
 from fedrec.plan.schema import Plan
 
 
@@ -26,7 +25,7 @@ def test_it_names_whom_the_sums_determine(fedrec, settings_file):
     assert "1 of 3 users are determined, at least." in outcome.out
     assert "  cleo\n" in outcome.out
     assert "Raise federation.minimum_item_users" in outcome.out
-    found = fedrec("audit", settings_file, "--json").json
+    found = fedrec("audit", settings_file, "--json").json["sums"]
     assert found["determined"] == ["cleo"]
     assert found["findings"]["items_of_one_user"] == 1
     assert (found["users"], found["items"], found["active_items"]) == (3, 3, 3)
@@ -34,14 +33,14 @@ def test_it_names_whom_the_sums_determine(fedrec, settings_file):
 
 def test_the_setting_helps(fedrec, settings_file):
     least = ("--set", "federation.minimum_item_users=2")
-    found = fedrec("audit", settings_file, *least, "--json").json
+    found = fedrec("audit", settings_file, *least, "--json").json["sums"]
     assert found["determined"] == []
     assert (found["active_items"], found["minimum_item_users"]) == (2, 2)
     assert "0 of 3 users are determined" in fedrec("audit", settings_file, *least).out
 
 
 def test_other_algorithms_are_audited_by_rows(fedrec, settings_file):
-    found = fedrec("audit", settings_file, "--set", "algorithm.name=fedals", "--json").json
+    found = fedrec("audit", settings_file, "--set", "algorithm.name=fedals", "--json").json["sums"]
     assert found["algorithm"] == "fedals"
     assert found["determined"] == ["cleo"]
     assert found["findings"]["users_alone_with_an_item"] == 1
@@ -55,36 +54,42 @@ def test_it_needs_data(fedrec, tmp_path):
     assert "data.path is missing: an audit needs a file" in refused.err
 
 
-def test_the_short_form_is_that_of_the_sums(fedrec, settings_file):
-    short, whole = (
-        fedrec("audit", *words) for words in ((settings_file,), ("sums", settings_file))
-    )
-    assert short.out == whole.out
-    assert fedrec("audit", "--json", settings_file).json["determined"] == ["cleo"]
+def test_what_applies_is_chosen(fedrec, settings_file, tmp_path):
+    assert set(fedrec("audit", settings_file, "--json").json) == {"path", "sums"}
+    noise = ("--set", "privacy.mechanism=gaussian", "--trials", 100)
+    dense = ("--set", "algorithm.name=fedmf", *noise)
+    both = fedrec("audit", settings_file, *dense, "--json")
+    assert set(both.json) == {"path", "sums", "dp"}, both.err
+    alone = fedrec("audit", settings_file, *dense, "--only", "dp", "--json")
+    assert set(alone.json) == {"path", "dp"}
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    text = settings_file.read_text().replace("data.csv", str(tmp_path / "data.csv"))
+    (run / "resolved.toml").write_text(text)
+    assert fedrec("audit", run, "--json").json["sums"]["determined"] == ["cleo"]
+    refused = fedrec("audit", settings_file, "--only", "sum")
+    assert refused.code == 2 and "Audits are sums, dp, indices, wire." in refused.err
 
 
-@pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
-def test_its_help_names_the_audits(fedrec, words):
-    shown = fedrec("audit", *words)
-    assert all(name in shown.out + shown.err for name in ("sums", "wire", "indices"))
+def test_its_help_names_the_audits(fedrec):
+    shown = fedrec("audit", "--help")
+    assert all(name in shown.out for name in ("sums", "dp", "indices", "wire"))
 
 
 @pytest.fixture
 def coordinator(tmp_path):
     """Return the settings of a coordinator that has not begun, with its empty folder."""
-    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
     plan = Plan.model_validate(
         {"algorithm": {"name": "fedmf", "dim": 4}, "protection": {"name": "bfv"}}
         | {"update": {"structure": "dense"}}
     )
-    workspace = prepare(tmp_path, plan, data, n_clients=3)
+    workspace = prepare(tmp_path, plan, made_data(), n_clients=3)
     workspace.coordinator_state.mkdir()
     return workspace.parties.coordinator
 
 
 def test_an_empty_folder_breaks_no_promise(fedrec, coordinator):
-    outcome = fedrec("audit", "wire", coordinator)
+    outcome = fedrec("audit", coordinator)
     assert outcome.code == 0, outcome.err
     assert "Nothing was recorded: only the coordinator's folder was looked at." in outcome.out
     assert "Every promise about bfv held." in outcome.out
@@ -92,18 +97,19 @@ def test_an_empty_folder_breaks_no_promise(fedrec, coordinator):
 
 def test_a_broken_promise_is_an_exit_code(fedrec, coordinator):
     (coordinator.parent / "coordinator" / "users.txt").write_text("anna")
-    outcome = fedrec("audit", "wire", coordinator)
+    outcome = fedrec("audit", coordinator)
     assert outcome.code == 1
     assert "BROKEN PROMISES: 1." in outcome.out
-    found = fedrec("audit", "wire", coordinator, "--json")
+    found = fedrec("audit", coordinator, "--json")
     assert found.code == 1
-    assert found.json["problems"] == ["file users.txt is nothing that may be there: 4 bytes"]
-    assert (found.json["holds"], found.json["protection"]) == (False, "bfv")
+    wire = found.json["wire"]
+    assert wire["problems"] == ["file users.txt is nothing that may be there: 4 bytes"]
+    assert (wire["holds"], wire["protection"]) == (False, "bfv")
 
 
 def test_a_folder_without_recordings_is_refused(fedrec, coordinator, tmp_path):
     (tmp_path / "empty").mkdir()
-    refused = fedrec("audit", "wire", coordinator, "--recording", tmp_path / "empty")
+    refused = fedrec("audit", coordinator, "--recording", tmp_path / "empty")
     assert refused.code == 2
     assert "--record-wire" in refused.err
 
@@ -112,10 +118,11 @@ def test_a_folder_without_recordings_is_refused(fedrec, coordinator, tmp_path):
 def test_indices_are_measured_and_drawn(fedrec, settings_file, tmp_path):
     figure = tmp_path / "leak.svg"
     dense = ("--set", "algorithm.name=fedmf", "--rounds", "2")
-    outcome = fedrec("audit", "indices", settings_file, *dense, "--figure", figure)
+    outcome = fedrec("audit", settings_file, "--only", "indices", *dense, "--figure", figure)
     assert outcome.code == 0, outcome.err
     assert "only the rows that training touched" in outcome.out
     assert figure.read_text().startswith("<svg")
-    found = fedrec("audit", "indices", settings_file, *dense, "--json").json
+    outcome = fedrec("audit", settings_file, "--only", "indices", *dense, "--json")
+    found = outcome.json["indices"]
     assert [row["rounds"] for row in found["rounds"]] == [1, 2]
     assert found["rounds"][0]["recall"] == 1.0

@@ -1,8 +1,8 @@
-"""`fedrec costs`: the table as people and as programs read it."""
+"""`fedrec reproduce` of tables of costs, as people and as programs read them."""
 
 
 def test_the_whole_table(fedrec):
-    outcome = fedrec("costs", "--sizes-only")
+    outcome = fedrec("reproduce", "colr/costs", "--sizes-only")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     minutes, topk = (line.split() for line in lines if line.startswith("topk/4-of-64"))
@@ -15,7 +15,7 @@ def test_the_whole_table(fedrec):
 
 
 def test_some_rows_for_programs(fedrec):
-    found = fedrec("costs", "colr", "--sizes-only", "--json").json
+    found = fedrec("reproduce", "colr/costs/colr", "--sizes-only", "--json").json
     rows = found["rows"]
     assert [row["published"]["name"] for row in found["times"]] == [
         f"colr/rank-{rank}" for rank in (1, 2, 4, 8, 16, 32)
@@ -31,22 +31,22 @@ def test_some_rows_for_programs(fedrec):
 
 
 def test_an_unknown_row_is_named(fedrec):
-    outcome = fedrec("costs", "scolr")
+    outcome = fedrec("reproduce", "colr/costs/scolr")
     assert outcome.code == 2
     assert "'scolr'" in outcome.err
 
 
 def test_a_structure_that_nobody_encrypts_has_minutes_alone(fedrec):
-    outcome = fedrec("costs", "svd", "--sizes-only")
+    outcome = fedrec("reproduce", "colr/costs/svd", "--sizes-only")
     assert outcome.code == 0
     assert "table 2" in outcome.out and "table 3" not in outcome.out
 
 
 def test_the_space_table(fedrec):
-    lines = fedrec("costs", "space").out.splitlines()
+    lines = fedrec("reproduce", "pfedclr/space").out.splitlines()
     (row,) = (line.split() for line in lines if line.startswith("pfedclr/ml-100k"))
     assert row == ["pfedclr/ml-100k", "943", "1,682", "0.1157", "0.1157", "96.9121", "96.9121"]
-    rows = fedrec("costs", "space", "--json").json["rows"]
+    rows = fedrec("reproduce", "pfedclr/space", "--json").json["rows"]
     assert len(rows) == 15
     (found,) = (row for row in rows if row["published"]["server_mb"] == 955.1355
                 and row["published"]["method"] == "pfedclr")  # fmt: skip

@@ -63,7 +63,7 @@ def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monke
     (other / "resolved.toml").write_text("")
     (runs / "no-run").mkdir()
 
-    found = fedrec("runs", "list", "--in", runs, "--json").json["runs"]
+    found = fedrec("runs", runs, "--json").json["runs"]
     assert [Path(each["path"]).name for each in found] == [other.name, stopped.name, whole.name]
     assert [each["state"] for each in found] == ["unreadable", "stopped", "finished"]
     assert "no format number" in found[0]["problem"]
@@ -78,9 +78,9 @@ def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monke
     rounds = [json.loads(line) for line in (whole / "rounds.jsonl").read_text().splitlines()]
     assert found[2]["upload_bytes"] == sum(each["vector_bytes"] for each in rounds)
 
-    shown = fedrec("runs", "list", "--in", runs)
+    shown = fedrec("runs", runs)
     assert shown.code == 0 and "three-20260103-000000: " in shown.err
-    assert fedrec("runs", "list", "--in", tmp_path / "nowhere").code == 2
+    assert fedrec("runs", tmp_path / "nowhere").code == 2
     header, _, _, last = shown.out.splitlines()
     assert header.split()[-3:] == ["protocol", "HR", "NDCG"] and " full " in last
     record = json.loads((whole / "results.json").read_text())
@@ -88,13 +88,13 @@ def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monke
     (whole / "results.json").write_text(json.dumps(record))
     settings = (whole / "resolved.toml").read_text()
     (whole / "resolved.toml").write_text(settings.replace('"full"', '"sampled"'))
-    assert " sampled (!)  0." in fedrec("runs", "list", "--in", runs).out
-    assert "It flatters." in fedrec("runs", "show", whole).out
+    assert " sampled (!)  0." in fedrec("runs", runs).out
+    assert "It flatters." in fedrec("runs", whole).out
     (whole / "resolved.toml").write_text(settings)
     (tmp_path / "empty").mkdir()
-    assert "no run" in fedrec("runs", "list", "--in", tmp_path / "empty").err
+    assert "no run" in fedrec("runs", tmp_path / "empty").err
 
-    detail = fedrec("runs", "show", stopped)
+    detail = fedrec("runs", stopped)
     assert f"--resume {stopped}" in detail.out
-    assert f"fedrec recommend {whole} --user ID" in fedrec("runs", "show", whole).out
-    assert "report.json" in fedrec("runs", "show", whole, "--json").json["files"]
+    assert f"fedrec recommend {whole} --user ID" in fedrec("runs", whole).out
+    assert "report.json" in fedrec("runs", whole, "--json").json["files"]

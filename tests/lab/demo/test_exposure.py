@@ -4,20 +4,17 @@ import io
 
 import pytest
 from rich.console import Console
-from world.federation import DemoData, prepare
+from world.federation import made_data, prepare
 from world.plans import plan_of
 
-from fedrec.data import generate
 from fedrec_lab.demo.demonstration import finish_recording, recording_of
 
 
 @pytest.fixture
 def workspace(tmp_path):
     """A federation whose coordinator recorded two files of 1 MiB each."""
-    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
     plan = plan_of(algorithm={"dim": 4}, protection={"name": "none"})
-    found = prepare(tmp_path, plan, data, n_clients=3)
+    found = prepare(tmp_path, plan, made_data(), n_clients=3)
     recording_of(found).mkdir()
     for name in ("a", "b"):
         (recording_of(found) / f"wire-{name}.frames").write_bytes(bytes(1 << 20))

@@ -48,7 +48,7 @@ def test_a_member_that_raises_all_counts_reads_rows_of_few(floor, succeeds):
     everywhere = few & ~held_by_enough(others)
     assert everywhere.any()
     assert ((gram + gram.T)[everywhere].any()) == succeeds
-    # Rebuilt as `fedrec audit sums` does, over what the rows of rare items say.
+    # Rebuilt as `fedrec audit --only sums` does, over what the rows of rare items say.
     sent = [stripped(own, floor) for own in others]
     pointers = np.concatenate(
         [[0], np.cumsum([n for own in sent for n in np.diff(own.train_indptr)])]

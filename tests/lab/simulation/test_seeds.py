@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from e2e.commands import descendants
+from world.kits import descendants
 
 from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.recommender import ModelFile

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from debian import install
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
-from server.page.test_history import metrics
-from server.support.browsing import give_up_rounds, publish_round, with_page
-from server.support.federations import Bench, identity, operator
-from server.support.serving import Serving, serving
+from playwright.sync_api import Page, expect, sync_playwright
+from server.page.test_feed import metrics
 from world.clock import FakeClock
+from world.engine import Bench, identity, operator
+from world.serving import give_up_rounds, publish_round, serving, with_page
 
 from fedrec.ids import RoundId
 from fedrec.wire.admin_link import AdminLink
@@ -32,7 +29,7 @@ ROUNDS = 12
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     install("chromium", "chromium")
     with sync_playwright() as playwright:
         # Its sandbox needs more rights than a container has.
@@ -48,20 +45,13 @@ class Looked:
     page: Page
     problems: list[str] = field(default_factory=list)
 
-    def shows(self, selector: str, text: str) -> None:
+    def shows(self, selector, text):
         """Wait for an element to say something."""
         expect(self.page.locator(selector)).to_contain_text(text, timeout=PATIENCE_MILLISECONDS)
 
 
 @contextmanager
-def look(
-    browser: Browser,
-    url: str,
-    *,
-    size: str = "desk",
-    theme: str = "light",
-    prepare: Callable[[Page], None] = lambda page: None,
-) -> Iterator[Looked]:
+def look(browser, url, *, size="desk", theme="light", prepare=lambda page: None):
     width, height = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height},
@@ -87,13 +77,7 @@ def look(
         context.close()
 
 
-def train(
-    found: Serving,
-    rounds: int = ROUNDS,
-    *,
-    first: int = 1,
-    gain: Callable[[int], int] = lambda number: number,
-) -> None:
+def train(found, rounds=ROUNDS, *, first=1, gain=lambda number: number):
     """Put rounds of which much was measured into the journal, as if they had been published."""
     engine = found.coordinator.engine
     entries = [
@@ -121,7 +105,7 @@ def train(
         for number in range(first, rounds + 1)
     ]
 
-    async def write() -> None:
+    async def write():
         await engine.run.work.in_thread(engine.run.store.commit, [], entries)
         await engine.run.work.in_thread(engine.quality.read, engine.run.store)
         engine.run.watchers.wake_all()
@@ -130,7 +114,7 @@ def train(
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Iterator[Serving]:
+def found(tmp_path):
     with serving(Bench.of(3, total=3), tmp_path, prepare=with_page()) as made:
         yield made
 
@@ -228,8 +212,8 @@ def test_a_link_outlives_a_connection_that_breaks(browser, tmp_path):
     """Asked once more with it: who was not answered has used up nothing."""
     broken: list[str] = []
 
-    def prepare(page: Page) -> None:
-        def break_once(route: Route) -> None:
+    def prepare(page):
+        def break_once(route):
             if broken:
                 route.continue_()
             else:

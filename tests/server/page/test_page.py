@@ -6,17 +6,14 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
-from server.support.browsing import Told, ask, give_up_rounds, publish_round, told, with_page
-from server.support.federations import Bench, authority, operator
-from server.support.serving import Serving, serving, settings_of
 from world.clock import FakeClock
+from world.engine import Bench, authority, operator
+from world.serving import ask, give_up_rounds, publish_round, serving, settings_of, told, with_page
 
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import PrivacySettings
@@ -30,34 +27,34 @@ CA = authority().issuer.certificate
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Iterator[Serving]:
+def found(tmp_path):
     with serving(Bench.of(3, total=3), tmp_path, prepare=with_page()) as made:
         yield made
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Serving]:
+def guarded(tmp_path):
     # Names another machine could use, where the tests stay on this one.
     prepare = with_page(page_link=True)
     with serving(Bench.of(3), tmp_path, clock=FakeClock(), prepare=prepare) as made:
         yield made
 
 
-def url(found: Serving) -> str:
+def url(found):
     return found.coordinator.page_url
 
 
-def first(messages: Iterator[Told], kind: str) -> Told:
+def first(messages, kind):
     return next(message for message in messages if message[1] == kind)
 
 
-def number_after(messages: Iterator[Told], round_id: int) -> str:
+def number_after(messages, round_id):
     """Return the id of the message that told of a round."""
     told_of = (m for m in messages if m[1] in ("history", "news"))
     return next(m[0] for m in told_of if any(p["round"] == round_id for p in m[2]["rounds"]))
 
 
-def missed(messages: Iterator[Told], number: str) -> set[int]:
+def missed(messages, number):
     """Return the rounds that a browser is told of after `number`, until it hears of round 2."""
     rounds: set[int] = set()
     before = int(number.partition(":")[2])
@@ -69,12 +66,12 @@ def missed(messages: Iterator[Told], number: str) -> set[int]:
     return rounds
 
 
-def link_of(found: Serving) -> str:
+def link_of(found):
     with closing(AdminLink(found.address, operator())) as link:
         return link.open_page().token
 
 
-def session_of(found: Serving, token: str) -> str:
+def session_of(found, token):
     """Exchange a link; return what a browser would keep, and nothing where it gets nothing."""
     status, headers, body = ask(url(found), "/session", method="POST", body=token, authority=CA)
     assert status == 200
@@ -231,7 +228,7 @@ class TestFeed:
     def test_a_run_that_stalls_and_goes_on(self, tmp_path):
         clock, bench = FakeClock(), Bench.of(3, total=3)
 
-        def until(messages: Iterator[Told], **wanted: bool) -> dict[str, Any]:
+        def until(messages, **wanted):
             """Return the next status in which the run is stalled, or in a round, as wanted."""
             for _, _, status in islice((m for m in messages if m[1] == "status"), 100):
                 seen = {"stalled": status["stalled"], "current": status["current"] is not None}
@@ -282,7 +279,7 @@ class TestFeed:
 
 
 @contextmanager
-def serving_again(found: Serving) -> Iterator[Iterator[Told]]:
+def serving_again(found):
     """Open the feed as soon as there is a place again."""
     with ExitStack() as opened:
         for _ in range(200):
@@ -369,7 +366,7 @@ class TestLink:
         assert (page.token, page.url("127.0.0.1")) == ("", url(found))
 
     def test_others_are_given_none(self, found):
-        from server.support.federations import credentials
+        from world.engine import credentials
 
         from fedrec.errors import RefusedError
 
@@ -407,7 +404,7 @@ class TestAddress:
         with serving(Bench.of(3), tmp_path, prepare=with_page(address)):
             pass
 
-    @pytest.mark.parametrize("content", [b"", b"no certificate", None])
+    @pytest.mark.parametrize("content", [b"", b"not a PEM certificate", None])
     def test_a_certificate_that_cannot_be_used_is_named(self, tmp_path, content):
         path = tmp_path / "page.pem"
         if content is not None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from server.support.driving import act, gather, poll, running, upload, wait
-from server.support.federations import Bench, authority, identity
 from world.cells import partition_after
 from world.clock import FakeClock
+from world.engine import Bench, act, authority, gather, identity, poll, running, upload, wait
 
 from fedrec.errors import (
     KeysError,
@@ -23,7 +20,6 @@ from fedrec.errors import (
     SettingsError,
 )
 from fedrec.identity.authority import Authority
-from fedrec.identity.epoch import KeyEpoch
 from fedrec.wire.messages import Train, Wait
 from fedrec_server.engine import Engine
 
@@ -32,7 +28,7 @@ class Killed(BaseException):
     """What a kill looks like from inside."""
 
 
-def epoch(bench: Bench, number: int, *members: int, by: Authority | None = None) -> KeyEpoch:
+def epoch(bench, number, *members, by=None):
     """Return a later epoch of some clients."""
     roster = bench.federation.keys.roster
     people = [identity(member).public for member in members]
@@ -49,7 +45,7 @@ def epoch(bench: Bench, number: int, *members: int, by: Authority | None = None)
     )
 
 
-def after(bench: Bench, keys: KeyEpoch) -> Bench:
+def after(bench, keys):
     """Return the bench whose clients speak of another epoch."""
     return replace(bench, federation=replace(bench.federation, keys=keys))
 
@@ -119,7 +115,7 @@ async def test_an_epoch_that_begins_while_a_client_is_looked_at_is_told_at_once(
     async with running(bench, tmp_path) as engine:
         reached, go_on = asyncio.Semaphore(0), asyncio.Event()
 
-        async def held() -> None:
+        async def held():
             reached.release()
             await go_on.wait()
             await engine.advance()
@@ -155,7 +151,7 @@ async def test_an_epoch_that_begins_between_two_polls_is_told_once_at_once(tmp_p
         assert isinstance((await asyncio.wait_for(waiting, 20)).task, Train)
 
 
-def refused(bench: Bench) -> dict[str, tuple[bytes, str]]:
+def refused(bench):
     """Return epochs that nobody may install, and why."""
     good = epoch(bench, 5, 0, 1, 2)
     roster = good.roster
@@ -257,8 +253,8 @@ def test_killed_at_every_point_of_installing(tmp_path):
     bench = Bench.of(3)
     later = epoch(bench, 2, 1, 2, 3)
 
-    def killer(at: int, passed: list[str]) -> Callable[[str], None]:
-        def failpoint(name: str) -> None:
+    def killer(at, passed):
+        def failpoint(name):
             if installing[0]:
                 passed.append(name)
                 if len(passed) == at:
@@ -268,7 +264,7 @@ def test_killed_at_every_point_of_installing(tmp_path):
 
     installing = [False]
 
-    async def scenario(folder: Path, at: int, passed: list[str]) -> None:
+    async def scenario(folder, at, passed):
         """Kill while a round is in progress, which the epoch ends."""
         engine = Engine(
             bench.federation,
@@ -290,7 +286,7 @@ def test_killed_at_every_point_of_installing(tmp_path):
             engine.run.store.close()
             engine.run.work.close()
 
-    async def recovered(folder: Path) -> None:
+    async def recovered(folder):
         async with running(bench, folder) as engine:
             assert engine.run.state.rules.epoch in (1, 2)
             await engine.rotation.install(later.to_json())

@@ -1,39 +1,69 @@
-"""What operators are told that each member does: one value behind every view of it."""
+"""Members' states, what is remembered of their updates, and the epoch that a run starts with."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from server.support.driving import gather, poll, running, upload, wait
-from server.support.federations import Bench, authority, credentials, identity, operator
-from server.support.serving import serving
+from structlog.testing import capture_logs
 from world.clock import FakeClock
+from world.engine import (
+    Bench,
+    authority,
+    credentials,
+    gather,
+    identity,
+    operator,
+    poll,
+    running,
+    upload,
+    wait,
+)
+from world.federation import keep, made_data, prepare, rotate
+from world.plans import plan_of
+from world.serving import serving, settings_of
 
-from fedrec.errors import FedrecError, NotInRoster, VersionMismatch, WrongIdentity
-from fedrec.wire.admin_link import AdminLink, MemberState, RunStatus
+from fedrec.errors import (
+    DamagedFile,
+    FedrecError,
+    KeysError,
+    NotInRoster,
+    StateWentBack,
+    VersionMismatch,
+    WrongIdentity,
+)
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.settings.validation import load_settings
+from fedrec.training.round_vectors import RoundVectors
+from fedrec.wire.admin_link import AdminLink, RunStatus
 from fedrec.wire.grpc_calls import from_rpc_error
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import Wait
+from fedrec.wire.messages import Remembered, Wait
 from fedrec.wire.v1 import coordinator_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
-from fedrec_server.engine import Engine
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_lab.audit.wire.known import Known
+from fedrec_server.app import Coordinator
+from fedrec_server.federation import PublicCatalogue
 from fedrec_server.peers.member_states import STARTING_SECONDS
 from fedrec_server.run.presence import LIVE_SECONDS
 from fedrec_server.run_status import status_of
 
 
-def label(number: int) -> str:
+def label(number):
     return identity(number).public.label
 
 
-def status(engine: Engine) -> RunStatus:
+def status(engine):
     return RunStatus.of(status_of(engine, last_event=0))
 
 
-def of(engine: Engine, number: int) -> MemberState:
+def of(engine, number):
     """Return what is told of a client."""
     return next(one for one in status(engine).members if one.name == label(number))
 
@@ -109,7 +139,7 @@ async def test_who_is_killed_is_away_once_the_round_is_over_or_it_fell_silent(tm
 def test_who_did_not_answer_a_round_that_was_given_up_is_away(tmp_path):
     bench, clock = Bench.of(3, deadline_seconds=20, minimum_clients=3), FakeClock()
 
-    async def scenario() -> tuple[str, str]:
+    async def scenario():
         async with running(bench, tmp_path, clock=clock) as engine:
             await gather(engine, range(3))
             await poll(engine, 2)
@@ -200,3 +230,157 @@ def test_why_a_client_cannot_start(tmp_path):
     assert told[label(2)].why.startswith("error [version_mismatch] The peer uses another")
     assert told[label(2)].version == "0.0.9"
     assert "stopped" in found.waits_for and "[plan_mismatch]" in found.waits_for
+
+
+async def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path):
+    bench = Bench.of(3)
+
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(3))
+        assert (await poll(engine, 0)).latest is None
+        await upload(engine, bench, 0)
+        told = await poll(engine, 0)
+        assert told.latest is not None and told.latest.header is not None
+        header = told.latest.header
+        assert (header.round, header.client_id) == (1, identity(0).client_id)
+        assert (await wait(engine, 0, seconds=0.0)).latest is None
+        # Of another digest, of a later round, and of nothing that was ever sent.
+        for other in (
+            Remembered(acknowledged_round=RoundId(1), acknowledged_digest=b"x" * 32),
+            Remembered(),
+        ):
+            me = identity(0).client_id
+            with capture_logs() as logs:
+                found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, other)
+            assert found.latest == told.latest
+            (line,) = logs
+            assert (line["event"], line["client"]) == (
+                "client remembers another update", identity(0).public.label,
+            )  # fmt: skip
+            assert (line["remembered_round"], line["held_round"]) == (other.acknowledged_round, 1)
+        await engine.stop_run(at_once=True)
+    async with running(bench, tmp_path) as engine:
+        # The round was given up, and the process is another one.
+        assert engine.run.state.published == 0
+        assert (await poll(engine, 0)).latest == told.latest
+        assert (await poll(engine, 1)).latest is None
+
+
+async def test_it_knows_nothing_of_who_says_it_was_acknowledged(tmp_path):
+    bench = Bench.of(3)
+
+    async with running(bench, tmp_path) as engine:
+        said = Remembered(acknowledged_round=RoundId(4), acknowledged_digest=b"x" * 32)
+        me = identity(0).client_id
+        found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, said)
+        assert found.latest is not None and found.latest.header is None
+
+
+def test_a_coordinator_that_was_set_back_ends(tmp_path):
+    made = Coordinator(settings_of(tmp_path), Bench.of(3).federation)
+
+    def proved(address, run):
+        made.engine.rollbacks.halt(RoundId(4))
+
+    with pytest.raises(StateWentBack, match="older than the run") as told:
+        asyncio.run(made.serve(proved))
+    assert "newest folder" in told.value.remedy
+
+
+PLAN = plan_of(algorithm={"dim": 4}, protection={"name": "bfv"})
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    (tmp_path / "federation").mkdir()
+    return prepare(tmp_path / "federation", PLAN, made_data(), n_clients=3)
+
+
+@pytest.fixture
+def settings(workspace):
+    found = load_settings(workspace.parties.coordinator)
+    local = found.coordinator.model_copy(update={"reserve_bytes": 0, "port": 0})
+    return found.model_copy(update={"coordinator": local})
+
+
+@pytest.fixture
+def second(workspace):
+    """The next epoch, made in the authority's folder; its file stays as it was."""
+    first = workspace.epoch.read_bytes()
+    made = rotate(AuthorityFolder(workspace.epoch.parent))
+    workspace.epoch.write_bytes(first)
+    return made
+
+
+def started(settings, *install):
+    """Start a coordinator, hand epochs in, stop it; return the epoch that it was in at last."""
+    assert settings.data.catalogue is not None
+    catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
+    spec = RoundVectors.of(settings.plan, catalogue.n_items)
+    server = Coordinator.from_settings(settings, catalogue, spec)
+
+    async def life():
+        await server.start()
+        try:
+            for keys in install:
+                await server.engine.rotation.install(keys.to_json())
+            return server.engine.run.federation.keys
+        finally:
+            await server.stop(grace_seconds=0.0)
+
+    return asyncio.run(life())
+
+
+def bundles(settings):
+    folder = Path(settings.coordinator.state) / "epochs"
+    return [KeyEpoch.from_json(path.read_bytes()) for path in sorted(folder.iterdir())]
+
+
+def test_an_installed_epoch_makes_the_file_superfluous(settings, second, workspace):
+    first = KeyEpoch.load(workspace.epoch)
+    assert started(settings, second) == second
+    workspace.epoch.unlink()
+    assert started(settings) == second
+    secret = first.to_json().split(b'"sealed_secret"')[1][:200]
+    state = Path(settings.coordinator.state)
+    kept = [path.read_bytes() for path in state.rglob("*") if path.is_file()]
+    assert kept and not any(secret in content for content in kept)
+    assert Known.of(settings).context == second.server_context
+
+
+def test_a_newer_file_takes_the_place_of_what_was_installed(settings, second, workspace):
+    assert started(settings, second) == second
+    third = rotate(AuthorityFolder(workspace.epoch.parent))
+    assert KeyEpoch.load(workspace.epoch) == third
+    assert started(settings) == third
+    assert bundles(settings) == [third], "nothing of the second epoch is kept"
+    workspace.epoch.unlink()
+    assert started(settings) == third
+
+
+def test_a_file_of_another_authority_is_refused(settings, second, workspace, tmp_path):
+    assert started(settings, second) == second
+    other = AuthorityFolder(tmp_path / "other")
+    people = [Identity.create(name).public for name in "abc"]
+    for number in (1, 2, 9):
+        keep(other, other.begin(PLAN, 30).of_exactly(people, 100))
+        rotate(other, number=number).save(workspace.epoch)
+        with pytest.raises(KeysError):
+            started(settings)
+    workspace.epoch.unlink()
+    assert started(settings) == second, "what was refused changed nothing"
+
+
+def test_without_file_and_installed_epoch_there_is_nothing_to_start_from(settings, workspace):
+    workspace.epoch.unlink()
+    with pytest.raises(KeysError, match=r"epoch\.json does not exist"):
+        started(settings)
+
+
+def test_a_damaged_bundle_is_named(settings, second, workspace):
+    started(settings, second)
+    workspace.epoch.unlink()
+    (bundle,) = (Path(settings.coordinator.state) / "epochs").iterdir()
+    bundle.write_bytes(b"{}")
+    with pytest.raises(DamagedFile, match="damaged"):
+        started(settings)

@@ -1,27 +1,47 @@
-"""What clients that do not answer cost the others: rounds given up, deadlines, shares of users."""
+"""How long clients are told to stay away, and how long an opening may take.
+
+Over the wire only the coordinator's clock is moved (rule R12).
+"""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 import pytest
-from server.support.made_messages import client, rules
-from server.support.world import World
+from world.clock import FakeClock
+from world.engine import (
+    REVEALER,
+    SEALED_BYTES,
+    Bench,
+    credentials,
+    identity,
+    operator,
+    told_of,
+)
+from world.machine import World, client, rules
+from world.machine import rules as plain_rules
+from world.serving import serving
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId
-from fedrec.wire.messages import UploadHeader
+from fedrec.protection import Paillier, SegmentSpec, VectorSpec
+from fedrec.wire.admin_link import AdminLink
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.messages import Reveal, Train, UploadHeader
 from fedrec_server.rounds.backoff import is_stalled
-from fedrec_server.rounds.changes import RoundAbandoned, RoundOpened, RoundPublished
+from fedrec_server.rounds.changes import RoundAbandoned, RoundMeasured, RoundOpened, RoundPublished
 from fedrec_server.rounds.events import Polled, Resumed, StopRequested
 from fedrec_server.rounds.selection import absent
+from fedrec_server.run.presence import LIVE_SECONDS
 
 DEADLINE = 100.0
 STEP = 5.0
 
 
-def cells_of(n_clients: int, size: int, n_guests: int = 0) -> Partition:
+def cells_of(n_clients, size, n_guests=0):
     """Return cells of neighbouring numbers; the last clients are guests of the first cell."""
     core = n_clients - n_guests
     parts = [range(begin, begin + size) for begin in range(0, core, size)]
@@ -57,7 +77,7 @@ class Play:
     given_up: int = 0
     opened: int = 0
 
-    def round(self, away: set[int], silent: set[int]) -> None:
+    def round(self, away, silent):
         """Let time pass until a round is over."""
         here = [number for number in range(self.n_clients) if number not in away]
         while not any(
@@ -65,7 +85,6 @@ class Play:
         ):
             pass
         self.opened += 1
-        assert self.world.state.current is not None
         asked = self.world.state.current.asked
         for number in here:
             if client(number) in asked and number not in silent:
@@ -81,7 +100,7 @@ class Play:
             self.counted.append(len(accepted))
 
 
-def play_of(n_clients: int, size: int, n_guests: int = 0, **rounds: float) -> Play:
+def play_of(n_clients, size, n_guests=0, **rounds):
     wanted = {"total": 200, "deadline_seconds": DEADLINE, "minimum_clients": size, **rounds}
     found = rules(needs_reveal=False, **wanted)
     if size > 1:
@@ -169,3 +188,169 @@ def test_a_resumed_run_starts_with_a_clean_slate():
     world.apply(Resumed(now=world.now))
     assert (world.state.gave_up, world.state.abandoned_in_row) == ("", 0)
     assert world.state.unanswered == frozenset()
+
+
+def rules_opening(entries=None, **rounds):
+    return replace(plain_rules(**rounds), entries=entries)
+
+
+@pytest.fixture(scope="module")
+def entries():
+    table = SegmentSpec(name="table", length=64_000, max_abs_sum=2**31, entries=1000)
+    counts = SegmentSpec(name="counts", length=1, max_abs_sum=1, signed=False)
+    spec = VectorSpec(segments=(table, counts), max_summands=100)
+    return Paillier.plan(spec, preset="single-3072")
+
+
+def test_it_is_the_price_of_the_expected_union(entries):
+    found = rules_opening(entries=entries, report_seconds=30)
+    # The sum is fetched: 64,000 (1 - (63/64)^11) = 10,180.0... entries and a block of counts at
+    # .03 s; a head of 44 bytes, 768 for each block and 4 for each index, at 100 kB/s.
+    union = 64_000 * (1 - (63 / 64) ** 11)
+    whole = int(union) + 1 + 1
+    fetching = whole * 0.03 + (44 + whole * 768 + (whole - 1) * 4) / 1e5
+    assert found.report_seconds("train", 11) == pytest.approx(fetching)
+    # A count round has no entries, and the setting is the least there is.
+    assert found.report_seconds("count", 8) == 30
+    patient = rules_opening(entries=entries, report_seconds=10_000)
+    assert patient.report_seconds("train", 8) == 10_000
+    assert rules_opening(report_seconds=30).report_seconds("train", 8) == 30
+
+
+def test_who_still_opens_is_waited_for(entries):
+    world = World.new(rules_opening(entries=entries, report_seconds=5, total=1), 4)
+    for _ in range(2):
+        world.tick(*range(4))
+        for number in range(4):
+            world.upload(number)
+        world.sum()
+        if world.state.trained:
+            break
+        world.report(0)
+        world.report(1)
+    seconds = world.state.rules.report_seconds("train", 4)
+    assert seconds > 60
+    assert world.tick(*range(4), seconds=seconds - 1) == ()
+    (measured,) = world.tick(*range(4), seconds=2)
+    assert isinstance(measured, RoundMeasured)
+
+
+ROUNDS = [12, pytest.param(50, marks=pytest.mark.long)]
+
+
+class PlayWire:
+    """Clients in cells of three and a key authority, each with a connection of its own.
+
+    Attributes:
+        deadlines: rounds that closed only when their time was over.
+    """
+
+    def __init__(self, folder, n_clients):
+        self.bench = Bench.of(
+            n_clients, reveals=True, total=200, deadline_seconds=DEADLINE, minimum_clients=3
+        )
+        self.deadlines = 0
+        self._clock = FakeClock()
+        self._n_clients = n_clients
+        self._stack = ExitStack()
+        self._served = self._stack.enter_context(serving(self.bench, folder, clock=self._clock))
+        self._links: dict[int, GrpcLink] = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        for link in self._links.values():
+            link.close()
+        self._stack.close()
+
+    def round(self, away, silent):
+        """Play until the next round's collecting is over."""
+        engine = self._served.coordinator.engine
+        here = [number for number in range(self._n_clients) if number not in away]
+        self._pass(LIVE_SECONDS + 1, here)
+        self._speak()
+        while engine.run.state.current is None:
+            self._pass(LIVE_SECONDS - 5, here)
+        number = engine.run.state.current.number
+        for one in here:
+            if isinstance(self._task(one).task, Train) and one not in silent:
+                self._upload(one, number)
+        round_ = engine.run.state.current
+        if round_ is not None and round_.phase == "collecting":
+            self.deadlines += 1
+            self._pass(DEADLINE + 1, here)
+
+    def journal(self):
+        """Return how often what happened, and how many clients each published round counted."""
+        self._speak()
+        found, counted = Counter[str](), []
+        with closing(AdminLink(self._served.address, operator())) as link:
+            for event in link.events(follow=False):
+                found[event.kind] += 1
+                if event.kind == "round published":
+                    counted.append(int(event.fields["counted"]))
+        return found, counted
+
+    def _pass(self, seconds, here):
+        """Let time pass, at whose end those who are here poll."""
+        self._clock.advance(seconds)
+        for one in here:
+            self._task(one)
+        self._served.do(self._served.coordinator.engine.tick())
+
+    def _link(self, number):
+        if number not in self._links:
+            self._links[number] = GrpcLink(self._served.address, credentials(number))
+        return self._links[number]
+
+    def _task(self, number, wait_seconds=0.0):
+        published = self._served.coordinator.engine.run.state.published
+        me = identity(number).client_id
+        return self._link(number).next_task(
+            me, self._served.run, published, wait_seconds=wait_seconds
+        )
+
+    def _upload(self, number, round_id):
+        payload = self.bench.payload(number, round_id)
+        told = told_of(self._served.coordinator.engine.run.state)
+        header = self.bench.header(number, round_id, payload, self._served.run, **told)
+        assert not self._link(number).submit_update(header, payload)
+
+    def _speak(self):
+        """Open the sum that waits for it, as the key authority."""
+        round_ = self._served.coordinator.engine.run.state.current
+        if round_ is None or round_.phase == "collecting":
+            return
+        task = self._task(REVEALER, wait_seconds=20.0).task
+        if isinstance(task, Reveal):
+            statement = self.bench.statement(task, self._served.run)
+            self._link(REVEALER).submit_reveal(statement, SEALED_BYTES * b"honest")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_thirty_clients_of_whom_a_tenth_does_not_poll(tmp_path, rounds):
+    dice = random.Random(3)
+    with PlayWire(tmp_path, 30) as play:
+        for _ in range(rounds):
+            play.round(away={n for n in range(30) if dice.random() < 0.1}, silent=set())
+        found, counted = play.journal()
+    over = found["round published"] + found["round abandoned"]
+    assert over >= rounds
+    assert found["round published"] >= 0.95 * over
+    assert sum(counted) >= 0.68 * 30 * len(counted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_one_that_polls_and_is_silent_costs_few_deadlines(tmp_path, rounds):
+    """After 1, 2, 4, 8 and then 16 rounds it is asked again: at most six times in fifty rounds."""
+    with PlayWire(tmp_path, 9) as play:
+        for _ in range(rounds):
+            play.round(away=set(), silent={8})
+        found, counted = play.journal()
+    # Rounds 1, 3, 6, 11, 20 and 37.
+    assert play.deadlines <= (6 if rounds == 50 else 4)
+    assert len(counted) >= rounds - play.deadlines
+    assert "run finished" not in found

@@ -4,7 +4,7 @@ Members come, leave and become guests; the authority places them; somebody propo
 own; rounds of every kind run through the coordinator's state machine with clients that fail, and a
 coordinator that lies asks the authority for the sum of anybody. What is opened is decided by the
 product: `place`, `cells.check`, `step` and `check_whole`. What is isolated is decided by
-`isolation`. Take one of the rules away, and it finds somebody.
+`world.invariants`. Take one of the rules away, and it finds somebody.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from isolation import smallest_isolated
-from server.support.made_messages import AUTHORITY, blob, client, header, rules, statement
+from world.invariants import smallest_isolated
+from world.machine import AUTHORITY, blob, client, header, rules, statement
 
 from fedrec.errors import RefusedError, RosterBreaksCells, RoundError
 from fedrec.identity import cell_rules, cells
@@ -67,7 +67,7 @@ class History:
     seen: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def begin(cls, seed: int) -> History:
+    def begin(cls, seed):
         """Return a federation without members."""
         choose = random.Random(seed)
         size = choose.choice([3, 4])
@@ -75,7 +75,7 @@ class History:
         choose.shuffle(found.outside)
         return found
 
-    def play(self) -> None:
+    def play(self):
         """Let some epochs pass, each with a run."""
         for epoch in range(2, self.random.randrange(4, 7)):
             self.move()
@@ -83,7 +83,7 @@ class History:
             self.run()
             self.lie()
 
-    def move(self) -> None:
+    def move(self):
         """Let members come, go and become guests."""
         for _ in range(self.random.randrange(1, 3 * self.size)):
             if self.outside and self.random.random() < 0.7:
@@ -99,7 +99,7 @@ class History:
                     self.present[one] = replace(self.present[one], consent=CONSENTS[one])
                     self.seen["became guest"] += 1
 
-    def adopt(self, honest: Partition, epoch: int) -> None:
+    def adopt(self, honest, epoch):
         """Take the authority's roster in, or another that passes for one."""
         members = tuple(self.present)
         if self.random.random() < 0.4:
@@ -118,7 +118,7 @@ class History:
         check(None, found)
         self.take(found)
 
-    def take(self, found: Roster) -> None:
+    def take(self, found):
         self.now = found
         cells = found.partition.cells
         own = {one.client_id for one in self.present.values() if one.consent}
@@ -126,7 +126,7 @@ class History:
             own | (set(BY_ID) - set(self.present))
         )
 
-    def forged(self, honest: Partition, epoch: int) -> Partition:
+    def forged(self, honest, epoch):
         """Return cells as somebody would like them who wants to learn of one client."""
         cells = list(honest.cells)
         kind = self.random.choice(["mix", "demote", "refill"])
@@ -165,7 +165,7 @@ class History:
         )
         return Partition(cell_size=self.size, cells=tuple(cells), standings=standings)
 
-    def run(self) -> None:
+    def run(self):
         """Play rounds of every kind, with clients that stay away and fail."""
         exact = self.random.random() < 0.5
         limits: dict[str, Any] = {"total": 4, "deadline_seconds": 10.0}
@@ -189,7 +189,7 @@ class History:
             if exact and kind != "evaluate":
                 self.eras[-1].append(total)
 
-    def round(self, state: State, time: float) -> tuple[State, str, Sum]:
+    def round(self, state, time):
         """Play one round; return what it was for, and whose sum was opened in it, if any's."""
         live = frozenset(one for one in self.present if self.random.random() < 0.9)
         state, _ = step(state, Tick(now=time, live=live))
@@ -198,7 +198,6 @@ class History:
             return state, "", frozenset()
         for late in sorted(self.present.keys() - round_.asked):
             state, _ = step(state, Polled(now=time, client_id=late, live=live | {late}))
-        assert state.current is not None
         for one in sorted(state.current.asked):
             if self.random.random() < 0.93:
                 sent = header(
@@ -225,7 +224,7 @@ class History:
         state, _ = step(state, StatementReceived(now=now, statement=said, blob=blob("honest")))
         return state, round_.kind, total
 
-    def lie(self) -> None:
+    def lie(self):
         """Ask the authority for the sum of anybody."""
         members = sorted(self.present)
         for _ in range(8):
@@ -245,20 +244,18 @@ class History:
                 self.sums.append(wanted)
 
     @property
-    def isolated(self) -> int:
+    def isolated(self):
         """The fewest clients that any combination of sums tells of, of those who are promised."""
         honest = [one for one in BY_ID if one not in self.exposed]
         return min(smallest_isolated(self.sums, honest), self.size)
 
     @property
-    def isolated_in_an_era(self) -> int:
+    def isolated_in_an_era(self):
         """The same, guests included, of what is sent again and again until the next count."""
         return min((smallest_isolated(era, list(BY_ID)) for era in self.eras), default=self.size)
 
 
-def _roster(
-    epoch: int, members: tuple[ClientId, ...], partition: Partition, before: Roster | None
-) -> Roster:
+def _roster(epoch, members, partition, before):
     return Roster(
         federation="test",
         epoch=epoch,
@@ -275,7 +272,7 @@ def _roster(
     )
 
 
-def play(seed: int) -> History:
+def play(seed):
     found = History.begin(seed)
     found.play()
     return found
@@ -295,20 +292,20 @@ def test_histories_isolate_nobody(histories):
     assert seen["asked"] > seen["refused"], "some lies are no lies"
 
 
-def _no_fresh_rule(patch: pytest.MonkeyPatch) -> None:
+def _no_fresh_rule(patch):
     patch.setattr(cell_rules, "_alone", lambda roster: iter(()))
     patch.setattr(cell_rules, "_following", lambda old, new: iter(()))
 
 
-def _no_whole_cells(patch: pytest.MonkeyPatch) -> None:
+def _no_whole_cells(patch):
     patch.setattr(cells, "whole_among", lambda partition, clients: frozenset(clients))
 
 
-def _guests_without_a_word(patch: pytest.MonkeyPatch) -> None:
+def _guests_without_a_word(patch):
     patch.setattr(cell_rules, "_consents", lambda roster, client_id: True)
 
 
-def _counts_in_every_round(patch: pytest.MonkeyPatch) -> None:
+def _counts_in_every_round(patch):
     # Whoever is there trains, whoever was counted.
     patch.setattr(State, "expected", lambda state, kind: frozenset())
     patch.setattr(selection, "_is_fixed", lambda rules, round_: False)

@@ -1,33 +1,32 @@
-"""Training that is divided by a count: over exactly whom it counted, and counted again."""
+"""Clients that say goodbye, and the last count."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from server.support.made_messages import RUN, client, rules
-from server.support.steps import STEP_OF, stepwise
-from server.support.world import World
+from server.rounds.test_backoff import cells_of
+from world.machine import RUN, STEP_OF, World, client, rules, stepwise
 
 from fedrec.errors import RoundClosed
 from fedrec.identity.cells import Cell, Partition
 from fedrec.wire.messages import StepMessage
 from fedrec_server.rounds.changes import (
-    Change,
+    CollectingEnded,
     RoundAbandoned,
     RoundOpened,
     RoundPublished,
     StepEnded,
 )
 from fedrec_server.rounds.endings import EPOCH_CHANGED
-from fedrec_server.rounds.events import EpochInstalled, Failed, Polled, StepClosed, StepHeard
+from fedrec_server.rounds.events import EpochInstalled, Failed, Polled, StepClosed, StepHeard, Tick
 from fedrec_server.rounds.selection import awaited
 from fedrec_server.rounds.state import State
 
 DEADLINE = 120.0
 
 
-def counted(*numbers: int, n_clients: int = 5, **rounds: float) -> World:
+def counted(*numbers, n_clients=5, **rounds):
     """Return a run whose count round is published, over these clients."""
     own = {"minimum_clients": 2, "total": 40, **rounds}
     world = World.new(rules(needs_reveal=False, exact=True, **own), n_clients)
@@ -36,7 +35,7 @@ def counted(*numbers: int, n_clients: int = 5, **rounds: float) -> World:
     return world
 
 
-def opened(world: World, *numbers: int, seconds: float = 0.0) -> RoundOpened | None:
+def opened(world, *numbers, seconds=0.0):
     """Return what opens while these clients are live."""
     changes = world.tick(*numbers, seconds=seconds)
     assert len(changes) <= 1
@@ -46,7 +45,7 @@ def opened(world: World, *numbers: int, seconds: float = 0.0) -> RoundOpened | N
     return changes[0]
 
 
-def answered(world: World, *numbers: int) -> RoundPublished:
+def answered(world, *numbers):
     """Let clients upload and publish the round."""
     for number in numbers:
         world.upload(number)
@@ -56,7 +55,7 @@ def answered(world: World, *numbers: int) -> RoundPublished:
     return published
 
 
-def who(found: RoundOpened | None) -> tuple[str, set[int]]:
+def who(found):
     assert found is not None
     return found.kind, {n for n in range(9) if client(n) in found.asked}
 
@@ -118,7 +117,7 @@ def test_who_is_asked_in_case_that_others_fail_is_no_newcomer():
         answered(world, *first)
 
 
-def in_cells(*sizes: int, **rounds: float) -> World:
+def in_cells(*sizes, **rounds):
     """Return a run over cells of these sizes, whose members are numbered one cell after another."""
     cells, start = [], 0
     for number, size in enumerate(sizes, start=1):
@@ -192,9 +191,8 @@ def test_who_is_here_and_silent_is_counted_without():
     assert who(opened(world, 0, 1, 2)) == ("count", {0, 1, 2})
 
 
-def masked(world: World, *numbers: int) -> None:
+def masked(world, *numbers):
     """Let clients send their messages of the present step."""
-    assert world.state.current is not None
     number, phase = world.state.current.number, world.state.current.phase
     for who_ in numbers:
         if phase == "masking":
@@ -207,9 +205,8 @@ def masked(world: World, *numbers: int) -> None:
         world.apply(StepHeard(now=world.now, message=message))
 
 
-def closed(world: World) -> Change:
+def closed(world):
     """Close the present step; return what came of it."""
-    assert world.state.current is not None
     number, phase = world.state.current.number, world.state.current.phase
     return world.apply(StepClosed(now=world.now, round=number, phase=phase))[0]
 
@@ -294,3 +291,100 @@ def test_what_is_drawn_anew_in_every_round_is_over_whoever_is_here():
     answered(world, 0, 1, 2)
     assert who(opened(world, 0, 3)) == ("train", {0, 3})
     assert isinstance(world.state, State) and world.state.last_count is None
+
+
+GUEST = 6
+EVERYBODY = range(7)
+
+
+def world_of(*, cells=True, exact=False):
+    """Return a run of two cells of three and a guest, in its first round."""
+    found = rules(
+        needs_reveal=cells, exact=exact, deadline_seconds=100.0, minimum_clients=3, total=5
+    )
+    if cells:
+        found = replace(found, partition=cells_of(7, 3, n_guests=1), revealer=client(90))
+    world = World.new(found, 7)
+    world.tick(*EVERYBODY)
+    assert world.state.current is not None and len(world.state.current.asked) == 7
+    return world
+
+
+def tick(world, *gone, seconds=0.0):
+    """Let time pass after goodbyes."""
+    world.now += seconds
+    here = frozenset(client(number) for number in EVERYBODY if number not in gone)
+    return world.apply(Tick(now=world.now, live=here, gone=frozenset(map(client, gone))))
+
+
+def answer(world, *silent):
+    """Upload the updates of all others."""
+    for number in EVERYBODY:
+        if number not in silent:
+            world.upload(number)
+
+
+@pytest.mark.parametrize("cells", [True, False])
+def test_a_round_that_lacks_a_guest_alone_closes_before_its_deadline(cells):
+    world = world_of(cells=cells)
+    answer(world, GUEST)
+    assert tick(world) == (), "it has not said goodbye"
+    (ended,) = (one for one in tick(world, GUEST) if isinstance(one, CollectingEnded))
+    assert (ended.counted, ended.left_out) == (6, frozenset())
+
+
+def test_others_get_their_time():
+    world = world_of()
+    answer(world, GUEST, 0)
+    assert tick(world, GUEST) == ()
+    assert [type(change) for change in world.upload(0)] != [CollectingEnded]
+    assert any(isinstance(one, CollectingEnded) for one in tick(world, GUEST))
+
+
+def test_a_core_member_is_waited_for_as_it_takes_its_cell_along():
+    """Acknowledged updates of the others in its cell must not be lost before their time."""
+    world = world_of()
+    answer(world, 5, GUEST)
+    assert tick(world, 5, GUEST) == ()
+    assert tick(world, 5, GUEST, seconds=99.0) == ()
+    # Back in time, and nothing was lost; the guest alone is missing then.
+    world.upload(5)
+    (ended,) = (one for one in tick(world, GUEST) if isinstance(one, CollectingEnded))
+    assert (ended.counted, ended.left_out) == (6, frozenset())
+
+
+def test_an_update_that_was_acknowledged_is_counted_whatever_its_client_says_then():
+    world = world_of()
+    answer(world, 0, 1)
+    assert tick(world, GUEST, 2) == ()
+    world.upload(0)
+    changes = world.upload(1)
+    (ended,) = (one for one in changes if isinstance(one, CollectingEnded))
+    assert ended.counted == 7
+
+
+@pytest.mark.parametrize("cells", [True, False])
+def test_it_costs_what_not_answering_costs(cells):
+    silent, said = world_of(cells=cells), world_of(cells=cells)
+    for world in (silent, said):
+        answer(world, GUEST)
+    tick(silent, seconds=101.0)
+    tick(said, GUEST)
+    assert said.state.silences == silent.state.silences
+    assert {one.times for one in said.state.silences.values()} == {1}
+
+
+def test_one_without_whom_the_round_cannot_be_divided_has_it_counted_again_at_once():
+    world = world_of(cells=False, exact=True)
+    answer(world)
+    world.sum()
+    world.tick(*EVERYBODY)
+    round_ = world.state.current
+    assert round_ is not None and round_.kind == "train"
+    answer(world, GUEST)
+    changes = tick(world, GUEST)
+    assert [type(change) for change in changes] == [RoundAbandoned]
+    assert set(world.state.silences) == {frozenset({client(GUEST)})}, "nobody else is blamed"
+    tick(world, GUEST)
+    again = world.state.current
+    assert again is not None and again.kind == "count" and client(GUEST) not in again.asked

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from server.support.made_messages import client, header, rules, told
-from server.support.world import World
+from world.machine import World, client, header, rules, told
 
 from fedrec.errors import (
     ConflictingUpload,
@@ -32,19 +31,19 @@ from fedrec_server.rounds.events import (
 )
 
 
-def kinds(changes: tuple[object, ...]) -> list[str]:
+def kinds(changes):
     return [type(change).__name__ for change in changes]
 
 
-def plain(n_clients: int = 4, **rounds: float) -> World:
+def plain(n_clients=4, **rounds):
     return World.new(rules(needs_reveal=False, **{"minimum_clients": 2, **rounds}), n_clients)
 
 
-def encrypted(n_clients: int = 4, **rounds: float) -> World:
+def encrypted(n_clients=4, **rounds):
     return World.new(rules(needs_reveal=True, **rounds), n_clients)
 
 
-def reported(n_clients: int = 4, **rounds: float) -> World:
+def reported(n_clients=4, **rounds):
     """Return a run whose count round is published and told of."""
     world = encrypted(n_clients, **rounds)
     world.tick(*range(n_clients))
@@ -192,7 +191,6 @@ class TestCollecting:
         world.tick(0, 1)
         world.tick(seconds=11)
         world.tick(0, 1)
-        assert world.state.current is not None
         assert (world.state.current.number, world.state.current.kind) == (2, "count")
         assert world.state.current.base_round == 0
 

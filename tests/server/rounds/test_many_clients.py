@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
 
 import pytest
-from server.support.driving import gather, running, upload
-from server.support.federations import Bench
-from server.support.made_messages import client, header, rules, told
-from server.support.steps import stepwise
+from world.engine import Bench, gather, running, upload
+from world.machine import client, header, rules, stepwise, told
 
 from fedrec.identity.cells import Cell, Partition
-from fedrec.ids import ClientId
 from fedrec.protection import Accumulator
-from fedrec.wire.messages import StepMessage, UploadHeader
+from fedrec.wire.messages import StepMessage
 from fedrec_server.rounds import collecting
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.events import Polled, StepClosed, StepHeard, Tick, Uploaded
@@ -31,31 +28,31 @@ N_CLIENTS = 300
 class Remembering(Accumulator):
     """Notes what is added."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.added: list[bytes] = []
 
     @property
-    def count(self) -> int:
+    def count(self):
         return len(self.added)
 
-    def add(self, message: bytes) -> None:
+    def add(self, message):
         self.added.append(message)
 
-    def finish(self) -> bytes:
+    def finish(self):
         return b"".join(sorted(self.added))
 
 
-def read(found: UploadHeader) -> bytes:
+def read(found):
     return found.client_id.encode()
 
 
 @pytest.fixture
-def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def walks(monkeypatch):
     """How many clients each walk through all of a map found."""
     found: list[int] = []
     walk = ByClient.__iter__
 
-    def counting(self: ByClient[object]) -> Iterator[ClientId]:
+    def counting(self):
         found.append(len(self))
         return walk(self)
 
@@ -75,7 +72,6 @@ def test_no_update_and_no_poll_looks_at_all_clients(walks, join):
         state, _ = step(state, Polled(now=0.0, client_id=each, live=frozenset()))
     total = RunningSum(Remembering, read)
     for each in clients:
-        assert state.current is not None
         assert walks == []
         before = state.current.accepted
         found = header(1, each)
@@ -85,7 +81,7 @@ def test_no_update_and_no_poll_looks_at_all_clients(walks, join):
     assert total.finish(state.current.accepted) == "".join(sorted(clients)).encode()
 
 
-def in_cells(sizes: list[int], **rounds: float) -> State:
+def in_cells(sizes, **rounds):
     """Return a round that just opened, offered to clients in cells of some sizes."""
     cells: list[Cell] = []
     for number, size in enumerate(sizes):
@@ -99,7 +95,7 @@ def in_cells(sizes: list[int], **rounds: float) -> State:
     return state
 
 
-def updates_until_whole(state: State, seed: int | None) -> int:
+def updates_until_whole(state, seed):
     """Upload in the order of cells, or in another, and return after how many the round closes."""
     assert state.current is not None
     cells = state.rules.partition.cells
@@ -149,20 +145,17 @@ def test_no_message_of_a_step_looks_at_all_clients(walks):
             before = state.current.messages
             state, _ = step(state, made)
             assert walks == []
-            assert state.current is not None
             for name, sent in state.current.messages.items():
                 shared = zip(before.get(name, ByClient())._buckets, sent._buckets, strict=True)
                 assert sum(old != new for old, new in shared) <= 1
-        assert state.current is not None
         closed = StepClosed(now=0.0, round=state.current.number, phase=phase, left_out=frozenset())
         state, _ = step(state, closed)
     assert state.current is not None and state.current.phase == "summing"
 
 
-def said(state: State, sender: ClientId) -> Uploaded | StepHeard:
+def said(state, sender):
     """Return what a client of a round under masks sends in the present step."""
     round_ = state.current
-    assert round_ is not None
     present = state.rules.steps.in_phase(round_.phase)
     assert present is not None
     if present.brings_vector:
@@ -214,7 +207,7 @@ def test_a_sum_that_cannot_be_made_again_is_begun_anew():
     """What was read before a damaged file is in no later sum."""
     damaged = [True]
 
-    def broken(found: UploadHeader) -> bytes:
+    def broken(found):
         if found.client_id == max(client(0), client(1)) and damaged:
             raise OSError("damaged")
         return read(found)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from server.support.federations import Bench
-from server.support.serving import Serving, serving
+from world.engine import Bench
+from world.serving import serving
 
 CLIENTS = range(3)
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Iterator[Serving]:
+def plain(tmp_path):
     with serving(Bench.of(3), tmp_path) as found:
         yield found
 
 
 @pytest.fixture
-def collecting(plain: Serving) -> Serving:
+def collecting(plain):
     plain.come(CLIENTS)
     return plain

@@ -1,9 +1,14 @@
-"""What a coordinator refuses of an upload before it costs anything, and uploads that are taken."""
+"""Who is let in: handshakes, TLS versions and the port."""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +16,20 @@ from pathlib import Path
 import grpc
 import pytest
 from blake3 import blake3
-from server.support.federations import Bench, identity
-from server.support.serving import Serving, serving
+from world.engine import REVEALER, SEALED_BYTES, Bench, identity
+from world.serving import serving
 
 from fedrec.errors import (
     BadSignature,
     CatalogueMismatch,
     ConflictingUpload,
     CorruptUpload,
-    FedrecError,
     KeysError,
     MalformedUpdate,
     NotInRoster,
     PlanMismatch,
     ProtocolError,
+    RefusedError,
     RoundClosed,
     RoundError,
     TooLarge,
@@ -32,11 +37,13 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.wire.grpc_calls import from_rpc_error
+from fedrec.wire.messages import Reveal, Wait
+from fedrec_server.service.tls_port import options
 
 CLIENTS = range(3)
 
 
-def refusal(found: Serving, *chunks: tuple[int, bytes], **changes: object) -> FedrecError:
+def refusal(found, *chunks, **changes):
     """Return the error that a changed but properly signed upload of client 0 gets."""
     payload = found.bench.payload(0, 1)
     header = found.bench.header(0, 1, payload, found.run, **changes)
@@ -49,7 +56,7 @@ class TestAdmission:
     """Every bad input is told what is wrong, and costs neither disk nor the round."""
 
     @pytest.fixture(autouse=True)
-    def nothing_is_left(self, collecting: Serving, tmp_path: Path) -> Iterator[None]:
+    def nothing_is_left(self, collecting, tmp_path):
         yield
         spool = tmp_path / "state"
         assert not list((spool / "updates").iterdir())
@@ -214,7 +221,7 @@ class TestUploads:
     def test_too_many_streams_of_one_client(self, collecting):
         release = threading.Event()
 
-        def silent() -> Iterator[bytes]:
+        def silent():
             release.wait(20)
             yield from ()
 
@@ -231,9 +238,176 @@ class TestUploads:
                 for call in calls:
                     call.cancel()
 
-    def done(self, calls: list[grpc.Future]) -> list[grpc.Future]:
+    def done(self, calls):
         ended = threading.Event()
         for call in calls:
             call.add_done_callback(lambda _: ended.set())
         assert ended.wait(10)
         return [call for call in calls if call.done()]
+
+
+def revealing(found):
+    """Bring a round to where the key authority opens it, and return its task."""
+    found.come(CLIENTS)
+    for number in CLIENTS:
+        found.upload(number)
+    found.do(found.coordinator.engine.run.work.settled())
+    with found.link(REVEALER) as link:
+        me = identity(REVEALER).client_id
+        task = link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task
+    assert isinstance(task, Reveal)
+    return task
+
+
+class TestRevealing:
+    def test_nobody_else_fetches_contributions_or_speaks(self, tmp_path):
+        bench = Bench.of(3, reveals=True)
+        with serving(bench, tmp_path) as found:
+            task = revealing(found)
+            me, other = identity(0).client_id, identity(1).client_id
+            with found.link(0) as link:
+                assert isinstance(
+                    link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task, Wait
+                )
+                with pytest.raises(RefusedError):
+                    link.contribution(me, found.run, RoundId(1), other)
+                with pytest.raises(RefusedError):
+                    link.round_sum(me, found.run, RoundId(1))
+                said = replace(bench.statement(task, found.run), client_id=me)
+                signed = replace(said, signature=identity(0).sign(said.statement()))
+                with pytest.raises(RefusedError):
+                    link.submit_reveal(signed, b"sealed")
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"manifest_digest": bytes(32)}, ProtocolError),
+            ({"metrics": bytes(8)}, ProtocolError),
+            ({"published_digest": bytes(32)}, ProtocolError),
+            ({"epoch": 2}, KeysError),
+            ({"run": "other"}, ProtocolError),
+        ],
+    )
+    def test_statements_are_checked(self, tmp_path, changes, expected):
+        bench = Bench.of(3, reveals=True)
+        sealed = b"honest" * SEALED_BYTES
+        with serving(bench, tmp_path) as found, found.link(REVEALER) as link:
+            task = revealing(found)
+            with pytest.raises(expected) as caught:
+                link.submit_reveal(bench.statement(task, found.run, **changes), sealed)
+            assert type(caught.value) is expected
+            unsigned = replace(bench.statement(task, found.run), signature=bytes(64))
+            with pytest.raises(BadSignature):
+                link.submit_reveal(unsigned, sealed)
+            link.submit_reveal(bench.statement(task, found.run), sealed)
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"metrics": b""}, ProtocolError),
+            ({"round": RoundId(2)}, RoundError),
+            ({"epoch": 2}, KeysError),
+            ({"run": "other"}, ProtocolError),
+            ({"client_id": identity(1).client_id}, BadSignature),
+            ({"client_id": identity(8).client_id}, NotInRoster),
+        ],
+    )
+    def test_reports_are_checked(self, tmp_path, changes, expected):
+        bench = Bench.of(3, veiled=True)
+        with serving(bench, tmp_path) as found:
+            found.come(CLIENTS)
+            for number in CLIENTS:
+                found.upload(number)
+            found.do(found.coordinator.engine.run.work.settled())
+            named = changes.get("client_id")
+            who = next((n for n in (1, 8) if identity(n).client_id == named), 0)
+            with found.link(who) as link, pytest.raises(expected) as caught:
+                link.submit_report(bench.report(0, 1, found.run, **changes))
+            assert type(caught.value) is expected
+            with found.link(0) as link:
+                for _ in range(2):
+                    link.submit_report(bench.report(0, 1, found.run))
+                with pytest.raises(ConflictingUpload):
+                    link.submit_report(bench.report(0, 1, found.run, "lie"))
+            assert found.coordinator.engine.run.state.reporting is not None
+            with found.link(1) as link:
+                link.submit_report(bench.report(1, 1, found.run))
+            assert found.coordinator.engine.run.state.reporting is None
+            with found.link(2) as link:
+                link.submit_report(bench.report(2, 1, found.run))
+
+
+TESTS = Path(__file__).parents[2]
+
+PROGRAM = """
+import asyncio, json, sys
+from pathlib import Path
+{first}
+from world.engine import Bench, credentials
+from world.serving import settings_of
+from fedrec.identity.document import write_secret
+from fedrec_server.app import Coordinator
+
+bench, folder = Bench.of(3), Path(sys.argv[1])
+write_secret(folder / "client.pem", credentials(0).to_pem())
+coordinator = Coordinator(settings_of(folder), bench.federation)
+tell = lambda address, run: print(json.dumps([address, run]), flush=True)
+asyncio.run(coordinator.serve(tell))
+"""
+
+
+def program(folder, first=""):
+    environment = {name: value for name, value in os.environ.items() if "GRPC" not in name}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(first=first), str(folder)],
+        env=environment | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def spoken(address, folder, newest):
+    """Return what a client with a good certificate and no newer TLS than this agrees on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = newest
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(folder / "client.pem")
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), 10) as bare,
+        context.wrap_socket(bare) as found,
+    ):
+        return found.version()
+
+
+def test_tls12(tmp_path):
+    with program(tmp_path) as running:
+        assert running.stdout is not None
+        try:
+            address = json.loads(next(line for line in running.stdout if line.startswith("[")))[0]
+            assert spoken(address, tmp_path, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                spoken(address, tmp_path, ssl.TLSVersion.TLSv1_2)
+        finally:
+            running.terminate()
+            running.communicate(timeout=20)
+
+
+def test_a_coordinator_that_would_speak_tls12_refuses_to_run(tmp_path):
+    """As where gRPC was imported before fedrec could tell it."""
+    with program(tmp_path, first="import grpc") as refusing:
+        said, complained = refusing.communicate(timeout=60)
+    assert refusing.returncode == 1 and "[" not in said[:1]
+    assert "would speak TLSv1.2" in complained and "GRPC_SSL_CIPHER_SUITES" in complained
+
+
+@pytest.mark.parametrize(
+    ("n_clients", "window"), [(1, 8 << 20), (16, 512 << 10), (100, 83_886), (10_000, 64 << 10)]
+)
+def test_clients_share_8_mib_and_have_what_http2_begins_with(n_clients, window):
+    found = dict(options(n_clients))
+    assert found["grpc.http2.lookahead_bytes"] == window
+    assert not found["grpc.http2.bdp_probe"]

@@ -1,21 +1,33 @@
-"""A coordinator over gRPC: a whole run, calls of other versions, operators, and its own start."""
+"""The calls of clients and of the authority."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import grpc
 import pytest
 from blake3 import blake3
-from server.support.federations import CATALOGUE, REVEALER, Bench, identity, operator
-from server.support.serving import Serving, serving
 from structlog.testing import capture_logs
+from world.engine import (
+    CATALOGUE,
+    REVEALER,
+    Bench,
+    authority,
+    credentials,
+    identity,
+    operator,
+)
+from world.serving import serving
 
 from fedrec.errors import (
     FedrecError,
     KeysError,
+    NotInRoster,
     ProtocolError,
+    RefusedError,
     VersionMismatch,
 )
 from fedrec.ids import RoundId
@@ -43,7 +55,7 @@ class TestWholeRun:
         shown = [json.loads(e.fields_json)["metrics"] for e in metrics[0] if e.kind == told]
         assert len(shown) == 3 and all(len(values) == 2 for values in shown)
 
-    def live(self, found: Serving, number: int) -> list[bytes]:
+    def live(self, found, number):
         """Be a client until the run is over; return what was published."""
         me = identity(number).client_id
         version = RoundId(0)
@@ -56,7 +68,6 @@ class TestWholeRun:
                 answer = link.next_task(me, info.run, version, wait_seconds=10.0)
                 while answer.published_round > version:
                     published = link.published(me, info.run, version)
-                    assert published is not None
                     version = published.round
                     sums.append(published.blob)
                     if found.coordinator.engine.run.state.rules.shares_key:
@@ -71,7 +82,7 @@ class TestWholeRun:
                 elif isinstance(task, Reveal):
                     self.reveal(found, link, task)
 
-    def reveal(self, found: Serving, link: GrpcLink, task: Reveal) -> None:
+    def reveal(self, found, link, task):
         me = identity(REVEALER).client_id
         parts = [
             link.contribution(me, found.run, task.round, header.client_id)
@@ -111,7 +122,7 @@ class TestTransport:
         error = from_rpc_error(caught.value)
         assert type(error) is ProtocolError and "deadline" in str(error)
 
-    def call(self, found: Serving, name: str, request: object, timeout: int | None) -> object:
+    def call(self, found, name, request, timeout):
         with found.channel() as channel:
             method = channel.unary_unary(
                 f"/fedrec.wire.v1.Coordinator/{name}",
@@ -120,7 +131,7 @@ class TestTransport:
             return method(request, timeout=timeout)
 
     def test_internal_errors_say_nothing_but_an_incident(self, plain, monkeypatch):
-        def defect(*_: object) -> None:
+        def defect(*_):
             raise ZeroDivisionError("the secret detail")
 
         monkeypatch.setattr(type(plain.bench.federation), "info", defect)
@@ -140,7 +151,7 @@ class TestTransport:
     def test_reflection_only_where_asked_for(self, tmp_path):
         from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-        def services(found: Serving) -> list[str]:
+        def services(found):
             ask = reflection_pb2.ServerReflectionRequest(list_services="")
             with found.channel(operator()) as channel:
                 stub = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -184,7 +195,7 @@ class TestAdmin:
 
 @pytest.mark.parametrize("kind", [BFV, Paillier])
 def test_context_with_a_secret_key_stops_the_start(kind):
-    from server.support.federations import authority, spec_of
+    from world.engine import authority, spec_of
 
     from fedrec.protection import ProtectionSettings
     from fedrec_server.federation import Federation
@@ -196,14 +207,14 @@ def test_context_with_a_secret_key_stops_the_start(kind):
         update={"protection": ProtectionSettings(name=kind.name, key_holder="members")}
     )
 
-    def start(server_context: bytes, fingerprint: str = protection.chosen.fingerprint()) -> None:
+    def start(server_context, fingerprint=None):
         keys = authority().new_epoch(
             federation="movies",
             epoch=1,
             members=[identity(n).public for n in CLIENTS],
             minimum_summands=3,
             protection=kind.name,
-            protection_fingerprint=fingerprint,
+            protection_fingerprint=fingerprint or protection.chosen.fingerprint(),
             server_context=server_context,
             protection_secret=b"",
         )
@@ -216,3 +227,82 @@ def test_context_with_a_secret_key_stops_the_start(kind):
         start(secret.export_for_wrapping())
     with pytest.raises(KeysError, match="other settings"):
         start(context, "ab" * 32)
+
+
+FIRST, OPENER = RoundId(1), 1000
+
+
+def held_by_the_authority():
+    """Return a federation whose revealer is client 1000."""
+    bench = Bench.of(3, minimum_clients=2)
+    roster = bench.federation.keys.roster
+    keys = authority().new_epoch(
+        federation=roster.federation,
+        epoch=1,
+        members=roster.members,
+        minimum_summands=1,
+        protection=roster.protection,
+        protection_fingerprint=roster.protection_fingerprint,
+        server_context=bench.federation.keys.server_context,
+        protection_secret=b"",
+        revealer=identity(OPENER).public,
+    )
+    return Bench(federation=replace(bench.federation, keys=keys))
+
+
+def contribution(link, who, run):
+    link.contribution(identity(who).client_id, run, FIRST, identity(1).client_id)
+
+
+def round_sum(link, who, run):
+    link.round_sum(identity(who).client_id, run, FIRST)
+
+
+Fetch = Callable[[GrpcLink, int, str], None]
+
+
+def refusal(found, fetch, who):
+    """Return what is logged of a fetch that is refused; the caller gets no more than "Refused"."""
+    named = who if isinstance(who, int) else 0
+    with found.link(who) as link, pytest.raises(RefusedError, match="Refused") as told:
+        fetch(link, named, found.run)
+    assert type(told.value) is RefusedError
+    return told.value.code
+
+
+@pytest.mark.parametrize("fetch", [contribution, round_sum])
+def test_member_fetches_contribution(tmp_path, fetch, capfd):
+    """Where the authority opens sums nobody but the revealer gets them, not even in a round."""
+    with serving(held_by_the_authority(), tmp_path) as found:
+        refusal(found, fetch, 0)
+        # The revealer passes, and is told that no round is being revealed.
+        refusal(found, fetch, OPENER)
+    told = capfd.readouterr().out
+    assert told.count("called by somebody who is member") == 1
+    assert told.count("Round 1 is not being revealed") == 1
+
+
+@pytest.mark.parametrize("fetch", [contribution, round_sum])
+@pytest.mark.parametrize("holder", ["authority", "members"])
+def test_operator_fetches_contribution(tmp_path, fetch, holder, capfd):
+    bench = held_by_the_authority() if holder == "authority" else Bench.of(3)
+    with serving(bench, tmp_path) as found:
+        refusal(found, fetch, operator())
+    assert "called by somebody who is operator" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("fetch", [contribution, round_sum])
+def test_where_members_decrypt_nobody_fetches_an_update(tmp_path, fetch, capfd):
+    with serving(Bench.of(3, minimum_clients=2), tmp_path) as found:
+        refusal(found, fetch, 0)
+        with found.link(OPENER) as link, pytest.raises(NotInRoster):
+            fetch(link, OPENER, found.run)
+    assert "called by somebody who is member" in capfd.readouterr().out
+
+
+def test_operators_do_what_operators_do_and_nothing_else(tmp_path):
+    with serving(held_by_the_authority(), tmp_path) as found:
+        with found.link(operator()) as link, pytest.raises(RefusedError):
+            link.next_task(identity(0).client_id, found.run, RoundId(0), wait_seconds=0.0)
+        found.task(OPENER)
+        assert credentials(0).certificate != operator().certificate

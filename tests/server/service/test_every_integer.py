@@ -1,11 +1,10 @@
-"""Integers that a peer chooses, in every request and answer: refused, or harmless, never a defect.
+"""Every integer and every method of the services, and what the log says of refusals.
 
 Fields are unsigned: -1 is written as 2^64 - 1, which parsers of 32 bits cut to 2^32 - 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,15 +13,21 @@ import pytest
 import structlog
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from server.support.federations import REVEALER, Bench, credentials, identity, operator
-from server.support.serving import Serving, serving
+from structlog.testing import capture_logs
+from world.engine import REVEALER, Bench, credentials, identity, operator
+from world.serving import serving
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, ProtocolError, RoundClosed, StorageError
 from fedrec.protection.masks import messages
 from fedrec.wire import convert
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.fields import PROTOCOL_VERSION
+from fedrec.wire.grpc_calls import INCIDENT_KEY
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, masks_pb2
+from fedrec_server.service import callers
+from fedrec_server.service.admin_service import AdminService
+from fedrec_server.service.callers import RefusalLog
+from fedrec_server.service.coordinator_service import CoordinatorService
 
 SERVICES = (
     coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"],
@@ -41,13 +46,13 @@ EXTREMES = {
 
 
 @pytest.fixture(scope="module")
-def open_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def open_run(tmp_path_factory):
     with serving(Bench.of(3, reveals=True), tmp_path_factory.mktemp("run")) as found:
         found.come(range(3))
         yield found
 
 
-def filled(kind: Any, texts: dict[str, str]) -> Any:
+def filled(kind, texts):
     """Return a message in which every field has a value that fits, as far as its type tells."""
     message = kind()
     for field in kind.DESCRIPTOR.fields:
@@ -66,7 +71,7 @@ def filled(kind: Any, texts: dict[str, str]) -> Any:
     return message
 
 
-def swept(message: Any, path: str = "") -> Iterator[tuple[str, Any, FieldDescriptor]]:
+def swept(message, path=""):
     """Yield every integer field of a message and of those in it: its name, its owner, what it is.
 
     A message of a `oneof` is made where none of its members is set.
@@ -80,7 +85,7 @@ def swept(message: Any, path: str = "") -> Iterator[tuple[str, Any, FieldDescrip
             yield name, message, field
 
 
-def extreme(message: Any) -> Iterator[tuple[str, int]]:
+def extreme(message):
     """Set one integer of a message after the other to each extreme, and then back again."""
     for name, owner, field in swept(message):
         for value in EXTREMES[field.cpp_type]:
@@ -95,7 +100,7 @@ def extreme(message: Any) -> Iterator[tuple[str, int]]:
             setattr(owner, field.name, before)
 
 
-def parts_of(kind: Any, texts: dict[str, str]) -> list[Any]:
+def parts_of(kind, texts):
     """Return a stream's parts: each member of the `oneof`, or the one message."""
     if "part" not in kind.DESCRIPTOR.oneofs_by_name:
         return [filled(kind, texts)]
@@ -222,7 +227,7 @@ def test_offsets_of_chunks_behind_a_header(tmp_path):
         found.come(range(3))
         payload = bench.payload(0, 1)
         state = found.coordinator.engine.run.state
-        from server.support.driving import told_of
+        from world.engine import told_of
 
         header = bench.header(0, 1, payload, found.run, **told_of(state))
         for offset in EXTREMES[FieldDescriptor.CPPTYPE_UINT64]:
@@ -231,3 +236,92 @@ def test_offsets_of_chunks_behind_a_header(tmp_path):
             assert refused.value.code() is grpc.StatusCode.DATA_LOSS
         assert found.upload(0) is False
     assert not [line for line in logs if line["event"] == "call failed"]
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "service"),
+    [
+        (admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService),
+        (coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"], CoordinatorService),
+    ],
+    ids=["Admin", "Coordinator"],
+)
+def test_every_method_is_written(descriptor, service):
+    inherited = {
+        method.name
+        for method in descriptor.methods
+        if getattr(service, method.name).__module__.endswith("_pb2_grpc")
+    }
+    assert inherited == set(), f"write these methods in {service.__module__}"
+
+
+SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_one_line_a_minute_for_each_caller_and_code():
+    time = Time()
+    log = RefusalLog(time)
+    with capture_logs() as lines:
+        for second in range(180):
+            time.now = float(second)
+            for _ in range(10):
+                incidents = {
+                    log.tell(RoundClosed("over"), SUBMIT, "north"),
+                    log.tell(StorageError("full"), SUBMIT, "north"),
+                    log.tell(RoundClosed("over"), SUBMIT, "south"),
+                }
+                assert len(incidents) == 3, "whose details are in the log"
+    assert len(lines) == 9
+    assert {line["incident"] for line in lines[-3:]} == incidents
+    assert [line.get("more_since_the_last_line") for line in lines] == [None] * 3 + [599] * 6
+    assert {(line["client"], line["code"]) for line in lines} == {
+        ("north", "round_closed"),
+        ("north", "storage"),
+        ("south", "round_closed"),
+    }
+
+
+def test_defects_are_counted_as_well():
+    log = RefusalLog(Time())
+    with capture_logs() as lines:
+        for _ in range(50):
+            log.tell(KeyError("x"), SUBMIT, "")
+    (line,) = lines
+    assert line["event"] == "call failed" and line["log_level"] == "error"
+    assert "client" not in line
+
+
+def test_callers_that_went_are_forgotten(monkeypatch):
+    monkeypatch.setattr(callers, "MOST_KNOWN", 100)
+    time = Time()
+    log = RefusalLog(time)
+    with capture_logs():
+        for number in range(1_000):
+            time.now = float(number)
+            log.tell(ProtocolError("no"), SUBMIT, f"client {number}")
+    assert len(log._told) <= 100
+
+
+def test_a_member_that_is_refused_a_hundred_times(collecting):
+    with collecting.channel() as channel, capture_logs() as lines:
+        call = channel.unary_unary("/fedrec.wire.v1.Coordinator/NextTask")
+        for _ in range(100):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"\xff" * 10, timeout=20)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        listing = channel.unary_unary("/fedrec.wire.v1.Admin/GetStatus")
+        told = []
+        for _ in range(100):
+            with pytest.raises(grpc.RpcError) as refused:
+                listing(b"", timeout=20)
+            told.append(dict(refused.value.trailing_metadata())[INCIDENT_KEY])
+    found = [line for line in lines if line["event"] == "call refused"]
+    assert [line["code"] for line in found] == ["protocol", "refused"]
+    assert set(told) == {found[1]["incident"]}

@@ -1,19 +1,22 @@
-"""Who waits for something to do is woken by it, and by nothing else."""
+"""Clients that wait, and clients that hang up."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
-from server.support.driving import current, gather, poll, running, upload, wait
-from server.support.federations import Bench, identity
 from world.clock import FakeClock
+from world.engine import Bench, current, gather, identity, pieces, poll, running, upload, wait
 
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import Train, Wait
 from fedrec_server.rounds.selection import has_room, joining
+from fedrec_server.store import durable_files
+from fedrec_server.store.durable_files import Draft
+from fedrec_server.uploads.updates import IncomingUpdate
 
 
 class TestLongPoll:
@@ -39,7 +42,7 @@ class TestLongPoll:
         bench = Bench.of(4, minimum_clients=3)
         started, opening, go_on = (threading.Event() for _ in range(3))
 
-        def hold(name: str) -> None:
+        def hold(name):
             if name == "rows.commit" and started.is_set():
                 opening.set()
                 assert go_on.wait(60)
@@ -102,7 +105,7 @@ class TestLongPoll:
         async with running(bench, tmp_path) as engine:
             waiters = engine.polls.waiters
 
-            async def waits(client_id: ClientId) -> bool:
+            async def waits(client_id):
                 with waiters.listening(client_id) as news:
                     return await news.wait(60.0)
 
@@ -127,3 +130,69 @@ class TestLongPoll:
             assert engine.run.state.published == 1
             await gather(engine, range(3))
             assert len(current(engine.run.state).asked) == 3, "the silent one is not asked again"
+
+
+@pytest.mark.parametrize("place", ["draft.write", "draft.synced", "folder.synced"])
+async def test_the_file_stays_open_until_nobody_uses_it(tmp_path, place):
+    bench = Bench.of(3)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def failpoint(name):
+        if name == place:
+            reached.set()
+            assert go_on.wait(60)
+
+    async with running(bench, tmp_path, failpoint=failpoint) as engine:
+        await gather(engine, range(3))
+        payload = bench.payload(0, 1, 0)
+        header = bench.header(0, 1, payload, engine.run.name)
+        incoming = IncomingUpdate(engine.run, engine.updates, header)
+
+        async def call():
+            await incoming.take(pieces(payload))
+            await incoming.finish()
+
+        calling = asyncio.ensure_future(call())
+        await asyncio.to_thread(reached.wait, 60)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        leaving = asyncio.ensure_future(incoming.leave())
+        await asyncio.wait((leaving,), timeout=0.05)
+        assert not leaving.done()
+        go_on.set()
+        await leaving
+        await engine.run.work.settled()
+        counted = len(engine.run.state.current.accepted)
+        assert counted == (0 if place == "draft.write" else 1)
+        left = [path.stat().st_size for path in tmp_path.rglob("partial/*")]
+        assert left == ([] if counted else [len(payload)])
+
+
+async def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypatch):
+    bench = Bench.of(3)
+    reached, go_on = threading.Event(), threading.Event()
+    opened = list[str]()
+
+    class Slow(Draft):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            opened.append(f"/proc/self/fd/{self._file}")
+            reached.set()
+            assert go_on.wait(60)
+
+    monkeypatch.setattr(durable_files, "Draft", Slow)
+
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(3))
+        payload = bench.payload(0, 1, 0)
+        header = bench.header(0, 1, payload, engine.run.name)
+        calling = asyncio.ensure_future(engine.updates.receive(header, pieces(payload)))
+        await asyncio.to_thread(reached.wait, 60)
+        path = os.readlink(opened[0])
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        go_on.set()
+    # Threads and loop have ended, with what waited in it; another file may have the number.
+    assert os.path.realpath(opened[0]) != path

@@ -6,26 +6,24 @@ import asyncio
 import itertools
 
 import pytest
-from server.support.driving import act, files, gather, poll, running, send_snapshot, wait
-from server.support.federations import Bench, identity
 from world.clock import FakeClock
+from world.engine import Bench, act, files, gather, identity, poll, running, send_snapshot, wait
 
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MakeSnapshot, Wait
-from fedrec_server.engine import Engine
 from fedrec_server.snapshots import ASK_SECONDS, MOST_COMPLAINTS, SnapshotMakers
 
 LATE = 4
 GOOD, RUBBISH = b"the model", b"not the model"
 
 
-def bench_of(*, veiled: bool) -> Bench:
+def bench_of(*, veiled):
     return Bench.of(5, veiled=veiled, total=8, values=400)
 
 
-async def two_rounds(engine: Engine, bench: Bench) -> None:
+async def two_rounds(engine, bench):
     """Publish two rounds without the late client; then 0, 1 and 2 have nothing to do."""
     await gather(engine, range(4))
     for number in itertools.cycle(range(4)):
@@ -36,7 +34,7 @@ async def two_rounds(engine: Engine, bench: Bench) -> None:
         await act(engine, bench, number)
 
 
-async def ask(engine: Engine, maker: int) -> None:
+async def ask(engine, maker):
     """Let the late client come while only this one waits, which is asked therefore."""
     waiting = asyncio.ensure_future(wait(engine, maker, 2))
     await asyncio.sleep(0)
@@ -45,7 +43,7 @@ async def ask(engine: Engine, maker: int) -> None:
     assert isinstance((await waiting).task, MakeSnapshot)
 
 
-def here(engine: Engine, *refused: bytes) -> bytes | None:
+def here(engine, *refused):
     """Return the digest of the snapshot that a client with nothing is given."""
     found = engine.snapshots.for_client(RoundId(0), frozenset(refused))
     return None if found is None else found[0].blob.digest

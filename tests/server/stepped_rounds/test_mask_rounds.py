@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from server.support.federations import identity
-from server.support.many import play_round
-from server.support.masked import Masked, federation_of, masked
+from world.engine import identity
+from world.light import Masked, federation_of, masked, play_round
 
 from fedrec.errors import (
     BadSignature,
@@ -32,7 +29,7 @@ STEP_SECONDS = 30.0
 PHASES = ("sharing", "masking", "signing", "unmasking")
 
 
-async def task_of(world: Masked, number: int) -> Train | StepTask:
+async def task_of(world, number):
     engine = world.engine
     client_id = identity(number).client_id
     task = (
@@ -42,30 +39,27 @@ async def task_of(world: Masked, number: int) -> Train | StepTask:
     return task
 
 
-def table(folder: Path, query: str) -> list[tuple[object, ...]]:
+def table(folder, query):
     with sqlite3.connect(folder / "state" / "coordinator.sqlite") as rows:
         return rows.execute(query).fetchall()
 
 
 @pytest.mark.parametrize("n_clients", [3, 5, 12, 40])
-def test_the_published_sum_is_the_sum(tmp_path, n_clients):
-    async def scenario() -> None:
-        async with masked(tmp_path, n_clients) as world:
-            while world.engine.run.state.ending is None:
-                await world.all_act()
-            for round_id in (1, 2, 3):
-                wanted = world.sum_of(range(n_clients), round_id)
-                assert np.array_equal(world.published(round_id), wanted)
-            published = [
-                entry
-                for entry in world.engine.run.store.entries(0, 10_000)
-                if entry.kind == "round published"
-            ]
-            assert f'"metrics": {world.sum_of(range(n_clients), 3)[-2:].tolist()}' in (
-                published[-1].fields_json
-            )
-
-    asyncio.run(scenario())
+async def test_the_published_sum_is_the_sum(tmp_path, n_clients):
+    async with masked(tmp_path, n_clients) as world:
+        while world.engine.run.state.ending is None:
+            await world.all_act()
+        for round_id in (1, 2, 3):
+            wanted = world.sum_of(range(n_clients), round_id)
+            assert np.array_equal(world.published(round_id), wanted)
+        published = [
+            entry
+            for entry in world.engine.run.store.entries(0, 10_000)
+            if entry.kind == "round published"
+        ]
+        assert f'"metrics": {world.sum_of(range(n_clients), 3)[-2:].tolist()}' in (
+            published[-1].fields_json
+        )
     assert table(tmp_path, "SELECT count(*) FROM mask_messages") == [(0,)]
 
 
@@ -94,42 +88,36 @@ async def test_a_client_that_drops_out_in_a_step(tmp_path, phase):
 
 
 @pytest.mark.parametrize("phase", ["signing", "unmasking"])
-def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(tmp_path, phase):
+async def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(tmp_path, phase):
     federation = federation_of(9)
 
-    async def scenario() -> None:
-        async with masked(tmp_path, 9, federation=federation) as world:
-            await world.to_phase("masking")
+    async with masked(tmp_path, 9, federation=federation) as world:
+        await world.to_phase("masking")
+        await world.all_act(without=[2])
+        world.clock.advance(STEP_SECONDS + 31)
+        await world.engine.tick()
+        await world.to_phase(phase, without=[2])
+        await world.act(0)
+        await world.act(5)
+        clients, before = world.clients, world.round
+    async with masked(tmp_path, 9, federation=federation) as world:
+        world.clients = clients
+        assert world.round.messages == before.messages
+        assert world.round.accepted == before.accepted
+        assert before.sent("vector").keys() == {identity(n).client_id for n in (0, 1)}
+        while world.engine.run.state.published == 0:
             await world.all_act(without=[2])
-            world.clock.advance(STEP_SECONDS + 31)
-            await world.engine.tick()
-            await world.to_phase(phase, without=[2])
-            await world.act(0)
-            await world.act(5)
-            clients, before = world.clients, world.round
-        async with masked(tmp_path, 9, federation=federation) as world:
-            world.clients = clients
-            assert world.round.messages == before.messages
-            assert world.round.accepted == before.accepted
-            assert before.sent("vector").keys() == {identity(n).client_id for n in (0, 1)}
-            while world.engine.run.state.published == 0:
-                await world.all_act(without=[2])
-            assert np.array_equal(world.published(1), world.sum_of(range(3, 9), 1))
-
-    asyncio.run(scenario())
+        assert np.array_equal(world.published(1), world.sum_of(range(3, 9), 1))
     assert table(tmp_path, "SELECT count(*) FROM mask_messages") == [(0,)]
 
 
-def test_of_one_cell_none_may_drop_out(tmp_path):
-    async def scenario() -> None:
-        async with masked(tmp_path, 5) as world:
-            await world.to_phase("masking")
-            await world.all_act(without=[2])
-            world.clock.advance(STEP_SECONDS + 31)
-            await world.engine.tick()
-            assert (world.engine.run.state.abandoned, world.engine.run.state.published) == (1, 0)
-
-    asyncio.run(scenario())
+async def test_of_one_cell_none_may_drop_out(tmp_path):
+    async with masked(tmp_path, 5) as world:
+        await world.to_phase("masking")
+        await world.all_act(without=[2])
+        world.clock.advance(STEP_SECONDS + 31)
+        await world.engine.tick()
+        assert (world.engine.run.state.abandoned, world.engine.run.state.published) == (1, 0)
     reasons = table(tmp_path, "SELECT reason FROM rounds WHERE phase = 'abandoned'")
     assert reasons == [("Too few whole cells are left with 4 clients",)]
 
@@ -180,26 +168,22 @@ async def test_a_restart_in_a_step_goes_on_with_the_same_sets(tmp_path, phase):
         assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
 
-def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_whoever_is_there(
+async def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_whoever_is_there(
     tmp_path,
 ):
     """Both sums may be known: they differ by a whole cell."""
-
-    async def scenario() -> None:
-        async with masked(tmp_path, 9) as world:
-            engine = world.engine
-            await world.to_phase("unmasking")
-            await world.all_act(without=[6, 7, 8])
-            world.clock.advance(STEP_SECONDS + 1)
+    async with masked(tmp_path, 9) as world:
+        engine = world.engine
+        await world.to_phase("unmasking")
+        await world.all_act(without=[6, 7, 8])
+        world.clock.advance(STEP_SECONDS + 1)
+        await engine.tick()
+        assert engine.run.state.abandoned == 1
+        while engine.run.state.published == 0:
             await engine.tick()
-            assert engine.run.state.abandoned == 1
-            while engine.run.state.published == 0:
-                await engine.tick()
-                await world.all_act(without=[6, 7, 8])
-            number = int(engine.run.state.published)
-            assert np.array_equal(world.published(number), world.sum_of(range(6), number))
-
-    asyncio.run(scenario())
+            await world.all_act(without=[6, 7, 8])
+        number = int(engine.run.state.published)
+        assert np.array_equal(world.published(number), world.sum_of(range(6), number))
     reasons = table(tmp_path, "SELECT reason FROM rounds WHERE phase = 'abandoned'")
     assert reasons[0] == ("Too few answered to put all clients' secrets together",)
 
@@ -221,7 +205,7 @@ async def test_messages_count_once_and_in_their_step(tmp_path):
         assert len(world.round.sent("keys")) == 1
 
 
-def signed(number: int, message: StepMessage, body: bytes) -> StepMessage:
+def signed(number, message, body):
     changed = replace(message, body=body, signature=b"")
     return replace(changed, signature=identity(number).sign(changed.statement()))
 
@@ -287,7 +271,7 @@ async def test_keys_must_be_of_the_round_and_its_owner(tmp_path):
 
 
 async def test_whoever_starts_from_another_model_is_left_out(tmp_path, monkeypatch):
-    from server.support import light
+    from world import light
 
     async with masked(tmp_path, 9) as world:
         with monkeypatch.context() as patch:
@@ -298,10 +282,10 @@ async def test_whoever_starts_from_another_model_is_left_out(tmp_path, monkeypat
         assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
 
 
-def failing_once(name: str, world: list[Masked], phase: str) -> Callable[[str], None]:
+def failing_once(name, world, phase):
     left = [1]
 
-    def failpoint(found: str) -> None:
+    def failpoint(found):
         if found == name and world and world[0].round.phase == phase and left[0]:
             left[0] -= 1
             raise StorageError("The disk is full.")

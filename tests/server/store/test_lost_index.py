@@ -7,14 +7,11 @@ import itertools
 import random
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from server.store.test_highwater import contents
-from server.support.driving import files, gather, play, running, upload
-from server.support.federations import Bench
+from server.store.test_sqlite import contents
+from world.engine import Bench, files, gather, play, running, upload
 
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
 from fedrec.ids import RoundId
@@ -35,11 +32,11 @@ SUBSETS = [one for n in range(5) for one in itertools.combinations(INDEX, n)]
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory):
     """A folder as `kill -9` leaves it: published sums, a counted update and one under way."""
     folder = tmp_path_factory.mktemp("killed")
 
-    async def scenario() -> None:
+    async def scenario():
         async with running(BENCH, folder / "running") as engine:
             await gather(engine, range(3))
             for _ in range(2):
@@ -56,16 +53,16 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(killed: Path, tmp_path: Path) -> Iterator[Path]:
+def copied(killed, tmp_path):
     shutil.copytree(killed / "state", tmp_path / "state")
     back_up(tmp_path / "state", tmp_path / "backup")
     yield tmp_path
 
 
-def plays_on(folder: Path) -> None:
+def plays_on(folder):
     """Start on a folder, to the run's end."""
 
-    async def scenario() -> None:
+    async def scenario():
         async with running(BENCH, folder) as engine:
             assert engine.run.state.published == 2
             await play(engine, BENCH, range(3))
@@ -138,7 +135,7 @@ def test_bit_flips_all_over_the_database(copied):
     shutil.copytree(state, copied / "whole")
     refused = 0
 
-    async def start() -> None:
+    async def start():
         async with running(BENCH, copied):
             pass
 
@@ -225,12 +222,12 @@ OTHER: dict[str, tuple[Value, Value]] = {
 """Two values that a column of each type may hold."""
 
 
-def columns_of(rows: sqlite3.Connection, table: str) -> dict[str, str]:
+def columns_of(rows, table):
     """Return the types of a table's columns, without the one that SQLite computes."""
     return dict(rows.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall())
 
 
-def flip_quietly(rows: sqlite3.Connection, checksum: int) -> None:
+def flip_quietly(rows, checksum):
     """Let rows keep a checksum, whatever is written into them: as a disk does that flips bits."""
     rows.create_function("row_checksum", -1, lambda *_: checksum, deterministic=True)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from conformance.store_suite import IDENTITY
-from server.support.federations import REVEALER, identity
-from server.support.made_messages import AUTHORITY, client, header, rules, statement
-from server.support.world import World
 from world.cells import partition_of
+from world.engine import REVEALER, identity
+from world.machine import AUTHORITY, World, client, header, rules, statement
 
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
@@ -23,7 +21,7 @@ RULES = replace(rules(), revealer=client(AUTHORITY))
 ROSTER = frozenset(map(client, range(3)))
 
 
-def a_word(round_id: int, **about: object):
+def a_word(round_id, **about):
     world = World.new(RULES, 3)
     world.tick(0, 1, 2)
     said = statement(world.state, client(AUTHORITY))
@@ -31,7 +29,7 @@ def a_word(round_id: int, **about: object):
     return replace(said, round=RoundId(round_id), **changed)
 
 
-def made_anew(folder: Path, *, exact: bool = False) -> SqliteStore:
+def made_anew(folder, *, exact=False):
     """Write a run that is known up to round 5, whose numbers go to 7."""
     store = SqliteStore(folder, IDENTITY)
     said = a_word(5)
@@ -57,7 +55,7 @@ def made_anew(folder: Path, *, exact: bool = False) -> SqliteStore:
     return store
 
 
-def nothing_opened(before: Recovered) -> RecoveredRun:
+def nothing_opened(before):
     """Return a run of which the key authority opened no sum."""
     return RecoveredRun(
         run="the run",

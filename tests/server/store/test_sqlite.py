@@ -1,34 +1,43 @@
-"""The SQLite store: the suite of all stores, and what is its own."""
+"""The coordinator's store: its tables, its backup and its highest round."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conformance.store_suite import IDENTITY, StoreSuite, entry
-from server.support.chaos import random_rules
+from conformance.store_suite import IDENTITY, StoreSuite, durable, entry
+from world.chaos import Chaos, random_rules, volatile_free
+from world.engine import Bench
+from world.machine import World, blob
+from world.serving import serving
 
-from fedrec.errors import DamagedFile, SettingsError, StorageError
-from fedrec.ids import ClientId
-from fedrec_server.store.durable_files import DurabilityLost, Failpoint, no_failpoint
+from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
+from fedrec.ids import ClientId, RoundId
+from fedrec.state_folder import FILE, record
+from fedrec_server.store.durable_files import (
+    DurabilityLost,
+    no_failpoint,
+    snapshot_name,
+    sum_name,
+)
 from fedrec_server.store.sqlite import SqliteStore
-from fedrec_server.store.store import RunIdentity
+from fedrec_server.store.state_folder import back_up
+from fedrec_server.store.store import SnapshotRecord
 from fedrec_server.store.tables import prepare
 
 
 class TestSqliteStore(StoreSuite):
     module = "server.store.test_sqlite"
 
-    def open(
-        self, folder: Path, identity: RunIdentity, failpoint: Failpoint = no_failpoint
-    ) -> SqliteStore:
+    def open(self, folder, identity, failpoint=no_failpoint):
         return SqliteStore(folder, identity, failpoint=failpoint)
 
 
-def rows(folder: Path) -> sqlite3.Connection:
+def rows(folder):
     found = sqlite3.connect(folder / "coordinator.sqlite", isolation_level=None)
     prepare(found)
     return found
@@ -76,7 +85,7 @@ def test_a_folder_that_cannot_be_written_is_a_setting(tmp_path, monkeypatch):
             SqliteStore(folder, IDENTITY)
     for number in (errno.EROFS, errno.EACCES, errno.EPERM):
 
-        def refuse(path: Path, *_: object, number: int = number) -> int:
+        def refuse(path, *_, number=number):
             raise OSError(number, os.strerror(number))
 
         with monkeypatch.context() as changed:
@@ -131,7 +140,7 @@ def test_what_is_not_for_want_of_space_is_no_full_disk(tmp_path, kind):
     """Errors that Python makes have no code of SQLite's."""
     broken: list[sqlite3.Error] = []
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if broken and name == "rows.commit":
             raise broken.pop()
 
@@ -142,4 +151,230 @@ def test_what_is_not_for_want_of_space_is_no_full_disk(tmp_path, kind):
     assert type(refused.value) is StorageError
     store.commit([], [entry(1)])
     assert store.last_entry() == 1
+    store.close()
+
+
+EVERYBODY = range(3)
+
+
+def in_the_second_round(found):
+    """Publish a round, and count one update of the next."""
+    found.come(EVERYBODY)
+    for number in EVERYBODY:
+        found.upload(number)
+    found.do(found.coordinator.engine.run.work.settled())
+    found.come(EVERYBODY)
+    found.upload(0, 2)
+
+
+def test_a_coordinator_goes_on_from_a_copy_made_while_it_ran(tmp_path):
+    bench = Bench.of(3)
+    copy = tmp_path / "copy" / "state"
+    with serving(bench, tmp_path) as found:
+        in_the_second_round(found)
+        report = back_up(tmp_path / "state", copy)
+        assert (report.last_round, report.n_files) == (2, 2)
+        state, run = found.coordinator.engine.run.state, found.run
+        with pytest.raises(SettingsError, match="already exists"):
+            back_up(tmp_path / "state", copy)
+        for number in (1, 2):
+            found.upload(number, 2)
+        found.do(found.coordinator.engine.run.work.settled())
+        undisturbed = (tmp_path / "state" / sum_name(RoundId(2))).read_bytes()
+    with serving(bench, tmp_path / "copy") as restored:
+        assert restored.run == run
+        assert volatile_free(restored.coordinator.engine.run.state) == volatile_free(state)
+        restored.come(EVERYBODY)
+        assert restored.upload(0, 2), "what was acknowledged is a duplicate"
+        for number in (1, 2):
+            restored.upload(number, 2)
+        restored.do(restored.coordinator.engine.run.work.settled())
+        assert restored.coordinator.engine.run.state.published == 2
+    assert (copy / sum_name(RoundId(2))).read_bytes() == undisturbed
+
+
+def test_a_damaged_file_is_not_copied(tmp_path):
+    with serving(Bench.of(3), tmp_path) as found:
+        in_the_second_round(found)
+        (tmp_path / "state" / sum_name(RoundId(1))).write_bytes(b"something else")
+        with pytest.raises(DamagedFile, match="Restore blobs/00000001-sum"):
+            back_up(tmp_path / "state", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".copy")]
+
+
+def test_no_state_and_an_older_one(tmp_path):
+    with pytest.raises(SettingsError, match=r"holds no coordinator\.sqlite"):
+        back_up(tmp_path, tmp_path / "copy")
+    store = SqliteStore(tmp_path / "state", IDENTITY)
+    store._connection.execute("PRAGMA user_version = 7")
+    with pytest.raises(StorageError, match="schema 7"):
+        back_up(tmp_path / "state", tmp_path / "copy")
+    store.close()
+
+
+WAL = "coordinator.sqlite-wal"
+COMMITS = 30
+
+
+def committed(folder, n_commits=COMMITS):
+    """Return an open store in which so much was committed that nothing was checkpointed since."""
+    store = SqliteStore(folder, IDENTITY)
+    for number in range(n_commits):
+        store.commit([], [entry(number)])
+    return store
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """A folder as `kill -9` leaves it: with everything in the write-ahead log."""
+    store = committed(tmp_path / "running")
+    shutil.copytree(tmp_path / "running", tmp_path / "killed")
+    store.close()
+    yield tmp_path / "killed"
+
+
+def contents(folder):
+    """Return all files but the index of the log, which is made anew at will."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith("-shm") and path.name != "lock"
+        if path.name != WAL or path.stat().st_size
+    }
+
+
+def test_what_a_kill_leaves_is_whole(killed):
+    store = SqliteStore(killed, IDENTITY)
+    assert store.last_entry() == COMMITS
+    store.close()
+
+
+@pytest.mark.parametrize("position", range(7))
+def test_wal_bit_flip(killed, position):
+    path = killed / WAL
+    raw = bytearray(path.read_bytes())
+    # Spread over the log, its last frame included; bytes behind the last commit there are none.
+    raw[min(len(raw) - 1, 40 + position * len(raw) // 6)] ^= 0x10
+    path.write_bytes(raw)
+    before = contents(killed)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="Nothing was changed or deleted") as caught:
+            SqliteStore(killed, IDENTITY)
+        assert type(caught.value) is StateWentBack
+        assert contents(killed) == before
+
+
+def test_after_settling_the_log_holds_nothing_that_is_missed(tmp_path):
+    store = committed(tmp_path / "running")
+    store.settle()
+    shutil.copytree(tmp_path / "running", tmp_path / "killed")
+    store.close()
+    (tmp_path / "killed" / WAL).write_bytes(b"")
+    store = SqliteStore(tmp_path / "killed", IDENTITY)
+    assert store.last_entry() == COMMITS
+    store.close()
+
+
+def test_settling_beside_commits(tmp_path):
+    store = committed(tmp_path / "running", 0)
+    with ThreadPoolExecutor(1) as other:
+        settled = [other.submit(store.settle) for _ in range(20)]
+        for number in range(COMMITS):
+            store.commit([], [entry(number)])
+        for one in settled:
+            one.result()
+    shutil.copytree(tmp_path / "running", tmp_path / "killed")
+    store.close()
+    store = SqliteStore(tmp_path / "killed", IDENTITY)
+    assert store.last_entry() == COMMITS
+    store.close()
+
+
+def test_a_log_that_is_gone(killed):
+    (killed / WAL).unlink()
+    with pytest.raises(StateWentBack, match="is an older copy"):
+        SqliteStore(killed, IDENTITY)
+
+
+def test_a_database_that_is_gone(killed):
+    for name in (WAL, "coordinator.sqlite"):
+        (killed / name).unlink()
+    with pytest.raises(StateWentBack, match="0 commits, expected at least 31"):
+        SqliteStore(killed, IDENTITY)
+    assert not (killed / "coordinator.sqlite").exists()
+
+
+def test_a_mark_that_is_gone_or_damaged(killed):
+    mark = killed / FILE
+    raw = bytearray(mark.read_bytes())
+    raw[30] ^= 1
+    mark.write_bytes(raw)
+    with pytest.raises(StorageError, match=f"'{FILE}' of coordinator.state is damaged"):
+        SqliteStore(killed, IDENTITY)
+    mark.unlink()
+    with pytest.raises(StateWentBack, match="the folder is incomplete"):
+        SqliteStore(killed, IDENTITY)
+
+
+@pytest.mark.parametrize("behind", [1, 5])
+def test_killed_before_the_mark_is_written(killed, behind):
+    # A power cut may take unsynced marks along; the log is synced with each commit.
+    (killed / FILE).write_bytes(record(COMMITS + 1 - behind))
+    store = SqliteStore(killed, IDENTITY)
+    assert store.last_entry() == COMMITS
+    store.close()
+    assert (killed / FILE).read_bytes() == record(COMMITS + 2)
+
+
+@pytest.mark.parametrize("content", [None, b"", record(0)])
+def test_killed_while_the_folder_was_made(tmp_path, content):
+    if content is not None:
+        (tmp_path / FILE).write_bytes(content)
+        (tmp_path / "coordinator.sqlite").touch()
+    store = SqliteStore(tmp_path, IDENTITY)
+    assert store.last_entry() == 0
+    store.close()
+
+
+def test_files_of_later_rounds_than_the_database_knows(tmp_path):
+    store = committed(tmp_path)
+    store.close()
+    (tmp_path / "blobs" / f"{7:08d}-sum").write_bytes(b"sum")
+    before = contents(tmp_path)
+    with pytest.raises(StateWentBack, match=r"files of round 7.*ends with round 0"):
+        SqliteStore(tmp_path, IDENTITY)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_a_damaged_file_stops_the_sweep_before_anything_is_deleted(tmp_path, damage):
+    store = committed(tmp_path)
+    kept = blob("a copy of the model")
+    name = snapshot_name(RoundId(1), kept)
+    store.keep_snapshot(SnapshotRecord(round=RoundId(1), epoch=1, blob=kept))
+    if damage == "flipped":
+        (tmp_path / name).write_bytes(b"another")
+    orphan = tmp_path / "updates" / "00000000-nobody"
+    orphan.touch()
+    with pytest.raises(DamagedFile, match=f"Restore {name} of coordinator.state"):
+        store.sweep()
+    assert orphan.exists()
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whole_runs_open_again_after_every_step(tmp_path, seed):
+    rules, n_clients = random_rules(seed)
+    world = World.new(rules, n_clients)
+    folder = tmp_path / "running"
+    store = SqliteStore(folder, IDENTITY)
+    world.commit = lambda changes: store.commit(durable(changes), [])
+    chaos = Chaos(world, seed)
+    for number in range(60):
+        chaos.act()
+        if number % 6 == 0:
+            copy = tmp_path / f"copy-{number}"
+            shutil.copytree(folder, copy)
+            SqliteStore(copy, IDENTITY).close()
     store.close()

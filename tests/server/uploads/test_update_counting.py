@@ -3,54 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
-from server.support.driving import gather, pieces, play, running, together, upload
-from server.support.federations import Bench, identity
+from world.engine import Bench, gather, identity, pieces, play, running, together, upload
 
 from fedrec.errors import FedrecError, MalformedUpdate, RoundClosed, StorageError
-from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import UploadHeader
-from fedrec_server.engine import Engine
+from fedrec.ids import RoundId
 from fedrec_server.store.durable_files import DurabilityLost
 
 
 class Failpoints:
     """Notes every failpoint; raises at one of them while `failing` names it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: list[str] = []
         self.failing = ""
         self.error: Exception = StorageError("The disk is full.")
 
-    def __call__(self, name: str) -> None:
+    def __call__(self, name):
         self.seen.append(name)
         if name == self.failing:
             raise self.error
 
 
-async def malformed(engine: Engine, bench: Bench, number: int) -> bool:
+async def malformed(engine, bench, number):
     """Upload bytes that are signed, complete and no update."""
     payload = bytes(len(bench.payload(number, 1)))
     round_ = engine.run.state.current
-    assert round_ is not None
     header = bench.header(number, round_.number, payload, engine.run.name, kind=round_.kind)
     return await engine.updates.receive(header, pieces(payload))
 
 
-def updates(folder: Path) -> set[str]:
+def updates(folder):
     return {path.name for path in (folder / "state" / "updates").iterdir()}
 
 
-def files_of(*numbers: int) -> set[str]:
+def files_of(*numbers):
     return {f"00000001-{identity(number).client_id}" for number in numbers}
 
 
-def published_sum(engine: Engine, round_id: int) -> bytes:
+def published_sum(engine, round_id):
     record = engine.run.store.published(RoundId(round_id))
-    assert record is not None
     return engine.run.store.spool.read(record.name, record.blob)
 
 
@@ -101,9 +94,7 @@ async def test_an_update_that_breaks_the_adding_is_refused_alone(tmp_path, monke
         await gather(engine, range(4))
         add = engine.collection.add
 
-        def breaking(
-            counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
-        ) -> None:
+        def breaking(counted, header, payload):
             # What a library raises that was handed nonsense, with the sum half changed.
             add(counted, header, payload)
             if header.client_id == bad:
@@ -193,12 +184,12 @@ async def test_the_round_ends_before_a_durable_update_is_counted(tmp_path, where
     loop = asyncio.get_running_loop()
     ending: list[object] = []
 
-    def failpoint(name: str) -> None:
+    def failpoint(name):
         if name == where and ending == []:
             ending.append(name)
             asyncio.run_coroutine_threadsafe(end_round(), loop).result(60)
 
-    async def end_round() -> None:
+    async def end_round():
         await engine.stop_run(at_once=True)
         while list((tmp_path / "state" / "partial").iterdir()):
             await asyncio.sleep(0)

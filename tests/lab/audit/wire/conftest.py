@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from world.federation import DemoData, Workspace, prepare
+from world.federation import Workspace, made_data, prepare
 
-from fedrec.data import generate
 from fedrec.plan.schema import Plan
 from fedrec.wire.recording import Frame, FrameReader, FrameWriter, Kind
 from fedrec.wire.v1 import update_pb2
@@ -24,8 +23,6 @@ RANDOM = np.random.default_rng(9)
 
 def made(folder: Path) -> Workspace:
     """Return a federation of three clients under bfv that has not begun."""
-    data = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
-    demo = DemoData(name="test", interactions=data.interactions, catalogue=data.catalogue, note="")
     plan = Plan.model_validate(
         {
             "algorithm": {"name": "fedmf", "dim": 4},
@@ -34,7 +31,7 @@ def made(folder: Path) -> Workspace:
             "protection": {"name": "bfv", "key_holder": "members"},
         }
     )
-    return prepare(folder, plan, demo, n_clients=3)
+    return prepare(folder, plan, made_data(), n_clients=3)
 
 
 @pytest.fixture(scope="module")
