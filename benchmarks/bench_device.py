@@ -131,7 +131,7 @@ def rounds(step: Step) -> None:
         try:
             with at_most(share):
                 device = Rounds(name, n_items, DEVICE, n_users=len(users))
-                private = device.learner.initial_private(users.select(np.arange(1)))
+                private = device.learner.local.initial_private(users.select(np.arange(1)))
                 widths[name] = table_bytes(1, private.widths())
                 seconds = device.second(users)
                 there = f"{seconds:.3f} s"
@@ -247,11 +247,13 @@ def memory(step: Step) -> None:
             with at_most(share), Meter(DEVICE) as meter:
                 made = Rounds(name, n_items, DEVICE, n_users=len(users), mib=MEMORY_MIB)
                 learner = made.learner
-                if not isinstance(learner.algorithm, TrainedAlgorithm):
+                if not isinstance(learner.server.algorithm, TrainedAlgorithm):
                     continue
                 if DEVICE == "cpu":
-                    learner.accelerator, learner.device_bytes = None, MEMORY_MIB << 20
-                    learner.on_device = DeviceTables(learner.device, learner.device_bytes // 8)
+                    learner.local.accelerator, learner.local.device_bytes = None, MEMORY_MIB << 20
+                    learner.local.on_device = DeviceTables(
+                        learner.local.device, learner.local.device_bytes // 8
+                    )
 
                 def watched(self, chunk, samples, members, size, n, private, sums, found, *,
                             meter=meter, blocks=blocks):  # fmt: skip
@@ -264,7 +266,7 @@ def memory(step: Step) -> None:
                     blocks.append((meter.restart() - before, n, estimate))
                     return done
 
-                shared, private = made.counted(users), learner.initial_private(users)
+                shared, private = made.counted(users), learner.local.initial_private(users)
                 meter.restart()
                 meter.most = 0
                 with patch.object(Trainer, "_train_blocks", watched):

@@ -64,15 +64,15 @@ def print_rounds(data: DemoData, runs: int, device: str) -> None:
     users = leave_one_out(data.interactions, data.catalogue)
     plan = plan_of(10, len(users), every_rounds=1_000_000)
     learner = Learner(plan, len(data.catalogue), device=device)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     counts = learner.contribute("count", 1, shared, users, private)
-    shared = learner.apply("count", 1, shared, counts.vector)
+    shared = learner.server.apply("count", 1, shared, counts.vector)
     fitting, applying = [], []
     for number in range(2, runs + 4):
         begin = time.perf_counter()
         part = learner.contribute("train", number, shared, users, private)
         between = time.perf_counter()
-        shared = learner.apply("train", number, shared, part.vector)
+        shared = learner.server.apply("train", number, shared, part.vector)
         # The first two meet cold caches.
         if number >= 4:
             fitting.append(between - begin)

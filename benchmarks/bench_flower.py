@@ -53,7 +53,7 @@ def flower_seconds(python: Path, users: UserSplit, learner: Learner, rounds: int
     """Return the seconds of Flower's rounds, without the first."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npz"
-        shared, private = learner.initial_shared(), learner.initial_private(users)
+        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
         np.savez(
             data,
             indptr=users.train_indptr,

@@ -68,13 +68,13 @@ def measure(n_users: int, rounds: int, device: str) -> None:
     )
     learner = Learner(plan, N_ITEMS, device=device)
     learner.warm_up()
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     seconds = []
     began = time.process_time()
     for number in range(1, rounds + 1):
         begin = time.perf_counter()
         part = learner.contribute("train", number, shared, users, private)
-        shared = learner.apply("train", number, shared, part.vector)
+        shared = learner.server.apply("train", number, shared, part.vector)
         private = part.private
         seconds.append(time.perf_counter() - begin)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -64,9 +64,9 @@ def main() -> None:
         }
     )
     learner = Learner(plan, options.items, device=options.device)
-    evaluator = Evaluator(learner)
-    shared = learner.initial_shared()
-    vectors = learner.initial_private(users).tensors
+    evaluator = Evaluator(learner.local)
+    shared = learner.server.initial_shared()
+    vectors = learner.local.initial_private(users).tensors
     private = PrivateState(MappingProxyType(dict(vectors)))
 
     def rank(protocol: str) -> None:

@@ -34,13 +34,13 @@ def sides_of(
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """Return a round's training and its application, after one that compiles."""
     learner = Learner(plan, n_items, device=device)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     vector: np.ndarray[tuple[int], np.dtype[np.int64]] = learner.contribute(
         "train", 1, shared, users, private
     ).vector
     return (
         lambda: learner.contribute("train", 1, shared, users, private),
-        lambda: learner.apply("train", 1, shared, vector),
+        lambda: learner.server.apply("train", 1, shared, vector),
     )
 
 

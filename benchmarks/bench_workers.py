@@ -28,6 +28,7 @@ from fedrec.plan.schema import Plan
 from fedrec.training.executors.executor import Executor, SerialExecutor
 from fedrec.training.executors.processes import ProcessExecutor
 from fedrec.training.learner import Contribution, Learner
+from fedrec.training.user_half import Resources
 
 ALGORITHMS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "FedMF": ({"name": "fedmf", "dim": 32, "local_epochs": 2, "batch_size": 256}, {}),
@@ -71,12 +72,12 @@ def round_of(
     plan: Plan, users: UserSplit, n_items: int, executor: Executor
 ) -> Callable[[], object]:
     """Return a whole round; see the module's docstring."""
-    learner = Learner(plan, n_items, device="cpu", workers=executor)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    learner = Learner(plan, n_items, device="cpu", resources=Resources(workers=executor))
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
 
     def play() -> Contribution:
         part = learner.contribute("train", 1, shared, users, private)
-        learner.apply("train", 1, shared, part.vector)
+        learner.server.apply("train", 1, shared, part.vector)
         return part
 
     return play

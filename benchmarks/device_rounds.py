@@ -66,6 +66,7 @@ class Rounds:
     def __init__(self, name: str, n_items: int, device: str, *, n_users: int, mib: int = 0):
         from fedrec.plan.schema import Plan
         from fedrec.training.learner import Learner
+        from fedrec.training.user_half import Resources
 
         plan = Plan.model_validate(
             {
@@ -85,27 +86,26 @@ class Rounds:
             plan,
             n_items,
             device=device,
-            memory_mib=max(2048, free_bytes() >> 21),
-            device_memory_mib=mib,
+            resources=Resources(memory_mib=max(2048, free_bytes() >> 21), device_memory_mib=mib),
         )
 
     def counted(self, users):
         """Return the model after the counting round."""
-        shared = self.learner.initial_shared()
-        counts = np.bincount(users.train_items, minlength=self.learner.n_items)
+        shared = self.learner.server.initial_shared()
+        counts = np.bincount(users.train_items, minlength=self.learner.server.n_items)
         return shared.with_holders(counts.astype(np.int64))
 
     def play(self, users, shared, private):
         """Train a round; return its seconds, the next model and tables."""
-        self.learner.cohort(shared, users)
+        self.learner.local.cohort(shared, users)
         begun = time.perf_counter()
         part = self.learner.contribute("train", shared.number, shared, users, private)
-        self.learner.apply("train", shared.number, shared, part.vector)
+        self.learner.server.apply("train", shared.number, shared, part.vector)
         return time.perf_counter() - begun, part.private
 
     def second(self, users) -> float:
         """Return the seconds of the second of two rounds from the same model."""
-        shared, private = self.counted(users), self.learner.initial_private(users)
+        shared, private = self.counted(users), self.learner.local.initial_private(users)
         _, private = self.play(users, shared, private)
         return self.play(users, shared, private)[0]
 
@@ -113,7 +113,7 @@ class Rounds:
         """Return the seconds of a round of all, whose tables are those of the few, repeated."""
         from fedrec.model.state import PrivateState
 
-        shared, private = self.counted(users), self.learner.initial_private(few)
+        shared, private = self.counted(users), self.learner.local.initial_private(few)
         # Drawing that many users' first tables takes longer than a round.
         arrays = private.arrays().items()
         tables = {name: np.tile(own, (times, *(1,) * (own.ndim - 1))) for name, own in arrays}

@@ -40,6 +40,7 @@ from fedrec.training.executors.choosing import Workers
 from fedrec.training.executors.executor import Executor
 from fedrec.training.executors.processes import ProcessExecutor
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +141,7 @@ def compare(
             )
     mine = list(sides)
     learner = Learner(plan, n_items, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     for threads in sorted({1, cores}):
         sides[_loop_name(threads)] = _with_threads(threads, lambda: loop(users, shared, private))
         if papers:
@@ -217,12 +218,12 @@ def round_of(
     workers: Workers | Executor = 1,
 ) -> Callable[[], object]:
     """Return a whole round of all users: training, sums on the grid, and the next version."""
-    learner = Learner(plan, n_items, device=device, workers=workers)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    learner = Learner(plan, n_items, device=device, resources=Resources(workers=workers))
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
 
     def play() -> object:
         part = learner.contribute("train", 1, shared, users, private)
-        return learner.apply("train", 1, shared, part.vector)
+        return learner.server.apply("train", 1, shared, part.vector)
 
     return play
 

@@ -377,7 +377,7 @@ class ClientApp:
             ended = session.run()
         finally:
             if learner is not None:
-                learner.close()
+                learner.local.close()
             membership.close()
             membership.secrets.destroy()
         return None if isinstance(ended, EpochChanged) else ended
@@ -401,18 +401,15 @@ class ClientApp:
         from fedrec.training.learner import Learner
 
         client = self._settings.client
-        learner = Learner(
+        learner = Learner.of(
+            client,
             membership.plan,
             len(membership.catalogue),
-            device=client.device,
-            memory_mib=client.memory_mib,
-            device_memory_mib=client.device_memory_mib,
-            threads=client.threads,
             scratch=self._folder,
             workers=client.workers,
         )
         # Before anything is trained that could not be kept.
-        learner.room.make_ready(n_users, learner.algorithm.private_widths)
+        learner.local.room.make_ready(n_users, learner.server.algorithm.private_widths)
         self._record_environment(provenance)
         # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.
         self._stop.aside(learner.warm_up)

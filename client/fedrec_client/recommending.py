@@ -101,16 +101,9 @@ def private_of(client: ClientSettings, held: HeldModel, users: UserSplit) -> Pri
         return held.private
     from fedrec.training.learner import Learner
 
-    learner = Learner(
-        held.plan,
-        len(held.catalogue),
-        device=client.device,
-        memory_mib=client.memory_mib,
-        device_memory_mib=client.device_memory_mib,
-        threads=client.threads,
-    )
-    private = learner.initial_private(users) if held.private is None else held.private
-    return learner.refreshed(held.shared, users, private)
+    learner = Learner.of(client, held.plan, len(held.catalogue))
+    private = learner.local.initial_private(users) if held.private is None else held.private
+    return learner.local.refreshed(held.shared, users, private)
 
 
 def model_file_of(held: HeldModel) -> ModelFile:

@@ -109,6 +109,7 @@ def test_the_last_line_names_validation_and_test(world, call):
     )
 
 
+@pytest.mark.slow
 def test_serving_reads_the_data_as_its_description_says(world, call, monkeypatch):
     served: list[DataSettings] = []
 

@@ -88,10 +88,10 @@ class AlgorithmSuite(ContributionSuite):
         """What all training rounds lead to."""
         shared, private = party.shared, party.private
         # One more than planned: a round's loss is that of the version it starts from.
-        for round_id in range(2, 3 + party.learner.plan.rounds.total):
+        for round_id in range(2, 3 + party.learner.server.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
             party.check(part, party.users, shared)
-            shared = party.learner.apply("train", round_id, shared, part.vector)
+            shared = party.learner.server.apply("train", round_id, shared, part.vector)
             private = part.private
         return shared, private
 
@@ -101,7 +101,7 @@ class AlgorithmSuite(ContributionSuite):
         assert ALGORITHMS[name].name == name
 
     def test_the_initial_state_is_what_it_declares(self, party, plan):
-        shared, declared = party.learner.initial_shared(), party.algorithm.parameters
+        shared, declared = party.learner.server.initial_shared(), party.algorithm.parameters
         assert len({parameter.name for parameter in declared}) == len(declared)
         assert shared.holders is None
         for tensors, private, kind in (
@@ -160,7 +160,7 @@ class AlgorithmSuite(ContributionSuite):
             * (counts > 0).reshape(-1, *[1] * (len(tensor.shape) - 1))
             if tensor.per_item
             else 1.0 + rng.random(tensor.shape)
-            for tensor in party.learner.layout.tensors
+            for tensor in party.learner.server.layout.tensors
         }
         copies = {name: values.copy() for name, values in change.items()}
         before = party.shared.canonical_bytes(), copies, counts.copy()
@@ -183,11 +183,11 @@ class AlgorithmSuite(ContributionSuite):
                 moved |= changed
         # Top-K leaves out small changes, of whole rows too.
         kept = moved[counts > 0]
-        assert kept.any() if party.learner.plan.update.structure == "topk" else kept.all()
+        assert kept.any() if party.learner.server.plan.update.structure == "topk" else kept.all()
 
     def test_apply_of_nothing_changes_nothing(self, party):
         """Scalars apart, which count rounds."""
-        nothing = {t.name: np.zeros(t.shape) for t in party.learner.layout.tensors}
+        nothing = {t.name: np.zeros(t.shape) for t in party.learner.server.layout.tensors}
         after = self.applied(party, nothing, np.zeros(N_ITEMS, dtype=np.int64))
         scalars = {entry.name for entry in party.algorithm.parameters if entry.scope == "scalar"}
         for name, values in party.shared.tensors.items():
@@ -196,7 +196,7 @@ class AlgorithmSuite(ContributionSuite):
     @pytest.mark.parametrize("users_learn", [True, False])
     def test_the_loss_falls(self, party, users_learn):
         """Also where users start anew in every round, so that the shared model must learn."""
-        if (party.algorithm.name, party.learner.plan.update.structure) in FROM_ONE_HEAD:
+        if (party.algorithm.name, party.learner.server.plan.update.structure) in FROM_ONE_HEAD:
             losses = self.losses(party, users_learn=True, tables_learn=users_learn)
             assert losses[-1] < losses[0]
             if not users_learn:
@@ -215,14 +215,14 @@ class AlgorithmSuite(ContributionSuite):
             if entry.scope == "scalar" and not entry.published
         ]
         # One more than planned: the loss of a round is that of the version it starts from.
-        for round_id in range(2, 3 + party.learner.plan.rounds.total):
+        for round_id in range(2, 3 + party.learner.server.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
-            after = party.learner.apply("train", round_id, shared, part.vector)
+            after = party.learner.server.apply("train", round_id, shared, part.vector)
             counted = {name: after.tensors[name] for name in scalars}
             held = replace(shared.with_tensors(**counted), trained=after.trained)
             shared = after if tables_learn else held
             private = part.private if users_learn else party.private
-            found.append(party.learner.metrics(part.vector).loss or np.inf)
+            found.append(party.learner.server.metrics(part.vector).loss or np.inf)
         return found
 
     # Scores.
@@ -230,12 +230,12 @@ class AlgorithmSuite(ContributionSuite):
     def scores(
         self, party: Party, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> NDArray[np.float32]:
-        blocks = party.learner.score_blocks(shared, users, private)
+        blocks = party.learner.local.score_blocks(shared, users, private)
         return np.concatenate([scores.numpy() for _, scores in blocks])
 
     def test_scores_are_finite_where_items_are_active(self, party, finished):
         found = self.scores(party, finished[0], party.users, finished[1])
-        active = party.learner.active_items(party.shared)
+        active = party.learner.server.active_items(party.shared)
         assert found.shape == (len(party.users), N_ITEMS)
         assert found.dtype == np.float32
         assert np.isfinite(found[:, active]).all()
@@ -268,22 +268,22 @@ class AlgorithmSuite(ContributionSuite):
         assert np.array_equal(self.scores(party, spoilt, party.users, own), wanted)
         if kept:
             assert kept in named
-            active = party.learner.active_items(shared)
+            active = party.learner.server.active_items(shared)
             assert np.array_equal(private.tensors[kept][:, active], wanted[:, active])
 
     def test_a_saved_model_recommends_what_the_learner_does(self, party, finished):
         shared, private = finished
         catalogue = Catalogue.of([f"item {row}" for row in range(N_ITEMS)])
         model = ModelFile(
-            plan=party.learner.plan,
+            plan=party.learner.server.plan,
             catalogue_fingerprint=catalogue.fingerprint(),
             round=RoundId(ROUND),
             shared=shared,
         )
-        own = party.learner.refreshed(shared, party.users, private)
+        own = party.learner.local.refreshed(shared, party.users, private)
         recommender = Recommender(model, catalogue, UsersFile.of(party.users, own))
         for user in (0, 7):
-            rows, scores = party.learner.recommend(shared, party.users, private, user, 5)
+            rows, scores = party.learner.local.recommend(shared, party.users, private, user, 5)
             found, said = recommender.recommend(party.users.user_ids[user], 5)
             assert found.tolist() == list(catalogue.ids_of(rows))
             # What is the same for all items of a user may be missing.
@@ -292,7 +292,7 @@ class AlgorithmSuite(ContributionSuite):
     # States on disk.
 
     def test_training_goes_on_from_stored_states_with_the_same_bits(self, party, trained):
-        shared = party.learner.apply("train", ROUND, party.shared, trained.vector)
+        shared = party.learner.server.apply("train", ROUND, party.shared, trained.vector)
         stored = SharedState.from_bytes(shared.to_bytes())
         kept = PrivateState.from_bytes(trained.private.to_bytes())
         assert stored.canonical_bytes() == shared.canonical_bytes()

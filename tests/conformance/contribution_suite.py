@@ -26,7 +26,7 @@ class ContributionSuite:
     # A function of users, seed, round and shared model.
 
     def test_training_again_gives_the_same_bits(self, party, trained):
-        again = Party.of(party.learner.plan, party.users).train()
+        again = Party.of(party.learner.server.plan, party.users).train()
         assert np.array_equal(again.vector, trained.vector)
         assert_same(again.private, trained.private)
         assert trained.vector.any(), "nothing was trained"
@@ -48,8 +48,8 @@ class ContributionSuite:
         assert np.array_equal(total, trained.vector)
 
     def test_chunks_change_no_bit(self, party, trained):
-        small = Party.of(party.learner.plan, party.users)
-        small.learner.memory_bytes = 3 * small.algorithm.bytes_per_user(N_ITEMS, 1)
+        small = Party.of(party.learner.server.plan, party.users)
+        small.learner.local.memory_bytes = 3 * small.algorithm.bytes_per_user(N_ITEMS, 1)
         again = small.train()
         assert np.array_equal(again.vector, trained.vector)
         assert_same(again.private, trained.private)
@@ -69,7 +69,7 @@ class ContributionSuite:
         assert not nobody[1].any()
 
     def test_warming_up_leaves_nothing_behind(self, party, trained):
-        fresh = Party.of(party.learner.plan, party.users)
+        fresh = Party.of(party.learner.server.plan, party.users)
         fresh.learner.warm_up()
         assert np.array_equal(fresh.train().vector, trained.vector)
 
@@ -79,7 +79,7 @@ class ContributionSuite:
         """Return the rows that six users or more hold, while four make a row active."""
         holders = np.bincount(party.users.train_items, minlength=N_ITEMS)
         own_rows = own_rows_of(holders, 6)
-        active = party.learner.active_items(party.shared)
+        active = party.learner.server.active_items(party.shared)
         assert own_rows is not None
         assert 0 < own_rows[active].sum() < len(active)
         return own_rows
@@ -104,7 +104,10 @@ class ContributionSuite:
         )
         of_data = slice(METRICS_SLICE.start)
         assert np.array_equal(found.vector[of_data], without.vector[of_data])
-        training = party.learner.metrics(found.vector), party.learner.metrics(without.vector)
+        training = (
+            party.learner.server.metrics(found.vector),
+            party.learner.server.metrics(without.vector),
+        )
         assert training[0].participants == training[1].participants
         assert training[0].loss == training[1].loss
 
@@ -113,7 +116,7 @@ class ContributionSuite:
         change, counts = party.parts(found.vector)
         assert not change.any()
         assert not counts.any()
-        assert not party.learner.metrics(found.vector).participants
+        assert not party.learner.server.metrics(found.vector).participants
 
     def test_items_below_the_own_floor_are_scored_at_home(self, party):
         """As those that a user did not touch: with the published row and what the user trained."""
@@ -121,11 +124,11 @@ class ContributionSuite:
         made = party.train(own_rows=own_rows)
         if not party.algorithm.kept_scores:
             return
-        active = party.learner.active_items(party.shared)
+        active = party.learner.server.active_items(party.shared)
         left_out = active[~own_rows[active]]
         kept = made.private.tensors[party.algorithm.kept_scores][:, left_out]
         assert isinstance(party.algorithm, TrainedAlgorithm)
-        start = party.algorithm.start(party.shared, left_out, 0, party.learner.device)
+        start = party.algorithm.start(party.shared, left_out, 0, party.learner.local.device)
         own = {name: torch.from_numpy(values) for name, values in made.private.tensors.items()}
         wanted = party.algorithm.untouched_scores(len(party.users), start, own).numpy()
         able = np.diff(party.users.renumbered(np.where(own_rows, 0, -1)).train_indptr) > 0
@@ -136,7 +139,7 @@ class ContributionSuite:
     # What is handed over: exactly the vector, on the grid, within its proven bounds.
 
     def test_the_vector_is_what_the_layout_promises(self, party, trained):
-        layout = party.learner.travelling.layout("train", party.shared)
+        layout = party.learner.server.travelling.layout("train", party.shared)
         assert trained.vector.dtype == np.int64
         assert trained.vector.shape == (layout.length,)
         layout.vector_spec.validated(trained.vector)
@@ -146,7 +149,7 @@ class ContributionSuite:
         for index in (0, 20):
             one = party.users.select(np.array([index]))
             own = party.train(one)
-            for tensor in party.learner.layout.tensors:
+            for tensor in party.learner.server.layout.tensors:
                 sent = party.sums(own.vector).changes[tensor.name].reshape(-1)
                 for name, values in own.private.tensors.items():
                     row = values.reshape(-1).astype(np.float64)
@@ -159,7 +162,7 @@ class ContributionSuite:
             assert not hasattr(own.private, "canonical_bytes")
 
     def test_counts_are_the_users_who_touched_a_row(self, party, trained):
-        active = np.isin(np.arange(N_ITEMS), party.learner.active_items(party.shared))
+        active = np.isin(np.arange(N_ITEMS), party.learner.server.active_items(party.shared))
         assert 0 < active.sum() < N_ITEMS, "the data has no item that is held too rarely"
         total = np.zeros(N_ITEMS, dtype=np.int64)
         for index in range(len(party.users)):
@@ -179,11 +182,11 @@ class ContributionSuite:
         assert not change[~active].any()
 
     def test_sums_stay_within_the_grids_bound(self, party, trained):
-        for clip in (party.learner.plan.update.clip, 1e-3):
+        for clip in (party.learner.server.plan.update.clip, 1e-3):
             found = trained if clip > 1e-3 else self.clipped(party, clip).train()
             counts = party.parts(found.vector)[1]
             changes = party.sums(found.vector).changes
-            for tensor in party.learner.layout.tensors:
+            for tensor in party.learner.server.layout.tensors:
                 counted = tensor.per_item and party.algorithm.counts_rows
                 users = counts[:, None] if counted else len(party.users)
                 sums = changes[tensor.name].reshape(N_ITEMS if tensor.per_item else 1, -1)
@@ -196,7 +199,7 @@ class ContributionSuite:
         if not party.algorithm.about.clips:
             assert np.array_equal(found.vector, trained.vector)
             return
-        sums = tight.learner.metrics(found.vector)
+        sums = tight.learner.server.metrics(found.vector)
         assert found.n_clipped > 0
         assert sums.sum_of("clipped_values") == found.n_clipped
         assert 0 < sums.sum_of("clipped_users") <= len(party.users)
@@ -205,25 +208,27 @@ class ContributionSuite:
 
     def clipped(self, party: Party, clip: float) -> Party:
         """Return the same party with another public range."""
-        update = party.learner.plan.update.model_copy(update={"clip": clip})
-        return Party.of(party.learner.plan.model_copy(update={"update": update}), party.users)
+        update = party.learner.server.plan.update.model_copy(update={"clip": clip})
+        return Party.of(
+            party.learner.server.plan.model_copy(update={"update": update}), party.users
+        )
 
     def test_values_that_are_not_finite_stop_the_round(self, party):
         name, values = next(iter(party.shared.tensors.items()))
-        n_active = len(party.learner.active_items(party.shared))
+        n_active = len(party.learner.server.active_items(party.shared))
         # Of what grows over the rounds nothing is known yet; then all of it is broken.
-        whole = algorithm_of(party.learner.plan, n_active).parameters[0].most
+        whole = algorithm_of(party.learner.server.plan, n_active).parameters[0].most
         shape = values.shape if values.size else whole
         broken = party.shared.with_tensors(**{name: np.full(shape, np.nan)})
         with pytest.raises(TrainingError, match=r"algorithm\."):
             party.train(shared=broken)
 
     def test_losses_are_reported_for_those_who_trained(self, party, trained):
-        active = party.learner.active_items(party.shared)
+        active = party.learner.server.active_items(party.shared)
         able = [
             np.isin(party.users.train_of(index), active).any() for index in range(len(party.users))
         ]
-        sums = party.learner.metrics(trained.vector)
+        sums = party.learner.server.metrics(trained.vector)
         assert sums.participants == sum(able) > 0
         assert sums.loss is not None
         assert sums.loss >= 0
@@ -247,11 +252,11 @@ class ContributionSuite:
     def fitted(self, party: Party) -> Iterator[tuple[Any, Any]]:
         """Yield every chunk with the result of fitting it."""
         learner = party.learner
-        cohort = learner.cohort(party.shared, party.users)
-        start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.device)
+        cohort = learner.local.cohort(party.shared, party.users)
+        start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.local.device)
         sums = empty_sums(learner, party.shared)
-        fit = fit_of(party.algorithm, start, sums, learner.accelerator)
-        for chunk in learner.chunks(cohort):
+        fit = fit_of(party.algorithm, start, sums, learner.local.accelerator)
+        for chunk in learner.local.chunks(cohort):
             own = {
                 name: torch.from_numpy(values)[chunk.user_index]
                 for name, values in party.fresh(party.private).tensors.items()

@@ -38,12 +38,14 @@ def split_of(histories: Sequence[Sequence[int]]) -> UserSplit:
 
 def versions(learner: Learner, parties: Sequence[UserSplit]) -> Iterator[SharedState]:
     """Yield the shared model after the counting round and after every training round."""
-    shared = learner.initial_shared()
-    for round_id in range(1, learner.plan.rounds.total + 2):
+    shared = learner.server.initial_shared()
+    for round_id in range(1, learner.server.plan.rounds.total + 2):
         kind: RoundKind = "count" if round_id == 1 else "train"
         total = sum(
-            learner.contribute(kind, round_id, shared, users, learner.initial_private(users)).vector
+            learner.contribute(
+                kind, round_id, shared, users, learner.local.initial_private(users)
+            ).vector
             for users in parties
         )
-        shared = learner.apply(kind, round_id, shared, np.asarray(total))
+        shared = learner.server.apply(kind, round_id, shared, np.asarray(total))
         yield shared

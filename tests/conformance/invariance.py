@@ -128,11 +128,11 @@ def differing_parts(
     party: Party, alone: Sequence[Contribution], rows: NDArray[np.int64], *, small: bool
 ) -> Iterator[str]:
     """Yield the parts of a group's contribution that are not those of its users alone."""
-    client = Party.of(party.learner.plan, party.users)
+    client = Party.of(party.learner.server.plan, party.users)
     if small:
-        client.learner.memory_bytes = 3 * client.algorithm.bytes_per_user(N_ITEMS, 1)
+        client.learner.local.memory_bytes = 3 * client.algorithm.bytes_per_user(N_ITEMS, 1)
     own = client.train(party.users.select(rows), shared=party.shared)
-    layout = party.learner.travelling.layout("train", party.shared)
+    layout = party.learner.server.travelling.layout("train", party.shared)
     total = np.sum([alone[row].vector for row in rows], axis=0)
     wanted, got = layout.changes_of(total), layout.changes_of(own.vector)
     yield from (name for name in wanted if not np.array_equal(wanted[name], got[name]))
@@ -181,7 +181,7 @@ def applied(case: str) -> str:
     """
     party = Party.of(plan_of_case(case), everybody())
     layout, random = (
-        party.learner.travelling.layout("train", party.shared),
+        party.learner.server.travelling.layout("train", party.shared),
         np.random.default_rng(4),
     )
     changes = {
@@ -193,7 +193,7 @@ def applied(case: str) -> str:
         np.zeros(len(METRIC_NAMES), dtype=np.int64),
     )
     vector = layout.pack(changes, counts, metrics)
-    following = party.learner.apply("train", ROUND, party.shared, vector)
+    following = party.learner.server.apply("train", ROUND, party.shared, vector)
     assert following.canonical_bytes() != party.shared.canonical_bytes()
     return hashlib.sha256(following.canonical_bytes()).hexdigest()[:16]
 

@@ -107,13 +107,13 @@ class Party:
     @classmethod
     def of(cls, plan: Plan, users: UserSplit) -> Party:
         learner = Learner(plan, N_ITEMS, device="cpu")
-        private = learner.initial_private(users)
-        counts = learner.contribute("count", 1, learner.initial_shared(), users, private)
+        private = learner.local.initial_private(users)
+        counts = learner.contribute("count", 1, learner.server.initial_shared(), users, private)
         return cls(
             learner=learner,
             algorithm=algorithm_of(plan, N_ITEMS),
             users=users,
-            shared=learner.apply("count", 1, learner.initial_shared(), counts.vector),
+            shared=learner.server.apply("count", 1, learner.server.initial_shared(), counts.vector),
             private=private,
         )
 
@@ -127,7 +127,7 @@ class Party:
     ) -> Contribution:
         """Return the contribution of some users, by default of all, to a training round."""
         chosen = self.users if users is None else users
-        own = self.learner.initial_private(chosen) if private is None else private
+        own = self.learner.local.initial_private(chosen) if private is None else private
         base = self.shared if shared is None else shared
         made = self.learner.contribute(
             "train", ROUND, base, chosen, own, participating, own_rows=own_rows
@@ -137,7 +137,7 @@ class Party:
 
     def check(self, made: Contribution, users: UserSplit, base: SharedState) -> None:
         """Hold an honest contribution to what whoever opens a sum refuses, by the exact users."""
-        self.learner.travelling.check_sum(
+        self.learner.server.travelling.check_sum(
             "train", base, made.vector, most_users=len(users), n_clients=1
         )
 
@@ -148,11 +148,11 @@ class Party:
 
     def sums(self, vector: NDArray[np.int64]) -> Sums:
         """Return what a vector of a training round says of the catalogue's items."""
-        return self.learner.travelling.unpack("train", self.shared, vector)
+        return self.learner.server.travelling.unpack("train", self.shared, vector)
 
     def rows(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tensors that have a row for each item side by side, (n_items, n_values)."""
-        layout, changes = self.learner.layout, self.sums(vector).changes
+        layout, changes = self.learner.server.layout, self.sums(vector).changes
         nothing = np.zeros((N_ITEMS, 0), dtype=np.int64)
         rows = [
             changes[tensor.name].reshape(N_ITEMS, -1)
@@ -163,12 +163,12 @@ class Party:
 
     def fresh(self, private: PrivateState) -> PrivateState:
         """Return what private parameters are before a round trains them."""
-        return self.learner.refreshed(self.shared, self.users, private)
+        return self.learner.local.refreshed(self.shared, self.users, private)
 
 
 def empty_sums(learner: Learner, shared: SharedState) -> RoundSums:
     """Return the sums of a round that starts from a version, with nothing in them."""
-    return learner.sums_shape(shared).empty(learner.device)
+    return learner.local.sums_shape(shared).empty(learner.local.device)
 
 
 def assert_same(one: PrivateState, other: PrivateState) -> None:

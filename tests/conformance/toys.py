@@ -18,6 +18,7 @@ from pydantic import Field, SerializeAsAny
 from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMFSettings, Parameter
 from fedrec.algorithms.batch import Batch, Values, dot
 from fedrec.algorithms.declarations import Constant, Normal
+from fedrec.algorithms.fedrecgel import uphill
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
@@ -74,7 +75,7 @@ class Sharpness(Toy):
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         rates = {"item_embedding": 10.0, "user_embedding": 0.5, "user_bias": 0.5}
-        step = Sgd(rates, radius=self.settings.radius)
+        step = Sgd(rates, passes=uphill(self.settings.radius))
         return (Phase(((step,),), epochs=self.settings.local_epochs),)
 
 
@@ -98,16 +99,7 @@ class Offset(Wrapper):
 
     def seen(self, v: Values) -> Values:
         """Return what the base sees."""
-        return Values(vars(v) | {"item_embedding": v.item_embedding + v.own_item}, v.phase)
-
-    def score(self, v: Values) -> torch.Tensor:
-        return self.base.score(self.seen(v))
-
-    def loss(self, v: Values, batch: Batch) -> torch.Tensor:
-        return self.base.loss(self.seen(v), batch)
-
-    def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
-        return self.base.penalty(self.seen(v), batch)
+        return v.having({"item_embedding": v.item_embedding + v.own_item})
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """The base's, with own rows that move as its rows do."""

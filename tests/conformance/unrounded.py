@@ -79,7 +79,7 @@ class UnroundedSums:
     def tensors(self, learner: Learner, active: NDArray[np.int64]) -> Tensors:
         """Return the sums in the shapes of the update's tensors."""
         found = {}
-        for tensor in learner.layout.tensors:
+        for tensor in learner.server.layout.tensors:
             found[tensor.name] = np.zeros(tensor.shape)
             if tensor.per_item:
                 rows = self.rows[tensor.name][:-1].numpy()
@@ -108,8 +108,10 @@ class UnroundedRound:
 
 def begin(learner: Learner, users: UserSplit) -> tuple[SharedState, Tensors]:
     """Return what everybody starts from, private tensors in float64."""
-    private = learner.initial_private(users).tensors
-    return learner.initial_shared(), {name: v.astype(np.float64) for name, v in private.items()}
+    private = learner.local.initial_private(users).tensors
+    return learner.server.initial_shared(), {
+        name: v.astype(np.float64) for name, v in private.items()
+    }
 
 
 def train_unrounded(
@@ -122,15 +124,15 @@ def train_unrounded(
     taking: NDArray[np.bool_] | None = None,
 ) -> UnroundedRound:
     """Train everybody, or those who are taking part, in one round and apply the mean."""
-    algorithm = learner.algorithm
+    algorithm = learner.server.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
-    cohort = learner.cohort(shared, users)
-    start = algorithm.start(shared, cohort.active, round_id, learner.device, dtype)
+    cohort = learner.local.cohort(shared, users)
+    start = algorithm.start(shared, cohort.active, round_id, learner.local.device, dtype)
     trainer = Trainer(algorithm, replace(start, party_key=cohort.party_key))
     sums = UnroundedSums(len(cohort.active))
     after = {name: values.copy() for name, values in private.items()}
     loss = np.full(len(users), np.nan)
-    for chunk in learner.chunks(cohort, taking):
+    for chunk in learner.local.chunks(cohort, taking):
         where = chunk.user_index.numpy()
         own = {name: torch.from_numpy(values[where]).to(dtype) for name, values in private.items()}
         result = trainer.train(chunk, own, sums)
@@ -141,7 +143,7 @@ def train_unrounded(
     weighed = [entry.name for entry in algorithm.parameters if entry.mean == "samples"]
     sums.settle(decaying(algorithm, start), shrinking(algorithm, start), weighed)
     change = sums.tensors(learner, cohort.active)
-    counts = np.zeros(learner.n_items, dtype=np.int64)
+    counts = np.zeros(learner.server.n_items, dtype=np.int64)
     if algorithm.counts_rows:
         counts[cohort.active] = sums.counts
     applied = algorithm.apply(shared, MappingProxyType(change), counts, round_id)

@@ -31,6 +31,7 @@ from fedrec.privacy import Spent
 from fedrec.settings.validation import load_settings
 from fedrec.state_folder import Highwater, record
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 from fedrec_authority.folder import backup
 from fedrec_client.state.client_state import ClientState
 from fedrec_client.state.counted_data import CountedData
@@ -96,8 +97,8 @@ def _wrapped() -> Target:
 
 def _shared() -> Target:
     """Return what is inside a sealed snapshot: the shared model."""
-    learner = Learner(plan_of("none"), 60, device="cpu", threads=1)
-    return Target(read=SharedState.from_bytes, seeds=(learner.initial_shared().to_bytes(),))
+    learner = Learner(plan_of("none"), 60, device="cpu", resources=Resources(threads=1))
+    return Target(read=SharedState.from_bytes, seeds=(learner.server.initial_shared().to_bytes(),))
 
 
 def _private() -> Target:

@@ -60,7 +60,7 @@ class Spoiler:
             made = honest(model, kind, participating)  # type: ignore[arg-type]
             if kind == "train" and model._store.folder == self.folder and not self.spoilt:
                 self.spoilt += 1
-                layout = model._learner.travelling.layout(kind, model.shared)
+                layout = model._learner.server.travelling.layout(kind, model.shared)
                 tensor = layout.tensors[0]
                 # More than 40 users, who are all there are, even if ten move it the other way.
                 made.vector[0] = 51 * tensor.bound

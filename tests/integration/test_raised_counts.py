@@ -102,8 +102,8 @@ class Attack:
             first = model.shared.last_counted is None
             lies = self.lies_first if first else self.lies_later
             if kind == "count" and lies and model._store.folder in self._folders:
-                layout = model._learner.travelling.layout(kind, model.shared)
-                rows = model._learner.travelling.rows(kind, model.shared)
+                layout = model._learner.server.travelling.layout(kind, model.shared)
+                rows = model._learner.server.travelling.rows(kind, model.shared)
                 counts = made.vector[layout.count_slice][: len(rows.index)]
                 counts[rows.index > max(HELD_OUT)] += LEAST
             return made

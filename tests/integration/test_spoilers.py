@@ -50,7 +50,7 @@ class Spoiler:
             made = honest(model, kind, participating)  # type: ignore[arg-type]
             if kind == "train" and model._store.folder == self.folder and self.rounds:
                 self.rounds -= 1
-                layout = model._learner.travelling.layout(kind, model.shared)
+                layout = model._learner.server.travelling.layout(kind, model.shared)
                 made.vector[0] = 51 * layout.tensors[0].bound
             return made
 

@@ -50,7 +50,7 @@ def histories_of(users: UserSplit) -> tuple[list[int], list[list[int]]]:
 
 
 def fedmf(learner, users, shared, private, round_id, number, near):
-    own, update = learner.plan.algorithm, learner.plan.update
+    own, update = learner.server.plan.algorithm, learner.server.plan.update
     kept = {"svd": {"rank": update.rank}, "topk": {"n_kept": 48}}.get(update.structure, {})
     structure = Structure() if update.structure == "dense" else Structure(
         name=update.structure, normaliser=update.normaliser, subset=update.subset, **kept
@@ -61,7 +61,7 @@ def fedmf(learner, users, shared, private, round_id, number, near):
     )  # fmt: skip
     made = fedmf_round(
         shared["item_embedding"], private["user_embedding"], *histories_of(users), rule, structure,
-        learner.algorithm.structure.basis(SEED, round_id), seed=SEED, round_id=round_id,
+        learner.server.algorithm.structure.basis(SEED, round_id), seed=SEED, round_id=round_id,
         per_positive=4,
     )  # fmt: skip
     entries = {"entries": made.entries} if update.normaliser == "entry" else {}
@@ -72,7 +72,7 @@ def fedmf(learner, users, shared, private, round_id, number, near):
 
 
 def fedncf(learner, users, shared, private, round_id, number, near):
-    own, n_items = learner.plan.algorithm, learner.n_items
+    own, n_items = learner.server.plan.algorithm, learner.server.n_items
     rate, adam = own.learning_rate, own.optimiser == "adam"
     scaled = (rate, rate * own.user_rate_scale, rate * n_items * own.item_rate_scale)
     plain = torch.optim.SGD if own.weight_decay else None
@@ -95,14 +95,14 @@ def fedncf(learner, users, shared, private, round_id, number, near):
 
 
 def pfedrec(learner, users, shared, private, round_id, number, near):
-    own, table = learner.plan.algorithm, shared["item_embedding"]
-    basis = learner.algorithm.structure.basis(SEED, round_id)
+    own, table = learner.server.plan.algorithm, shared["item_embedding"]
+    basis = learner.server.algorithm.structure.basis(SEED, round_id)
     visits = [
         train_user(
             private["user_embedding"][index], float(private["user_bias"][index]), table, key,
             positives, positives, seed=SEED, round_id=round_id, per_positive=4,
             epochs=own.local_epochs, batch_size=own.batch_size, rate=own.learning_rate,
-            item_rate=own.learning_rate * learner.n_items * own.item_rate_scale, basis=basis,
+            item_rate=own.learning_rate * learner.server.n_items * own.item_rate_scale, basis=basis,
         )
         for index, (key, positives) in enumerate(zip(*histories_of(users), strict=True))
     ]  # fmt: skip
@@ -124,9 +124,9 @@ def pfedrec(learner, users, shared, private, round_id, number, near):
 
 
 def fedrap(learner, users, shared, private, round_id, number, near):
-    own, table = learner.plan.algorithm, shared["item_embedding"]
+    own, table = learner.server.plan.algorithm, shared["item_embedding"]
     weight, slower = plain_fedrap.schedule_of(own.schedule, number), own.round_decay ** (number - 1)
-    basis = learner.algorithm.structure.basis(SEED, round_id)
+    basis = learner.server.algorithm.structure.basis(SEED, round_id)
     after, change = {name: values.copy() for name, values in private.items()}, np.zeros(table.shape)
     epochs, losses, untouched = set(), [], 0
     for index, (key, positives) in enumerate(zip(*histories_of(users), strict=True)):
@@ -164,7 +164,7 @@ def fedrap(learner, users, shared, private, round_id, number, near):
 
 
 def pfedclr(learner, users, shared, private, round_id, number, near):
-    own = learner.plan.algorithm
+    own = learner.server.plan.algorithm
     settings = plain_pfedclr.Settings(
         variant=own.variant, rate=own.learning_rate, personal_rate=own.personal_rate,
         epochs=own.local_epochs, batch_size=own.batch_size, longest=own.gradient_clip,
@@ -174,7 +174,7 @@ def pfedclr(learner, users, shared, private, round_id, number, near):
     mine = [{name: torch.from_numpy(private[name][u]) for name in names} for u in range(len(users))]
     made = plain_pfedclr.pfedclr_round(
         torch.from_numpy(shared["item_embedding"]), mine, *histories_of(users), settings,
-        seed=SEED, round_id=round_id, n_items=learner.n_items,
+        seed=SEED, round_id=round_id, n_items=learner.server.n_items,
     )  # fmt: skip
     after = {name: np.stack([one[name].numpy() for one in made.private]) for name in names}
     return Round(
@@ -185,13 +185,13 @@ def pfedclr(learner, users, shared, private, round_id, number, near):
 
 
 def fedrecgel(learner, users, shared, private, round_id, number, near):
-    own = learner.plan.algorithm
+    own = learner.server.plan.algorithm
     settings = plain_fedrecgel.Settings(
         dim=own.dim, n_hidden=own.hidden_layers, chunk=own.batch_size, rate=own.learning_rate,
         user_rate=own.user_learning_rate, radius_shared=own.radius_shared,
         radius_private=own.radius_private,
     )  # fmt: skip
-    names = [tensor.name for tensor in learner.layout.tensors if tensor.signed]
+    names = [tensor.name for tensor in learner.server.layout.tensors if tensor.signed]
     given = {name: torch.from_numpy(values.copy()) for name, values in shared.items()}
     mine = {name: torch.from_numpy(values.copy()) for name, values in private.items()}
     # Users count their own rounds: 1 - .9^n is kept of n of them.
@@ -240,7 +240,7 @@ def fedrecgel(learner, users, shared, private, round_id, number, near):
 
 def plgc_rule(learner):
     """Return how PLGC's plain visit goes over a base."""
-    own, inner = learner.plan.algorithm, learner.plan.algorithm.base
+    own, inner = learner.server.plan.algorithm, learner.server.plan.algorithm.base
     projects = own.weight and own.regulariser == "err" and own.projector
     network = plain_plgc.NETWORK if projects else ()
     layers = [f"{name}_{layer}" for layer in (1, 2, 3, 4) for name in ("weight", "bias")]
@@ -248,7 +248,7 @@ def plgc_rule(learner):
     rates |= dict.fromkeys((*layers, "user_embedding", "user_bias", "C"), inner.learning_rate)
     steps = (("user_embedding", "C", *network),)
     if inner.name != "fedmf":
-        rates["C"] = inner.learning_rate * learner.n_items * inner.item_rate_scale
+        rates["C"] = inner.learning_rate * learner.server.n_items * inner.item_rate_scale
     if inner.name == "pfedrec":
         steps = (("user_embedding", "user_bias"), ("C", *network))
     elif inner.name == "fedncf":
@@ -264,7 +264,7 @@ def plgc_rule(learner):
 
 def plgc(learner, users, shared, private, round_id, number, near, taking=None):
     """Everybody who takes part trains; G becomes the mean of their tables, by training items."""
-    rule, whole = plgc_rule(learner), learner.plan.algorithm.upload == "table"
+    rule, whole = plgc_rule(learner), learner.server.plan.algorithm.upload == "table"
     before = {name: torch.tensor(values) for name, values in shared.items()}
     table = before.pop("item_embedding")
     named = {name.removeprefix(f"{OWN}_"): name for name in private}
@@ -300,7 +300,7 @@ def plgc(learner, users, shared, private, round_id, number, near, taking=None):
 
 def plgc_fedrap(learner, users, shared, private, round_id, number, near):
     """Both tables move and shrink as wholes, so that norms change where no row is touched."""
-    own, inner = learner.plan.algorithm, learner.plan.algorithm.base
+    own, inner = learner.server.plan.algorithm, learner.server.plan.algorithm.base
     rule = plain_plgc.Rule(
         base="", steps=(), rates={}, epochs=inner.local_epochs, batch_size=inner.batch_size,
         weight=own.weight,
@@ -353,7 +353,7 @@ def toy_visit(name, own, values, epochs, pace):
 
 
 def toy(learner, users, shared, private, round_id, number, near):
-    algorithm, n_items = learner.algorithm, learner.n_items
+    algorithm, n_items = learner.server.algorithm, learner.server.n_items
     means = {entry.name: entry.mean for entry in algorithm.parameters}
     n_epochs = sum(phase.epochs for phase in algorithm.phases({"pace": 1.0}))
     pace, tables = float(shared.get("pace", 1.0)), {k: v for k, v in shared.items() if k != "pace"}
@@ -381,7 +381,7 @@ def toy(learner, users, shared, private, round_id, number, near):
             by = np.maximum(counts, 1).reshape(-1, *[1] * (total.ndim - 1))
         following[name] = tables[name] + total / by
     weights = {"users": [len(users)], "samples": [users.n_train]}
-    sent = {tensor.name for tensor in learner.layout.tensors}
+    sent = {tensor.name for tensor in learner.server.layout.tensors}
     return Round(
         change=change | {name: value for name, value in weights.items() if name in sent},
         counts=counts if algorithm.counts_rows else 0, private=after,

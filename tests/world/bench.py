@@ -26,6 +26,7 @@ from fedrec.plan.travelling_rows import held_widely, own_rows_of
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import load_settings
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.state.private_store import PrivateStore
@@ -222,17 +223,17 @@ def compute(
     Args:
         floor: every party's `client.minimum_own_item_users`.
     """
-    learner = Learner(plan, N_ITEMS, device="cpu", threads=1)
+    learner = Learner(plan, N_ITEMS, device="cpu", resources=Resources(threads=1))
     holders = [np.bincount(users.train_items, minlength=N_ITEMS) for users in parties]
     own_rows = [own_rows_of(own, floor) for own in holders]
-    shared = learner.initial_shared()
-    private = [learner.initial_private(users) for users in parties]
+    shared = learner.server.initial_shared()
+    private = [learner.local.initial_private(users) for users in parties]
     metrics: dict[int, list[int]] = {}
     counted: dict[frozenset[int], NDArray[np.int64]] = {}
     # Rounds that were given up move nothing that is drawn: the first that trains is 2, always.
     drawn = 2
     for played in rounds:
-        layout = learner.travelling.layout(played.kind, shared)
+        layout = learner.server.travelling.layout(played.kind, shared)
         vectors: dict[int, NDArray[np.int64]] = {}
         for number in sorted(played.clients):
             made = learner.contribute(
@@ -249,13 +250,15 @@ def compute(
         whole = [cell for cell in played.cells if cell <= played.clients]
         if played.kind == "count":
             for cell in whole:
-                own = [learner.travelling.counts("count", shared, vectors[one]) for one in cell]
+                own = [
+                    learner.server.travelling.counts("count", shared, vectors[one]) for one in cell
+                ]
                 counted.setdefault(cell, np.sum(own, axis=0))
         if played.kind != "evaluate" and len(played.cells) > 1:
             known = [counted[cell] for cell in whole if cell in counted]
             widely = held_widely(plan, [*known, np.zeros(N_ITEMS, dtype=np.int64)])
-            total = learner.travelling.with_rows(played.kind, shared, total, widely)
-        shared = learner.apply(played.kind, drawn, shared, total)
+            total = learner.server.travelling.with_rows(played.kind, shared, total, widely)
+        shared = learner.server.apply(played.kind, drawn, shared, total)
         drawn += played.kind == "train"
         metrics[played.round] = total[layout.metrics_slice].tolist()
     return Result(model=shared.canonical_bytes(), metrics=metrics, private=tuple(private))

@@ -246,7 +246,7 @@ class CountedWorld(AuthorityWorld):
         known, base = self.membership(self.puppets[0]), self.shared[round_.base]
         vector = known.vector_of(round_.kind, self.rows(round_).n_rows)
         opened = vector.unpack(known.seal_of(said.round).unseal_aggregate(sealed), 1)
-        after = self.learner.apply(round_.kind, base.number, base, opened)
+        after = self.learner.server.apply(round_.kind, base.number, base, opened)
         self.shared[round_.number] = after
         round_.published = PublishedRound(
             round=round_.number,

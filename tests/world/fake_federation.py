@@ -52,7 +52,7 @@ class World(Parties):
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **settings)
         self.rounds: dict[int, FakeRound] = {}
-        self.shared = {0: self.learner.initial_shared()}
+        self.shared = {0: self.learner.server.initial_shared()}
 
     def open(self, number: int, kind: str = "train") -> FakeRound:
         found = FakeRound(number=RoundId(number), kind=kind, base=self.published_round)
@@ -92,7 +92,7 @@ class World(Parties):
 
     def rows(self, round_: FakeRound) -> ActiveRows:
         """Return the item rows that a round covers."""
-        return self.learner.travelling.rows(round_.kind, self.shared[round_.base])
+        return self.learner.server.travelling.rows(round_.kind, self.shared[round_.base])
 
     def round_vector(self, round_: FakeRound, member: Identity | None = None) -> RoundVector:
         """Return what a member needs for a round's vectors."""
@@ -159,7 +159,7 @@ class World(Parties):
         vector = self.round_vector(round_, member)
         aggregate = vector.member.reveal(self.total(round_), len(round_.contributions))
         base = self.shared[round_.base]
-        shared = self.learner.apply(round_.kind, base.number, base, aggregate)
+        shared = self.learner.server.apply(round_.kind, base.number, base, aggregate)
         self.shared[round_.number] = shared
         return aggregate
 
@@ -170,7 +170,7 @@ class World(Parties):
 
     def rows_after(self, number: int) -> StatedRows:
         """Return what members say of the rows that vectors cover after a round."""
-        rows = self.learner.travelling.rows("train", self.shared[number])
+        rows = self.learner.server.travelling.rows("train", self.shared[number])
         return self.membership(self.puppets[0]).stated_rows(rows)
 
     def report(self, number: int, member: Identity, metrics: bytes = b"") -> Report:

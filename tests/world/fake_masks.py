@@ -201,7 +201,7 @@ class MaskedWorld(World):
         round_, collector = current.round, current.collector
         total = collector.unmask()
         base = self.shared[round_.base]
-        self.shared[round_.number] = self.learner.apply(
+        self.shared[round_.number] = self.learner.server.apply(
             round_.kind,  # type: ignore[arg-type]
             base.number,
             base,

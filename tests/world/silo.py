@@ -77,7 +77,7 @@ class Silo:
         before = self.shared.get(version - 1, self.party.shared)
         own = self.private.get(version - 1, self.party.private)
         made = self.party.train(private=own, shared=before)
-        self.shared[version] = self.party.learner.apply("train", ROUND, before, made.vector)
+        self.shared[version] = self.party.learner.server.apply("train", ROUND, before, made.vector)
         self.private[version] = made.private
 
     def publish(self, version: int) -> None:

@@ -43,7 +43,7 @@ class LocalModel(SharedModel):
         *,
         floor: int = 1,
     ) -> None:
-        super().__init__(membership, learner, store)
+        super().__init__(membership, learner.server, store)
         self._floor = floor
         self._learner = learner
         self._private: PrivateState | None = None
@@ -57,15 +57,15 @@ class LocalModel(SharedModel):
         if self._private is None:
             ref = self._store.state.private
             self._private = (
-                self._learner.initial_private(self.users)
+                self._learner.local.initial_private(self.users)
                 if ref is None
-                else self._store.read_private(ref).in_room(self._learner.room)
+                else self._store.read_private(ref).in_room(self._learner.local.room)
             )
         return self._private
 
     def contribute(self, kind: RoundKind, participating: NDArray[np.bool_] | None) -> Contribution:
         """Train, count or evaluate for a round; what exact sums tell of is noted, no more."""
-        learner, shared, plan = self._learner, self.shared, self._learner.plan
+        learner, shared, plan = self._learner, self.shared, self._learner.server.plan
         users, private = self.users, self.private
         exact = divides_by_count(plan)
         is_counted = plan.privacy.mechanism == "none" and (exact or kind == "count")
@@ -75,7 +75,7 @@ class LocalModel(SharedModel):
                 enough = counted.counts >= counted.floor
                 return learner.counted(shared, np.where(enough, counted.counts, 0), private)
             if exact and counted.users is not None and counted.users is not users:
-                users, private = counted.users, learner.initial_private(counted.users)
+                users, private = counted.users, learner.local.initial_private(counted.users)
         made = learner.contribute(
             kind,
             shared.number,
@@ -96,7 +96,7 @@ class LocalModel(SharedModel):
         """
         if self._counted is not None:
             return self._counted
-        state, least = self._store.state, self._learner.plan.federation.minimum_new_users
+        state, least = self._store.state, self._learner.server.plan.federation.minimum_new_users
         item_ids = self._membership.catalogue.item_ids
         counted = CountedData.of(
             self.users, item_ids, run=state.pin.run, whole=whole, floor=self._floor

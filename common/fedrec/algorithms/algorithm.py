@@ -93,6 +93,7 @@ class Algorithm(ABC):
     Attributes:
         settings_type: its section of the settings.
         negatives_per_positive: items that training draws for each interaction; 0 for none.
+        batch_size: samples in a minibatch.
         about: what is said of it, and what it goes with.
     """
 
@@ -112,6 +113,7 @@ class Algorithm(ABC):
         self.minimum_item_users = shapes.minimum_item_users
         self.noise = shapes.noise
         self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
+        self.batch_size = getattr(settings, "batch_size", 1)
 
     @property
     @abstractmethod
@@ -154,10 +156,10 @@ class Algorithm(ABC):
     def scoring(self) -> tuple[str, ...]:
         """Names of the shared and private tensors that `scores` reads; no other is given to it.
 
-        By default what recommending needs, and everything that is a user's own.
+        By default what recommending needs, and a user's own, an optimiser's moments left out.
         """
-        private = (entry.name for entry in self.parameters if entry.private)
-        return (*self.recommending, *private)
+        entries = (entry for entry in self.parameters if entry.private and not entry.applied)
+        return (*self.recommending, *(entry.name for entry in entries))
 
     @property
     @abstractmethod

@@ -17,15 +17,26 @@ _NEVER = -1e9
 
 
 class Values:
-    """A minibatch's parameters by name, and `phase`, the name of the one that runs."""
+    """A minibatch's parameters by name, and `phase`, the name of the one that runs.
+
+    `v.item_embedding` and `v["item_embedding"]` are the same.
+    """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], phase: str = "") -> None:
-        self.phase = phase
-        self.__dict__.update(tensors)
+        self._tensors, self.phase = tensors, phase
 
-    if TYPE_CHECKING:
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
 
-        def __getattr__(self, name: str) -> torch.Tensor: ...
+    def __getattr__(self, name: str) -> torch.Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def having(self, tensors: Mapping[str, torch.Tensor]) -> Values:
+        """Return the same with others besides, or in the place of those of the same names."""
+        return Values({**self._tensors, **tensors}, self.phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +64,17 @@ def cross_entropy(score: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.softplus(score) - score * label
 
 
-def added(v: Values, shared: str, own: str) -> torch.Tensor:
-    """Return the sum of a user's own rows and shared ones, or what a wrapper puts in its place."""
-    given: torch.Tensor | None = vars(v).get(sum_name(shared, own))
-    return getattr(v, own) + getattr(v, shared) if given is None else given
+def length(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the L2 norm of each user's tensors together, (n_users,)."""
+    import torch
+
+    squares = [values.square().reshape(len(values), -1).sum(1) for values in tensors.values()]
+    return torch.stack(squares).sum(0).sqrt()
 
 
-def sum_name(shared: str, own: str) -> str:
-    """Return the name under which a wrapper says what stands for the sum of two tables' rows."""
-    return f"{own} + {shared}"
+def wide(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return values with axes of one behind theirs, ready to meet tensors of `like`'s shape."""
+    return values.view(*values.shape, *[1] * (like.dim() - values.dim()))
 
 
 def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
@@ -105,7 +118,7 @@ def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) ->
     # Each layer writes one table, not three: taking their memory costs as much as filling them.
     found = found.add_(offset) if len(found) == len(offset) else found + offset
     for layer in range(2, n_layers + 1):
-        weight, bias = getattr(v, f"weight_{layer}"), getattr(v, f"bias_{layer}")
+        weight, bias = v[f"weight_{layer}"], v[f"bias_{layer}"]
         found = user_product(torch.relu_(found), weight.mT).add_(bias[:, None])
     return torch.relu_(found)
 

@@ -90,12 +90,6 @@ class Chunk:
         )
         return first, second
 
-    def held(self) -> torch.Tensor:
-        """Return 1 where a user has an item to train on, else 0, float32 (n_users, n_items)."""
-        table = torch.zeros((self.n_users, self.n_items), device=self.positives.device)
-        table[self.owner, self.positives] = 1.0
-        return table
-
 
 def _rows_of(
     pointers: NDArray[np.int64], values: NDArray[np.int64], rows: NDArray[np.int64]

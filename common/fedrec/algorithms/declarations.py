@@ -155,14 +155,18 @@ class Parameter:
         most: the shape at its largest, of a tensor that grows over the rounds; empty for others.
         structured: whether an update structure may stand in for whole rows.
         copies: of own rows: the shared rows that a user's table is a copy of when it first takes
-            part, or in every round where the algorithm has no `begun`. Unless an optimiser moves
-            those rows, too, the own ones' changes are what is summed for them.
+            part. Unless an optimiser moves those rows, too, the own ones' changes are what is
+            summed for them.
+        begun: of such a copy: the user's own number that is 1 once it has taken part; without one
+            it is a new copy in every round.
+        added_to: of own rows: the shared rows that `seen` adds them to, as `v.rows`; a wrapper may
+            put something else in the place of the sum.
         whole: of such a copy: users contribute how their whole table differs from the version, and
             not only what moved in the round.
         published: of a scalar: it is the number of published training rounds, which every version
             knows (`SharedState.trained`); there is no tensor.
-        applied: whether `apply` alone reads it, such as a server-side optimiser's moments: it is
-            kept with every version; nothing trains on it, scores with it or exports it.
+        applied: whether only an optimiser reads it, such as moments that `apply` keeps with every
+            version: nothing trains on it, scores with it or exports it.
     """
 
     name: str
@@ -176,6 +180,8 @@ class Parameter:
     structured: bool = False
     most: tuple[int, ...] = ()
     copies: str = ""
+    begun: str = ""
+    added_to: str = ""
     whole: bool = False
     applied: bool = False
     published: bool = False
@@ -292,10 +298,6 @@ class Needs:
     reason: str
 
 
-def _no_warnings(at: Circumstances) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """What others need to know of an algorithm that they do not name.
@@ -335,7 +337,7 @@ class About:
     protocols: tuple[str, ...] = ("full", "sampled", "paper")
     combination_reason: str = "the algorithm names no other that it was made for."
     needs: Mapping[str, Needs] = field(default_factory=dict)
-    warnings: Callable[[Circumstances], list[str]] = _no_warnings
+    warnings: Callable[[Circumstances], list[str]] = lambda at: []
     clips: bool = True
     range_instead: str = "exact counts, none of which is clipped or rounded"
     not_under_noise: str = (

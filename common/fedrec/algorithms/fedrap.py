@@ -60,7 +60,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedrec.algorithms.about import ABOUT
-from fedrec.algorithms.batch import Batch, Values, added, cross_entropy, dot
+from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
 from fedrec.algorithms.declarations import (
     About,
     AlgorithmSettings,
@@ -184,7 +184,8 @@ class FedRAP(TrainedAlgorithm):
         """C and D with entries N(0, 1), heads within +-1/sqrt(dim); D and heads alike for all."""
         dim, alone = self.settings.dim, self.settings.tables == "shared"
         head = Uniform(1.0 / math.sqrt(dim))
-        own = Parameter("own_embedding", "own_rows", (dim,), Normal(), alike=True)
+        added_to = "item_embedding" if self.settings.tables == "both" else ""
+        own = Parameter("own_embedding", "own_rows", (dim,), alike=True, added_to=added_to)
         # Without a shared table it stays as it was drawn, and nobody reads it. Where it is the
         # only one, an update structure may stand in for its rows.
         return (
@@ -200,25 +201,25 @@ class FedRAP(TrainedAlgorithm):
         """C, where it has a say."""
         return () if self.settings.tables == "private" else ("item_embedding",)
 
-    @property
-    def added(self) -> Mapping[str, str]:
-        """D is added to C where there are both."""
-        return {"item_embedding": "own_embedding"} if self.settings.tables == "both" else {}
+    def seen(self, v: Values) -> Values:
+        """Return the same with `rows`, what scores are made of: D + C, or the one that there is."""
+        if self.settings.tables == "shared":
+            return v.having({"rows": v.item_embedding})
+        alone = self.settings.tables == "private"
+        return v.having({"rows": v.own_embedding if alone else v.own_embedding + v.item_embedding})
 
     def scheduled(self, v: Values) -> torch.Tensor:
         """Return what lambda and mu are multiplied with in this round, (n_users,)."""
         import torch
 
-        number = v.published + 1.0
-        if self.settings.schedule == "tanh":
+        number, schedule = v.published + 1.0, self.settings.schedule
+        if schedule == "tanh":
             return torch.tanh(number / 10)
-        if self.settings.schedule == "sin":
+        if schedule == "sin":
             return (torch.sin(number / 10) + 1) / 2
-        if self.settings.schedule == "square":
+        if schedule == "square":
             return torch.remainder(torch.floor(v.published / 10), 2)
-        if self.settings.schedule == "frac":
-            return 1 / (number + 1)
-        return torch.ones_like(number)
+        return 1 / (number + 1) if schedule == "frac" else torch.ones_like(number)
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return one simultaneous step of everything a minibatch."""
@@ -247,11 +248,7 @@ class FedRAP(TrainedAlgorithm):
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <w, D_i + C_i> + c."""
-        if self.settings.tables == "both":
-            rows = added(v, "item_embedding", "own_embedding")
-        else:
-            rows = v.item_embedding if self.settings.tables == "shared" else v.own_embedding
-        return dot(rows, v.user_embedding) + v.user_bias[:, None]
+        return dot(v.rows, v.user_embedding) + v.user_bias[:, None]
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
         """Return eq. 3 of a minibatch."""

@@ -32,15 +32,16 @@ may repeat here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import ABOUT
-from fedrec.algorithms.batch import Values, dot, layer_shapes, units
+from fedrec.algorithms.batch import Values, dot, layer_shapes, length, units, wide
 from fedrec.algorithms.declarations import (
     About,
     AlgorithmSettings,
@@ -48,14 +49,27 @@ from fedrec.algorithms.declarations import (
     Initial,
     Normal,
     Parameter,
+    Positive,
     Uniform,
 )
-from fedrec.algorithms.optimisers import Adam, Gradient, Phase, SharedAdam, own_moments
+from fedrec.algorithms.optimisers import (
+    Adam,
+    Gradient,
+    Passes,
+    Phase,
+    SharedAdam,
+    Tensors,
+    own_moments,
+)
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
     import torch
+
+
+_Radius = Annotated[float, Field(ge=0, le=10)]
+_Bits = Annotated[int, Field(ge=4, le=40)]
 
 
 class FedRecGELSettings(TrainedSettings):
@@ -81,16 +95,12 @@ class FedRecGELSettings(TrainedSettings):
     user_learning_rate: float = Field(
         default=0.1, gt=0, le=10, description="Step size of each user's own Adam."
     )
-    radius_shared: float = Field(
+    radius_shared: _Radius = Field(
         default=0.02,
-        ge=0,
-        le=10,
         description="How far uphill the shared gradient is taken; 0 turns this half off.",
     )
-    radius_private: float = Field(
+    radius_private: _Radius = Field(
         default=0.02,
-        ge=0,
-        le=10,
         description="How far uphill a user's own gradient is taken; 0 turns this half off.",
     )
     local_epochs: int = Field(
@@ -102,25 +112,19 @@ class FedRecGELSettings(TrainedSettings):
         le=8192,
         description="Samples in a chunk; the loss is the sum over chunks of their mean losses.",
     )
-    item_clip: float = Field(
+    item_clip: Positive = Field(
         default=0.25,
-        gt=0,
-        le=1e6,
         description="Every value of a user's gradient of item rows is clipped to [-item_clip, "
         "item_clip]; a public range.",
     )
-    item_fraction_bits: int = Field(
+    item_fraction_bits: _Bits = Field(
         default=32,
-        ge=4,
-        le=40,
         description="The gradient of rows is rounded to multiples of item_clip x "
         "2^-item_fraction_bits.",
     )
-    network_clip: float = Field(
-        default=32.0, gt=0, le=1e6, description="Like item_clip, for the network."
-    )
-    network_fraction_bits: int = Field(
-        default=38, ge=4, le=40, description="Like item_fraction_bits, for the network."
+    network_clip: Positive = Field(default=32.0, description="Like item_clip, for the network.")
+    network_fraction_bits: _Bits = Field(
+        default=38, description="Like item_fraction_bits, for the network."
     )
 
 
@@ -132,20 +136,16 @@ class FedRecGEL(TrainedAlgorithm):
     name: ClassVar[str] = "fedrecgel"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedRecGELSettings
     about: ClassVar[About] = ABOUT["fedrecgel"]
+    sums_minibatches: ClassVar[bool] = True
 
     @property
     def _moving(self) -> tuple[Parameter, ...]:
         """What users send gradients of: rows N(0, .01^2), layers as Xavier and He, no bias yet."""
         settings, dim = self.settings, self.settings.dim
         width, n_hidden = self._width, settings.hidden_layers
-        rows = Parameter(
-            "item_embedding",
-            "rows",
-            (dim + width,),
-            Normal(0.01),
-            limit=settings.item_clip,
-            fraction_bits=settings.item_fraction_bits,
-        )
+        rows = Parameter("item_embedding", "rows", (dim + width,), Normal(0.01))
+        clip, bits = settings.item_clip, settings.item_fraction_bits
+        rows = replace(rows, limit=clip, fraction_bits=bits)
         outputs = [width >> layer for layer in range(n_hidden)]
         layers: list[tuple[tuple[int, int], Initial]] = [
             (shape, Uniform(math.sqrt(6.0 / sum(shape))))
@@ -183,27 +183,13 @@ class FedRecGEL(TrainedAlgorithm):
         )
         return (*self._moving, *self._server.parameters, vector, *own_moments(vector))
 
-    @property
-    def scoring(self) -> tuple[str, ...]:
-        """What is shared, and a user's vectors."""
-        return (*self.recommending, "user_embedding")
-
-    @property
-    def sums_minibatches(self) -> bool:
-        """A round is one step by the sum of the chunks' losses."""
-        return True
-
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return both gradients, each taken uphill of the same old values."""
         settings = self.settings
-        shared = Gradient(
-            tuple(entry.name for entry in self._moving), radius=settings.radius_shared
-        )
-        own = Adam(
-            {"user_embedding": settings.user_learning_rate},
-            radius=settings.radius_private,
-            kept=True,
-        )
+        names = tuple(entry.name for entry in self._moving)
+        rates = {"user_embedding": settings.user_learning_rate}
+        shared = Gradient(names, passes=uphill(settings.radius_shared))
+        own = Adam(rates, kept=True, passes=uphill(settings.radius_private))
         return (Phase(steps=((shared, own),), epochs=settings.local_epochs),)
 
     def score(self, v: Values) -> torch.Tensor:
@@ -213,8 +199,7 @@ class FedRecGEL(TrainedAlgorithm):
         dim, n_hidden = self.settings.dim, self.settings.hidden_layers
         users, of_user = torch.split(v.user_embedding, [dim, self._width], -1)
         items, of_item = torch.split(v.item_embedding, [dim, self._width], -1)
-        weight: torch.Tensor = getattr(v, f"weight_{n_hidden + 1}")
-        bias: torch.Tensor = getattr(v, f"bias_{n_hidden + 1}")
+        weight, bias = v[f"weight_{n_hidden + 1}"], v[f"bias_{n_hidden + 1}"]
         of_factors, of_units = torch.split(weight, [dim, dim], -1)
         hidden = units(v, of_user, of_item, n_hidden)
         return dot(items, users * of_factors[:, 0]) + (hidden * of_units).sum(-1) + bias
@@ -228,3 +213,18 @@ class FedRecGEL(TrainedAlgorithm):
     ) -> SharedState:
         """Take one step by the mean gradient; moments move rows that nobody touched, too."""
         return self._server.step(shared, self.mean(change, counts, round_id))
+
+
+def uphill(radius: float) -> Passes | None:
+    """Return sharpness-aware passes: the gradient where a step of this length uphill leads.
+
+    A user's direction is that of all tensors together (Foret et al. 2021). None for radius 0.
+    """
+
+    def passes(values: Tensors, gradients: Tensors, at: Callable[[Tensors], Tensors]) -> Tensors:
+        import torch
+
+        size = radius / (length(gradients) + 1e-12)
+        return at({n: torch.addcmul(values[n], g, wide(size, g)) for n, g in gradients.items()})
+
+    return passes if radius else None

@@ -76,7 +76,7 @@ class GridSum:
             int64 (n_users,): how many of each user's values had to be clipped.
         """
         inside, clipped = self.rounded(rows)
-        self.put_whole(inside)
+        self.put_total(self.total(inside))
         return clipped
 
     def add_sums(self, change: torch.Tensor, *, finite: bool | torch.Tensor) -> None:
@@ -94,10 +94,6 @@ class GridSum:
         # CUDA adds the rows of one item in no fixed order. Sums of whole numbers are exact in
         # either type, so that it has no say.
         self._change.index_add_(0, item_index, self.typed(rounded))
-
-    def put_whole(self, rounded: torch.Tensor) -> None:
-        """Add rounded values; see `add_whole`."""
-        self.put_total(self.total(rounded))
 
     def put_total(self, total: torch.Tensor) -> None:
         """Add what `total` returned."""

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import Constant, Parameter
 from fedrec.model.state import SharedState
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Mapping[str, "torch.Tensor"]
+Passes = Callable[[Tensors, Tensors, Callable[[Tensors], Tensors]], Tensors]
+"""Takes the values of what an optimiser moves, their gradients, and what returns the gradients at
+other values; returns those that the optimiser goes by. The first axis of all is the user."""
 
 MEAN_KEPT, SQUARE_KEPT, SMALL = 0.9, 0.999, 1e-8
 """torch.optim.Adam's defaults: betas and eps."""
@@ -29,8 +37,7 @@ class Sgd:
         factor: what the rates are multiplied with after every minibatch.
         per_occurrence: whether an item row moves by the mean over its own samples in the
             minibatch, and not by its share of the mean over all of them.
-        radius: of sharpness-aware steps (Foret et al. 2021): the gradient is taken where one
-            step of this length uphill leads, its direction by all of `rates` together; 0 for none.
+        passes: further passes to the gradient that it goes by; None for none.
         longest: a user's longer gradient of a minibatch (L2 norm over all of `rates`) is shrunk to
             this length, before decay; 0 for no limit.
         noise: deviation of the Gaussian noise that is added to every value of a gradient after
@@ -43,14 +50,9 @@ class Sgd:
     whole: bool = False
     factor: float = 1.0
     per_occurrence: bool = False
-    radius: float = 0.0
     longest: float = 0.0
     noise: float = 0.0
-
-    @property
-    def moves_untouched(self) -> bool:
-        """Whether rows move in minibatches that do not hold them."""
-        return self.decay > 0 or self.noise > 0
+    passes: Passes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +62,16 @@ class Adam:
     Attributes:
         rates: step sizes by parameter.
         decay: L2 coefficient, added to the gradient.
-        radius: as in `Sgd`.
-        longest: a user's longer gradient of a minibatch (L2 norm over all of `rates`) is shrunk to
-            this length, before decay; 0 for no limit.
+        longest, passes: as in `Sgd`.
         kept: whether moments go on from a user's last round, in private parameters that
             `fedrec.algorithms.optimisers.own_moments` declares; else every round begins afresh.
     """
 
     rates: Mapping[str, float]
     decay: float = 0.0
-    radius: float = 0.0
     longest: float = 0.0
     kept: bool = False
-
-    @property
-    def moves_untouched(self) -> bool:
-        """Whether rows move in minibatches that do not hold them."""
-        return True
+    passes: Passes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +82,17 @@ class Gradient:
 
     Attributes:
         names: shared parameters, which no other optimiser of the round moves.
-        radius: as in `Sgd`.
+        passes: as in `Sgd`.
     """
 
     names: tuple[str, ...]
-    radius: float = 0.0
+    passes: Passes | None = None
     decay: ClassVar[float] = 0.0
-    longest: ClassVar[float] = 0.0
 
     @property
     def rates(self) -> Mapping[str, float]:
         """Each of `names`, once."""
         return dict.fromkeys(self.names, 1.0)
-
-    @property
-    def moves_untouched(self) -> bool:
-        """Whether rows move in minibatches that do not hold them."""
-        return False
 
 
 Optimiser = Sgd | Adam | Gradient
@@ -142,12 +131,10 @@ def own_moments(entry: Parameter) -> tuple[Parameter, ...]:
     Args:
         entry: of scope `own`.
     """
-    name = entry.name
-    return (
-        Parameter(f"{name}_mean", "own", entry.shape, Constant()),
-        Parameter(f"{name}_square", "own", entry.shape, Constant()),
-        Parameter(f"{name}_mean_weight", "own", (), Constant()),
-        Parameter(f"{name}_square_weight", "own", (), Constant()),
+    shapes = {"mean": entry.shape, "square": entry.shape, "mean_weight": (), "square_weight": ()}
+    return tuple(
+        Parameter(f"{entry.name}_{kind}", "own", shape, Constant(), applied=True)
+        for kind, shape in shapes.items()
     )
 
 

@@ -43,7 +43,7 @@ Readings, where the paper is silent: l is not differentiated; rates are the base
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -62,7 +62,6 @@ from fedrec.algorithms.batch import (
     lengths,
     normalised,
     of_two,
-    sum_name,
 )
 from fedrec.algorithms.declarations import (
     About,
@@ -88,7 +87,7 @@ if TYPE_CHECKING:
 
 
 _VISIT: Mapping[str, Any] = MappingProxyType({"local_epochs": 10, "batch_size": 2048})
-_BEGUN, _SCORES, _MIXED = "begun", "personal_scores", " mixed"
+_BEGUN, _SCORES = "begun", "personal_scores"
 
 
 def _used_by(*regularisers: str, **values: tuple[object, ...]) -> UsedIf:
@@ -136,7 +135,7 @@ class PLGCSettings(WrapperSettings):
             "weight_decay = 0.",
         ),
         only_if(
-            lambda section: not section.made.added,
+            lambda section: not any(entry.added_to for entry in section.made.parameters),
             ("upload", "base.name"),
             "users of {s.base.name} train and send the shared table itself; their own one stays",
         ),
@@ -198,7 +197,7 @@ class PLGCSettings(WrapperSettings):
     @property
     def sums_changes(self) -> bool:
         """Whether what is summed is how users' own tables moved, and not how they differ from G."""
-        return self.upload == "change" and not self.made.added
+        return self.upload == "change" and not any(entry.added_to for entry in self.made.parameters)
 
 
 class PLGC(Wrapper):
@@ -221,29 +220,33 @@ class PLGC(Wrapper):
                 f"{self.base.name} trains no shared item rows that a user could have its own of.",
                 remedy='Set algorithm.base.name = "fedmf", or another one that does.',
             )
-        self.own_tables = {name: self.base.added.get(name, f"own_{name}") for name in tables}
-        self._theirs = set(self.base.added.values())
+        added = {each.added_to: each.name for each in self.base.parameters if each.added_to}
+        self.own_tables = {name: added.get(name, f"own_{name}") for name in tables}
+        self._theirs = set(added.values())
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The base's, own tables that begin as shared ones, and the networks before eRR."""
         settings, mixed = self.settings, {own: name for name, own in self.own_tables.items()}
+        begun = _BEGUN if settings.mixing else ""
         found, added = [], []
         for entry in (each for each in self.base.parameters if each.name != self.base.kept_scores):
             if entry.name in mixed:
                 # A base's own private rows: the version is C's beginning, whatever theirs is.
-                entry = replace(entry, initial=Constant(), alike=False, copies=mixed[entry.name])
+                entry = replace(entry, initial=Constant(), alike=False)
+                entry = replace(entry, copies=mixed[entry.name], begun=begun)
             elif entry.name in self.own_tables:
                 own = self.own_tables[entry.name]
                 entry = replace(entry, structured=False)
                 if own not in self._theirs:
                     entry = replace(entry, mean="samples")
-                    copy = Parameter(own, "own_rows", entry.shape, Constant(), copies=entry.name)
-                    added.append(replace(copy, whole=settings.upload == "table"))
+                    copy = Parameter(own, "own_rows", entry.shape, Constant())
+                    whole = settings.upload == "table"
+                    added.append(replace(copy, copies=entry.name, begun=begun, whole=whole))
                 added += self._network(own, entry.shape[0])
             found.append(entry)
-        if settings.mixing:
-            added.append(Parameter(_BEGUN, "own", (), Constant()))
+        if begun:
+            added.append(Parameter(begun, "own", (), Constant()))
         return (*found, *added, Parameter(_SCORES, "own_rows", (), Constant()))
 
     def _network(self, own: str, dim: int) -> list[Parameter]:
@@ -270,11 +273,6 @@ class PLGC(Wrapper):
         """Kept scores are all that is read of a user."""
         return (*self.recommending, _SCORES)
 
-    @property
-    def begun(self) -> str:
-        """Own tables go on from round to round where they are mixed."""
-        return _BEGUN if self.settings.mixing else ""
-
     def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
         """Return the base's scores: a mixture of the first version with itself is the version."""
         import torch
@@ -297,34 +295,26 @@ class PLGC(Wrapper):
             return replace(optimiser, rates=rates, factor=self.settings.rate_factor)
         return replace(optimiser, rates=rates)
 
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """All mixed tables and users' own ones."""
-        return (*self.own_tables, *self.own_tables.values()) if self.settings.mixing else ()
-
-    def per_epoch(self, squares: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Return each own table's share of the mixture."""
-        return {
-            f"share_of_{own}": squares[own] / (squares[own] + squares[name])
-            for name, own in self.own_tables.items()
-        }
+    def per_epoch(self, square: Callable[[str], torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return l of each own table where they are mixed."""
+        shares = {}
+        for name, own in self.own_tables.items() if self.settings.mixing else ():
+            mine = square(own)
+            shares[f"share_of_{own}"] = mine / (mine + square(name))
+        return shares
 
     def seen(self, v: Values) -> Values:
-        """Return what the base scores with, Q among it, made once for a minibatch."""
-        known: Values | None = vars(v).get(_MIXED)
-        if known is not None:
-            return known
+        """Return what the base scores with, Q in the place of its tables, and G."""
         import torch
 
-        tables = {}
+        tables: dict[str, torch.Tensor] = {}
         for name, own in self.own_tables.items():
-            rows = getattr(v, own)
+            rows = v[own]
             if self.settings.mixing:
-                share = getattr(v, f"share_of_{own}")[:, None, None]
-                rows = torch.lerp(getattr(v, name), rows, share)
-            tables[sum_name(name, own) if own in self._theirs else name] = rows
-        vars(v)[_MIXED] = found = Values(vars(v) | tables, v.phase)
-        return found
+                rows = torch.lerp(v[name], rows, v[f"share_of_{own}"][:, None, None])
+            tables |= {"rows" if own in self._theirs else name: rows, f"version_of_{own}": v[name]}
+        mixed = v.having(tables)
+        return mixed if self._theirs else self.base.seen(mixed)
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the weighted regulariser, summed over tables, where a step moves any of them."""
@@ -332,9 +322,9 @@ class PLGC(Wrapper):
             return 0.0
         there = (batch.weight > 0).to(batch.weight.dtype)
         terms: list[torch.Tensor] = []
-        for name, own in self.own_tables.items():
-            rows, version = getattr(v, own), getattr(v, name).detach()
-            network = [getattr(v, entry.name) for entry in self._network(own, 1)]
+        for own in self.own_tables.values():
+            rows, version = v[own], v[f"version_of_{own}"].detach()
+            network = [v[entry.name] for entry in self._network(own, 1)]
             if any(values.requires_grad for values in (rows, *network)):
                 terms.append(self._regulariser(rows, version, there, network))
         return self.settings.weight * sum(terms[1:], terms[0]) if terms else 0.0

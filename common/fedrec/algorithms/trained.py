@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,14 @@ class TrainedAlgorithm(Algorithm):
     Values that `score`, `loss` and `penalty` read are attributes named like the parameters, the
     first axis of each the user: rows (n_users, n_rows, ...), others (n_users, ...). Scores of all
     items are asked for with rows (1, n_items, ...) where a table is everybody's.
+
+    Attributes:
+        sums_minibatches: whether a pass is one step, by the sum of all minibatches' losses. Then
+            positives are shuffled, each keeps its negatives behind it, and they are cut into
+            minibatches; `batch.mean` is the sum of the minibatches' means.
     """
+
+    sums_minibatches: ClassVar[bool] = False
 
     settings: TrainedSettings
 
@@ -113,13 +120,9 @@ class TrainedAlgorithm(Algorithm):
         """
         return 0.0
 
-    @property
-    def added(self) -> Mapping[str, str]:
-        """By shared rows: users' own ones that `score` adds to them, by `fedrec.algorithms.added`.
-
-        A wrapper may put something else in the place of their sum.
-        """
-        return {}
+    def seen(self, v: Values) -> Values:
+        """Return what scores and losses read, made once for a minibatch: by default the same."""
+        return v
 
     @property
     def folding_pull(self) -> float | None:
@@ -148,32 +151,14 @@ class TrainedAlgorithm(Algorithm):
 
     # Users' whole item tables.
 
-    @property
-    def begun(self) -> str:
-        """Name of the private number that is 1 once a user has taken part; empty for none."""
-        return ""
-
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """Names of the item tables whose norms `per_epoch` needs."""
-        return ()
-
-    def per_epoch(self, squares: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def per_epoch(self, square: Callable[[str], torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return constants by name that score and losses read in an epoch, (n_users, ...) each.
 
         Args:
-            squares: the squared Frobenius norms of whole tables, active items only, (n_users,).
+            square: returns the squared Frobenius norm of each user's item table of a name, shared
+                or own, over all active items, (n_users,).
         """
         return {}
-
-    @property
-    def sums_minibatches(self) -> bool:
-        """Whether a pass is one step, by the sum of all minibatches' losses.
-
-        Then positives are shuffled, each keeps its negatives behind it, and they are cut into
-        minibatches; `batch.mean` is the sum of the minibatches' means.
-        """
-        return False
 
     # What follows from the update structure.
 
@@ -188,11 +173,6 @@ class TrainedAlgorithm(Algorithm):
         """The structure where it compresses what was trained."""
         return self.structure if isinstance(self.structure, Compressed) else None
 
-    @property
-    def compresses_users(self) -> bool:
-        """Whether each user's change is compressed on its own."""
-        return self.compression is not None and self.compression.by == "user"
-
     def compress(
         self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
@@ -200,7 +180,7 @@ class TrainedAlgorithm(Algorithm):
 
         The nearest matrix of a low rank may have larger values in a row than the row had.
         """
-        if self.compression is None or self.compresses_users:
+        if self.compression is None or self.compression.by == "user":
             return changes, 0
         found, n_clipped = dict(changes), 0
         for tensor in self.tensors:
@@ -247,19 +227,14 @@ class TrainedAlgorithm(Algorithm):
         return tuple(entry for entry in self.parameters if entry.name in sent)
 
     @property
-    def weighs_users(self) -> bool:
-        """Whether something is divided by the users' numbers of training items."""
-        return any(entry.mean == "samples" for entry in self._summed)
-
-    @property
-    def counts_users(self) -> bool:
-        """Whether something is divided by the number of users."""
-        return any(entry.mean == "users" for entry in self._summed)
+    def divisors(self) -> set[str]:
+        """What sums are divided by, in the words of `Parameter.mean`."""
+        return {entry.mean for entry in self._summed}
 
     @property
     def counts_rows(self) -> bool:
         """Whether something is divided by the users who touched a row."""
-        return any(entry.mean == "holders" for entry in self._summed)
+        return "holders" in self.divisors
 
     def _divisor_of(self, entry: Parameter) -> str:
         """Return what `mean` divides a parameter's sum by, in the words of `UpdateTensor`."""
@@ -298,11 +273,11 @@ class TrainedAlgorithm(Algorithm):
                     counted_by=HOLDERS if self.counts_rows else TRAINED,
                 )
             )
-        if self.counts_users:
+        if "users" in self.divisors:
             found.append(
                 UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False)
             )
-        if self.weighs_users:
+        if "samples" in self.divisors:
             found.append(
                 UpdateTensor(
                     name="samples",
@@ -426,7 +401,7 @@ class TrainedAlgorithm(Algorithm):
                     rows = private[entry.name].index_select(0, place)
                     own[entry.name] = rows.index_select(1, start.active)
             with one_thread():
-                scores = self.score(Values(everybody | own))
+                scores = self.score(self.seen(Values(everybody | own)))
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found
@@ -460,7 +435,7 @@ class TrainedAlgorithm(Algorithm):
                 tensors[entry.name] = torch.zeros((1, *entry.shape))
         # A copy: what is mapped cannot be written, of which torch would warn.
         tensors["user_embedding"] = torch.from_numpy(np.array(vector))[None]
-        return self.score(Values(tensors))[0].numpy()
+        return self.score(self.seen(Values(tensors)))[0].numpy()
 
     def own_preferences(
         self,
@@ -477,12 +452,7 @@ class TrainedAlgorithm(Algorithm):
             for name, values in (*serving.items(), *own.items())
             if name in self.scoring
         }
-        return self.score(Values(tensors))[0].numpy()
-
-    @property
-    def batch_size(self) -> int:
-        """Samples in a minibatch."""
-        return self.settings.batch_size
+        return self.score(self.seen(Values(tensors)))[0].numpy()
 
     @property
     def initial_scalars(self) -> Mapping[str, float]:

@@ -100,11 +100,7 @@ class Wrapper(TrainedAlgorithm):
         self.base = base_of(settings, shapes)
         super().__init__(settings, shapes)
         self.negatives_per_positive = self.base.negatives_per_positive
-
-    @property
-    def batch_size(self) -> int:
-        """Samples in a minibatch of the base."""
-        return self.base.batch_size
+        self.batch_size = self.base.batch_size
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -123,20 +119,20 @@ class Wrapper(TrainedAlgorithm):
         return optimiser
 
     def seen(self, v: Values) -> Values:
-        """Return what the base scores with: by default the same values."""
-        return v
+        """Return what the base scores with: by default what it sees itself."""
+        return self.base.seen(v)
 
     def score(self, v: Values) -> torch.Tensor:
         """Return the base's scores."""
-        return self.base.score(self.seen(v))
+        return self.base.score(v)
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
         """Return the base's loss."""
-        return self.base.loss(self.seen(v), batch)
+        return self.base.loss(v, batch)
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the base's penalty."""
-        return self.base.penalty(self.seen(v), batch)
+        return self.base.penalty(v, batch)
 
     @property
     def upload_noise(self) -> UploadNoise | None:

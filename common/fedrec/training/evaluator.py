@@ -24,7 +24,8 @@ from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import PrivacySettings
 from fedrec.training.blocks import draw_negatives
-from fedrec.training.user_half import BYTES_PER_SCORE, UserHalf, train_locally
+from fedrec.training.server_half import ServerHalf
+from fedrec.training.user_half import BYTES_PER_SCORE, Resources, UserHalf, train_locally
 
 Segments = dict[Protocol, NDArray[np.int64]]
 """A metrics segment for each protocol, summed up in place."""
@@ -57,7 +58,7 @@ class Evaluator:
         local: bool = True,
     ) -> NDArray[np.int64]:
         """Return the metrics segment under the plan's protocol; see `measure_all`."""
-        protocol = self._half.plan.evaluation.protocol
+        protocol = self._half.server.plan.evaluation.protocol
         return self.measure_all(
             shared, users, private, references=references, number=number, local=local
         )[protocol]
@@ -87,7 +88,7 @@ class Evaluator:
         self._of_model(found, "model", shared, users, private)
         if references:
             half = self._half
-            start_shared = half.initial_shared()
+            start_shared = half.server.initial_shared()
             if shared.holders is not None:
                 start_shared = start_shared.with_holders(shared.holders)
             start = half.initial_private(users)
@@ -105,11 +106,11 @@ class Evaluator:
 
         It is a tensor of the update; none where there is nothing to choose, or sums carry noise.
         """
-        if self._half.layout.mechanism is not None:
+        if self._half.server.layout.mechanism is not None:
             return {}
         gains = [
             self._gain(candidate, users, private)
-            for candidate in self._half.algorithm.candidates(shared)
+            for candidate in self._half.server.algorithm.candidates(shared)
         ]
         return {GRADES: np.array(gains, dtype=np.int64)} if gains else {}
 
@@ -124,32 +125,35 @@ class Evaluator:
             TrainingError: when training diverges.
         """
         half = self._half
-        if half.layout.mechanism is not None:
+        if half.server.layout.mechanism is not None:
+            plan = half.server.plan.model_copy(update={"privacy": PrivacySettings()})
             exact = UserHalf(
-                half.plan.model_copy(update={"privacy": PrivacySettings()}),
-                half.n_items,
+                ServerHalf(plan, half.server.n_items),
                 device=str(half.device),
-                device_memory_mib=half.device_bytes >> 20,
-                workers=half.executor,
+                resources=Resources(
+                    device_memory_mib=half.device_bytes >> 20, workers=half.executor
+                ),
             )
             return Evaluator(exact).train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        own = half.cohort(shared, users).item_counts(half.n_items)[half.active_items(shared)]
-        for number in range(1, half.plan.rounds.total + 1):
+        own = half.cohort(shared, users).item_counts(half.server.n_items)[
+            half.server.active_items(shared)
+        ]
+        for number in range(1, half.server.plan.rounds.total + 1):
             found = train_locally(half, number, shared, users, private)
             changes = found.changes | self.graded(shared, users, private)
-            aggregate = half.travelling.pack("train", shared, changes, found.counts, metrics)
+            aggregate = half.server.travelling.pack("train", shared, changes, found.counts, metrics)
             # The published counts are those of everybody.
-            counts = found.counts if half.algorithm.counts_rows else own
-            change = half.travelling.change("train", shared, aggregate)
-            shared = half.moved(number, shared, change, counts)
+            counts = found.counts if half.server.algorithm.counts_rows else own
+            change = half.server.travelling.change("train", shared, aggregate)
+            shared = half.server.moved(number, shared, change, counts)
             private = found.private
         return shared, private
 
     def _gain(self, shared: SharedState, users: UserSplit, private: PrivateState) -> int:
         """Return the sum of users' validation gains under the plan's protocol, as in metrics."""
-        evaluation, total = self._half.plan.evaluation, 0
-        active, ranking = self._half.active_items(shared), self._ranking_of(users)
+        evaluation, total = self._half.server.plan.evaluation, 0
+        active, ranking = self._half.server.active_items(shared), self._ranking_of(users)
         for rows, scores in self._half.active_scores(shared, users, private):
             ranks = ranking.ranks(scores, rows, "validation", evaluation.protocol, active)
             total += int(rank_values(ranks, evaluation.at)[:, RANK_FIELDS.index("gain")].sum())
@@ -177,13 +181,13 @@ class Evaluator:
         users: UserSplit,
         private: PrivateState,
     ) -> None:
-        active = self._half.active_items(shared)
+        active = self._half.server.active_items(shared)
         for rows, scores in self._half.active_scores(shared, users, private):
             self._add(found, name, scores, users, rows, active)
 
     def _of_popularity(self, found: Segments, shared: SharedState, users: UserSplit) -> None:
         # Under noise nobody counted; then all items have one number that says nothing.
-        if shared.holders is None or self._half.layout.mechanism is not None:
+        if shared.holders is None or self._half.server.layout.mechanism is not None:
             return
         holders = torch.from_numpy(shared.holders.astype(np.float64)).to(self._half.device)
         for rows in self._parts(np.arange(len(users))):
@@ -192,7 +196,7 @@ class Evaluator:
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Cut user positions into parts whose scores fit the memory that training may take."""
         half = self._half
-        at_once = max(16, half.chunk_bytes // (BYTES_PER_SCORE * max(half.n_items, 1)))
+        at_once = max(16, half.chunk_bytes // (BYTES_PER_SCORE * max(half.server.n_items, 1)))
         for start in range(0, len(rows), at_once):
             yield rows[start : start + at_once]
 
@@ -203,12 +207,12 @@ class Evaluator:
         half = self._half
         cohort = half.cohort(shared, users)
         untrained = np.ones(len(users), dtype=np.bool_)
-        if not half.algorithm.negatives_per_positive:
+        if not half.server.algorithm.negatives_per_positive:
             return
         for chunk in cohort.chunks(
             participating=None,
-            steps=half.algorithm.steps,
-            bytes_per_user=lambda n_active, n_steps: BYTES_PER_SCORE * half.n_items,
+            steps=half.server.algorithm.steps,
+            bytes_per_user=lambda n_active, n_steps: BYTES_PER_SCORE * half.server.n_items,
             memory_bytes=half.chunk_bytes,
             device=half.device,
         ):
@@ -223,14 +227,14 @@ class Evaluator:
 
     def _times_drawn(self, chunk: Chunk, number: int) -> torch.Tensor:
         """Return how often each active item was a user's negative, (n_users, n_active)."""
-        plan = self._half.plan
+        plan = self._half.server.plan
         drawn = torch.zeros((chunk.n_users, chunk.n_items), device=self._half.device)
         for earlier in range(max(1, number - _COUNTED_ROUNDS), number):
             user, item = draw_negatives(
                 chunk,
                 seed=plan.federation.seed,
                 round_id=earlier,
-                per_positive=self._half.algorithm.negatives_per_positive,
+                per_positive=self._half.server.algorithm.negatives_per_positive,
             )
             drawn.index_put_((user, item), torch.ones_like(drawn[0, :1]), accumulate=True)
         return drawn
@@ -255,7 +259,7 @@ class Evaluator:
         columns: NDArray[np.int64] | None = None,
     ) -> None:
         """Add what some users' scores are worth under each protocol; see `Ranking.ranks`."""
-        at, ranking = self._half.plan.evaluation.at, self._ranking_of(users)
+        at, ranking = self._half.server.plan.evaluation.at, self._ranking_of(users)
         for protocol, metrics in found.items():
             for split in SPLITS:
                 ranks = ranking.ranks(scores, rows, split, protocol, columns)
@@ -265,7 +269,7 @@ class Evaluator:
     def _ranking_of(self, users: UserSplit) -> Ranking:
         if self._ranking is None or self._ranking[0] is not users:
             half = self._half
-            seed = half.plan.federation.seed
-            ranking = Ranking(users, half.n_items, seed=seed, device=half.device)
+            seed = half.server.plan.federation.seed
+            ranking = Ranking(users, half.server.n_items, seed=seed, device=half.device)
             self._ranking = (users, ranking)
         return self._ranking[1]

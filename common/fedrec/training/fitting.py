@@ -108,13 +108,6 @@ Fit = Callable[["Chunk", "dict[str, torch.Tensor]"], "ChunkResult"]
 """Trains a chunk of users with their private tensors."""
 
 
-def is_trained_by_steps(
-    algorithm: Algorithm, device: torch.device, accelerator: Accelerator | None
-) -> bool:
-    """Return whether the trainer does it on a processor, where one thread is all that it uses."""
-    return isinstance(algorithm, TrainedAlgorithm) and device.type == "cpu" and accelerator is None
-
-
 def fit_of(
     algorithm: Algorithm,
     start: RoundStart,

@@ -1,13 +1,14 @@
 """Everything that a plan means for one party's users: initial state, contribution, next version.
 
-`Learner` composes training and evaluation. It is used alike by client processes and by the
-in-process federation; who only applies aggregates needs its server half.
+`Learner` composes the plan's two halves and evaluation. It is used alike by client processes and by
+the in-process federation; who only applies aggregates needs the server's half alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,12 +17,16 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import OwnRows
+from fedrec.settings.schema import ClientSettings
 from fedrec.training.evaluator import Evaluator, Segments
-from fedrec.training.user_half import UserHalf, train_locally
+from fedrec.training.executors.choosing import Workers
+from fedrec.training.executors.executor import Executor
+from fedrec.training.server_half import ServerHalf
+from fedrec.training.user_half import Resources, UserHalf, train_locally
 from fedrec.wire.messages import RoundKind
 
 
@@ -47,12 +52,56 @@ class Contribution:
     also: Segments = field(default_factory=dict)
 
 
-class Learner(UserHalf):
-    """A plan, made executable: what one party's users add to a round of any kind."""
+class Learner:
+    """A plan, made executable: what one party's users add to a round of any kind.
 
-    @cached_property
-    def _evaluator(self) -> Evaluator:
-        return Evaluator(self)
+    Args:
+        plan: what the federation agreed on.
+        n_items: items in the catalogue.
+        device: auto, cpu, cuda or cuda:N.
+        also, measure_withheld: as `UserHalf` has them.
+        initial: returns the model that every party starts from, where one process draws it for
+            many parties.
+
+    Attributes:
+        server: the plan for the shared model.
+        local: the plan for the party's users.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        n_items: int,
+        *,
+        device: str = "auto",
+        resources: Resources | None = None,
+        also: Sequence[Protocol] = (),
+        measure_withheld: bool = False,
+        initial: Callable[[], SharedState] | None = None,
+    ) -> None:
+        self.server = ServerHalf(plan, n_items, initial=initial)
+        self.local = UserHalf(
+            self.server,
+            device=device,
+            resources=resources or Resources(),
+            also=also,
+            measure_withheld=measure_withheld,
+        )
+        self._evaluator = Evaluator(self.local)
+
+    @classmethod
+    def of(
+        cls,
+        client: ClientSettings,
+        plan: Plan,
+        n_items: int,
+        *,
+        scratch: Path | None = None,
+        workers: Workers | Executor = 1,
+    ) -> Learner:
+        """Return a learner that takes what a machine's settings allow; see `Resources`."""
+        resources = replace(Resources.of(client), scratch=scratch, workers=workers)
+        return cls(plan, n_items, device=client.device, resources=resources)
 
     def warm_up(self) -> None:
         """Compile what training compiles, so that no round waits for it.
@@ -63,12 +112,13 @@ class Learner(UserHalf):
         data = generate(n_users=4, n_items=12, n_clusters=2, interactions_per_user=4)
         users = leave_one_out(data.interactions, data.catalogue)
         small = Learner(
-            self.plan,
+            self.server.plan,
             len(data.catalogue),
-            device=str(self.device),
-            device_memory_mib=self.device_bytes >> 20,
+            device=str(self.local.device),
+            resources=Resources(device_memory_mib=self.local.device_bytes >> 20),
         )
-        small.contribute("train", 1, small.initial_shared(), users, small.initial_private(users))
+        shared, private = small.server.initial_shared(), small.local.initial_private(users)
+        small.contribute("train", 1, shared, users, private)
 
     def contribute(
         self,
@@ -100,7 +150,7 @@ class Learner(UserHalf):
             TrainingError: when values are no longer finite, or every user's loss exploded.
         """
         try:
-            with self.on_its_threads():
+            with self.local.on_its_threads():
                 return self._contribution(
                     kind, number, shared, users, private, participating, own_rows
                 )
@@ -109,10 +159,10 @@ class Learner(UserHalf):
                 raise
             metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
             metrics[METRIC_NAMES.index("abstained")] = 1
-            exact = self.layout.mechanism is None
-            nothing = np.zeros(len(self.active_items(shared)), dtype=np.int64)
+            exact = self.server.layout.mechanism is None
+            nothing = np.zeros(len(self.server.active_items(shared)), dtype=np.int64)
             return Contribution(
-                vector=self.travelling.pack(
+                vector=self.server.travelling.pack(
                     kind, shared, {}, nothing, metrics if exact else metrics * 0
                 ),
                 private=private,
@@ -131,39 +181,41 @@ class Learner(UserHalf):
         participating: NDArray[np.bool_] | None,
         own_rows: OwnRows,
     ) -> Contribution:
-        if len(users) > self.layout.maximum_users:
+        if len(users) > self.server.layout.maximum_users:
             raise SettingsError(
                 f"This client has {len(users)} users, but federation.maximum_users is "
-                f"{self.layout.maximum_users}.",
+                f"{self.server.layout.maximum_users}.",
                 remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
             )
         changes: dict[str, NDArray[np.int64]] = {}
-        counts = np.zeros(len(self.travelling.rows(kind, shared).index), dtype=np.int64)
+        counts = np.zeros(len(self.server.travelling.rows(kind, shared).index), dtype=np.int64)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         also: Segments = {}
         n_clipped = 0
-        exact = self.layout.mechanism is None
+        exact = self.server.layout.mechanism is None
         if kind == "count" and exact:
-            counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
+            counts = np.bincount(users.train_items, minlength=self.server.n_items).astype(np.int64)
             if own_rows is not None:
                 counts[~own_rows] = 0
         elif kind != "count":
-            self.refreshed(shared, users, private)
-            measure = kind == "evaluate" or (number % self.plan.evaluation.every_rounds == 0)
-            if measure and self.measures:
+            self.local.refreshed(shared, users, private)
+            measure = kind == "evaluate" or (number % self.server.plan.evaluation.every_rounds == 0)
+            if measure and self.local.measures:
                 also = self._evaluator.measure_all(
                     shared, users, private, references=kind == "evaluate", number=number
                 )
-                metrics += also.pop(self.plan.evaluation.protocol)
+                metrics += also.pop(self.server.plan.evaluation.protocol)
         if kind == "train":
-            found = train_locally(self, number, shared, users, private, participating, own_rows)
+            found = train_locally(
+                self.local, number, shared, users, private, participating, own_rows
+            )
             changes = found.changes | self._evaluator.graded(shared, users, private)
             counts, private = found.counts, found.private
             metrics += found.metrics
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
         released = metrics if exact else np.zeros_like(metrics)
         return Contribution(
-            vector=self.travelling.pack(kind, shared, changes, counts, released),
+            vector=self.server.travelling.pack(kind, shared, changes, counts, released),
             private=private,
             n_clipped=n_clipped,
             also=also,
@@ -175,7 +227,7 @@ class Learner(UserHalf):
     ) -> Contribution:
         """Return the part of a count round of users whose holders are known, int64 (n_items,)."""
         nothing = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        vector = self.travelling.pack("count", shared, {}, counts, nothing)
+        vector = self.server.travelling.pack("count", shared, {}, counts, nothing)
         return Contribution(vector=vector, private=private, n_clipped=0)
 
 
@@ -200,12 +252,15 @@ class OneStep:
         )
         self._users = leave_one_out(data.interactions, data.catalogue)
         self._learner = Learner(plan, len(data.catalogue), device=device)
-        self.device_name = str(self._learner.device)
-        if self._learner.device.type == "cuda":
-            self.device_name += f" ({torch.cuda.get_device_name(self._learner.device)})"
+        self.device_name = str(self._learner.local.device)
+        if self._learner.local.device.type == "cuda":
+            self.device_name += f" ({torch.cuda.get_device_name(self._learner.local.device)})"
 
     def train(self) -> None:
         """Train, and add everything up; the sums are on the processor afterwards."""
         learner = self._learner
-        shared, private = learner.initial_shared(), learner.initial_private(self._users)
+        shared, private = (
+            learner.server.initial_shared(),
+            learner.local.initial_private(self._users),
+        )
         learner.contribute("train", 1, shared, self._users, private)

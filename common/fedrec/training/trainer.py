@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.cohort import ChangeSink, Chunk
+from fedrec.algorithms.optimisers import Adam, Sgd
 from fedrec.errors import SettingsError
 from fedrec.training.blocks import (
     BLOCK_USERS,
@@ -177,15 +178,15 @@ class Trainer:
             round_id=self._start.round,
             negatives_per_positive=algorithm.negatives_per_positive,
         )
-        if self._round.is_noisy:
+        if any(isinstance(each, Sgd) and each.noise for each in self._round.optimisers):
             samples = with_every_row(samples, chunk.n_items)
-        whole = self._round.whole
-        names = self._round.written | {algorithm.kept_scores, whole.begun, *whole.copied}
+        own = self._round.own
+        names = self._round.written | {algorithm.kept_scores, own.flag, *own.copied}
         kept = {
             name: private[name] if self._room is None else private[name].clone()
             for name in private.keys() & names
         }
-        whole.begin(kept)
+        own.begin(kept)
         return samples, kept
 
     def _train_blocks(
@@ -249,7 +250,10 @@ class Trainer:
     @property
     def gathers(self) -> bool:
         """Whether a step is over its minibatch's rows only, and not over all of a user's."""
-        return not any(optimiser.moves_untouched for optimiser in self._round.optimisers)
+        return not any(
+            isinstance(each, Adam) or each.decay or (isinstance(each, Sgd) and each.noise)
+            for each in self._round.optimisers
+        )
 
     @property
     def together(self) -> int:

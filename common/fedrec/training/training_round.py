@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.algorithm import RoundStart
+from fedrec.algorithms.batch import wide
 from fedrec.algorithms.optimisers import (
     MEAN_KEPT,
     SMALL,
@@ -26,20 +27,8 @@ from fedrec.privacy.noise import RandomBits, gaussian_noise
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
-    from fedrec.training.blocks import Block
 
 Tensors = dict[str, torch.Tensor]
-
-
-def length(tensors: Tensors, names: list[str], live: torch.Tensor) -> torch.Tensor:
-    """Return the L2 norm of each user's tensors together, (B,)."""
-    squares = [tensors[name].square().reshape(len(live), -1).sum(1) for name in names]
-    return torch.stack(squares).sum(0).sqrt()
-
-
-def wide(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return values with axes of one behind theirs, ready to meet tensors of `like`'s shape."""
-    return values.view(*values.shape, *[1] * (like.dim() - values.dim()))
 
 
 def step_adam(
@@ -83,58 +72,62 @@ def step_kept_adam(
     values.addcdiv_(step, below, value=-rate)
 
 
-class RoundTables:
-    """What a round's blocks have in common.
+class OwnTables:
+    """Users' own item tables as wholes, some of which begin as copies of shared ones.
 
     Attributes:
-        start: what all users start from.
-        begun: name of the private number that says who has a copy already; empty where every round
-            begins with a new one.
         copied: by own table, the shared one that it begins as.
-        squares: squared lengths of the rows of shared tables whose norms are asked for,
-            (n_active,).
+        flag: name of the private number that says who has copies already; empty where every round
+            begins with new ones.
     """
 
     def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
-        self.start, self.begun = start, algorithm.begun
-        self.measured = algorithm.measured
-        self.copied = {entry.name: entry.copies for entry in algorithm.parameters if entry.copies}
-        self.squares = {
-            name: _row_squares(start.shared[name][None])[0]
-            for name in (*self.measured, *self.copied.values())
-            if self.measured and name in start.shared
-        }
+        copies = [entry for entry in algorithm.parameters if entry.copies]
+        self.copied = {entry.name: entry.copies for entry in copies}
+        self.flag = copies[0].begun if copies else ""
+        self._start = start
+        self._squares: Tensors = {}
+
+    def squares(self, name: str) -> torch.Tensor:
+        """Return the squared lengths of a shared table's rows, (n_active,)."""
+        if name not in self._squares:
+            self._squares[name] = row_squares(self._start.shared[name][None])[0]
+        return self._squares[name]
 
     def fresh(self, private: Tensors) -> torch.Tensor:
         """Return which users' tables begin in this round, bool (n_users,)."""
-        if self.begun:
-            return private[self.begun] == 0
+        if self.flag:
+            return private[self.flag] == 0
         own = private[next(iter(self.copied))]
         return own.new_ones(len(own), dtype=torch.bool)
 
     def begin(self, private: Tensors) -> None:
         """Write into the tables of users who begin in this round what these begin as."""
         for name in self.copied:
-            self.begin_table(private, name)
-        if self.begun and self.copied:
+            self._begin(private, name)
+        if self.flag:
             # Blocks still ask who begins: a new tensor, and not these users' own one.
-            private[self.begun] = torch.ones_like(private[self.begun])
+            private[self.flag] = torch.ones_like(private[self.flag])
 
-    def begin_table(self, private: Tensors, name: str) -> None:
-        """Write the shared rows into a table of users who begin in this round, if it is a copy."""
-        if name not in self.copied:
-            return
-        own, active = private[name], self.start.active
-        fresh, table = wide(self.fresh(private), own), self.start.shared[self.copied[name]]
+    def _begin(self, private: Tensors, name: str) -> None:
+        own, active = private[name], self._start.active
+        fresh, table = wide(self.fresh(private), own), self._start.shared[self.copied[name]]
         if len(active) == own.shape[1]:
             torch.where(fresh, table, own, out=own)
         else:
             own[:, active] = torch.where(fresh, table, own[:, active])
 
+    def begun(self, private: Tensors, name: str, users: torch.Tensor) -> torch.Tensor:
+        """Return a copy of some users' tables as they begin the round."""
+        own = {each: private[each].index_select(0, users) for each in (name, self.flag) if each}
+        if name in self.copied:
+            self._begin(own, name)
+        return own[name]
+
     def whole(self, private: Tensors, name: str, users: torch.Tensor) -> torch.Tensor:
         """Return some users' rows of all active items, (n_users, n_active, ...)."""
         own = private[name].index_select(0, users)
-        active = self.start.active
+        active = self._start.active
         return own if len(active) == own.shape[1] else own.index_select(1, active)
 
     def over_all_items(self, item: torch.Tensor, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
@@ -144,7 +137,7 @@ class RoundTables:
             item: active positions of the rows that were touched, n_active where there is none.
             rows: changes of those; others did not change.
         """
-        n_users, n_active = len(item), len(self.start.active)
+        n_users, n_active = len(item), len(self._start.active)
         everything = torch.arange(n_active, device=item.device).expand(n_users, -1)
         found = {}
         for name, values in rows.items():
@@ -155,58 +148,7 @@ class RoundTables:
         return everything, found
 
 
-class BlockTables:
-    """The tables of a block's users.
-
-    Attributes:
-        fresh: whose tables begin in this round, bool (B,).
-    """
-
-    def __init__(self, of: RoundTables, block: Block, private: Tensors) -> None:
-        self._of, self._block = of, block
-        n_active = len(of.start.active)
-        self._there = (block.item < n_active).to(block.label.dtype)
-        if of.copied:
-            self.fresh = of.fresh(private).index_select(0, block.users)
-        self._untouched: Tensors = {}
-        self._start: Tensors = {}
-        for name in of.measured:
-            if name in of.squares:
-                rows = of.squares[name].expand(len(block.users), -1)
-            else:
-                rows = _row_squares(of.whole(private, name, block.users))
-                if name in of.copied:
-                    first = of.squares[of.copied[name]]
-                    rows = torch.where(self.fresh[:, None], first, rows)
-            # The last column takes the places without an item.
-            wider = torch.nn.functional.pad(rows, (0, 1))
-            self._start[name] = rows.sum(1)
-            self._untouched[name] = wider.scatter(1, block.item, 0.0).sum(1)
-
-    def begun(self, name: str, rows: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-        """Return the rows that users start with, given stored ones and those of the version."""
-        return torch.where(wide(self.fresh, rows), first, rows)
-
-    def squares(self, local: Tensors, left: Tensors) -> Tensors:
-        """Return the squared norms of whole tables, (B,) each, with touched rows as they are.
-
-        Args:
-            left: by table that decays as a whole, what is left of untouched rows, (B,).
-        """
-        found = {}
-        for name in self._of.measured:
-            if name not in local:
-                found[name] = self._start[name]
-                continue
-            touched = (_row_squares(local[name]) * self._there).sum(1)
-            untouched = self._untouched[name]
-            if name in left:
-                untouched = untouched * left[name].square()
-            found[name] = untouched + touched
-        return found
-
-
-def _row_squares(rows: torch.Tensor) -> torch.Tensor:
+def row_squares(rows: torch.Tensor) -> torch.Tensor:
     """Return the squared lengths of rows, (n_users, n_rows)."""
     return rows.square().flatten(2).sum(2)
 
@@ -227,7 +169,7 @@ class TrainingRound:
         low: names of the rows for which an update structure stands in.
         sent: by moved parameter, the shared tensor that its change is summed for.
         apart: rows whose gradients are divided by their own samples, the joint term's apart.
-        whole: users' tables as wholes.
+        own: users' tables as wholes.
         shrinking: by table that decays as a whole, what its untouched rows change by.
         decaying: what of each shared table decays, with one row of zeros more, as in `tables`: its
             rows, or the coordinates of those for which A stands in.
@@ -269,7 +211,7 @@ class TrainingRound:
             for name in optimiser.rates
             if name in self.is_rows
         }
-        self.whole = RoundTables(algorithm, start)
+        self.own = OwnTables(algorithm, start)
         self.shrinking = shrinking(algorithm, start)
         self.decaying = {
             name: torch.cat([values, values.new_zeros((1, *values.shape[1:]))])
@@ -278,13 +220,6 @@ class TrainingRound:
             for name, values in decaying(algorithm, start).items()
         }
         self._bits = RandomBits()
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether some optimiser adds noise to gradients, and all rows are stepped."""
-        return any(
-            isinstance(optimiser, Sgd) and optimiser.noise > 0 for optimiser in self.optimisers
-        )
 
     def noise(self, like: torch.Tensor, deviation: float) -> torch.Tensor:
         """Return Gaussian noise of a tensor's shape, type and device, made on the processor."""

@@ -5,7 +5,7 @@ Measuring (`evaluator`) stands on it; `Learner` composes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +25,8 @@ from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES, Pro
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import array_of, room_in, table_bytes
 from fedrec.plan.algorithm import accelerator_of
-from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import OwnRows
+from fedrec.settings.schema import ClientSettings
 from fedrec.tensor_products import on_threads
 from fedrec.training.device import DeviceTables, choose_device, memory_on, open_tables
 from fedrec.training.executors.choosing import Workers, executor_of
@@ -42,26 +42,48 @@ those of the block before, as long as somebody looks at it."""
 _PARTS_OF_INITIAL_TABLES = 8
 
 
-class UserHalf(ServerHalf):
-    """A plan for one party's users and a catalogue of `n_items` items.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What training may take of this machine.
 
-    Args:
-        plan: what the federation agreed on.
-        n_items: items in the catalogue.
-        device: auto, cpu, cuda or cuda:N.
+    Attributes:
         memory_mib: memory that a chunk of users may take while it trains on a processor; private
             tables that take more lie in files.
-        threads: CPU threads of this learner's work, 0 for as many as torch has.
-        also: protocols to measure under besides the plan's, where one process holds everybody.
+        threads: CPU threads, 0 for as many as torch has.
         scratch: folder for files, private tables in its `blocks`; None for temporary ones.
         table_bytes: private tables that take more lie in files; 0 for all of `memory_mib`.
-        measure_withheld: measure also what is not released, where one process holds everybody.
         workers: processes that train, or the executor that learners share. Their owner closes it.
         device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
             is free there.
         beside: learners of this process that keep tables on the device, this one included.
-        initial: returns the model that every party starts from, where one process draws it for
-            many parties.
+    """
+
+    memory_mib: int = 2048
+    threads: int = 0
+    scratch: Path | None = None
+    table_bytes: int = 0
+    workers: Workers | Executor = 1
+    device_memory_mib: int = 0
+    beside: int = 1
+
+    @classmethod
+    def of(cls, client: ClientSettings) -> Resources:
+        """Return what a machine's settings allow, but for workers and files."""
+        return cls(
+            memory_mib=client.memory_mib,
+            threads=client.threads,
+            device_memory_mib=client.device_memory_mib,
+        )
+
+
+class UserHalf:
+    """A plan for one party's users.
+
+    Args:
+        server: the same plan for the shared model.
+        device: auto, cpu, cuda or cuda:N.
+        also: protocols to measure under besides the plan's, where one process holds everybody.
+        measure_withheld: measure also what is not released, where one process holds everybody.
 
     Attributes:
         executor: what trains.
@@ -75,41 +97,34 @@ class UserHalf(ServerHalf):
 
     def __init__(
         self,
-        plan: Plan,
-        n_items: int,
+        server: ServerHalf,
         *,
-        device: str = "auto",
-        memory_mib: int = 2048,
-        threads: int = 0,
+        device: str,
+        resources: Resources,
         also: Sequence[Protocol] = (),
-        scratch: Path | None = None,
-        table_bytes: int = 0,
         measure_withheld: bool = False,
-        workers: Workers | Executor = 1,
-        device_memory_mib: int = 0,
-        beside: int = 1,
-        initial: Callable[[], SharedState] | None = None,
     ) -> None:
-        super().__init__(plan, n_items, initial=initial)
+        self.server, plan = server, server.plan
+        self._algorithm = server.algorithm
         self.protocols = tuple(dict.fromkeys((plan.evaluation.protocol, *also)))
-        self.measures = measure_withheld or self.layout.mechanism is None
+        self.measures = measure_withheld or server.layout.mechanism is None
         self.device = choose_device(device)
         self.accelerator = accelerator_of(plan)
-        self._threads = threads
-        self.memory_bytes = memory_mib << 20
-        self.room = room_in(scratch, table_bytes or self.memory_bytes)
-        self.device_bytes = memory_on(self.device, device_memory_mib)
-        self.on_device = DeviceTables(
-            self.device, self.device_bytes // 8 // beside if self.device_bytes else None
-        )
+        self._threads = resources.threads
+        self.memory_bytes = resources.memory_mib << 20
+        self.room = room_in(resources.scratch, resources.table_bytes or self.memory_bytes)
+        self.device_bytes = memory_on(self.device, resources.device_memory_mib)
+        share = self.device_bytes // 8 // resources.beside if self.device_bytes else None
+        self.on_device = DeviceTables(self.device, share)
         self._block_room: BlockRoom | None = None
         # One for measuring and one for training, where a client's own floor sets them apart.
         self._cohorts: dict[bool, tuple[UserSplit, SharedState, OwnRows, Cohort]] = {}
         self._fresh: dict[bool, tuple[SharedState, UserSplit, OwnRows, PrivateState]] = {}
+        workers = resources.workers
         self.executor = (
             workers
             if isinstance(workers, Executor)
-            else executor_of(workers, threads=threads, folder=scratch)
+            else executor_of(workers, threads=resources.threads, folder=resources.scratch)
         )
 
     def on_its_threads(self) -> AbstractContextManager[None]:
@@ -123,29 +138,29 @@ class UserHalf(ServerHalf):
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
         keys = users.user_keys()
-        widths = self.algorithm.private_widths
+        widths = self._algorithm.private_widths
         if self.room.is_enough_for(len(keys), widths):
-            return self.algorithm.initial_private(keys)
+            return self._algorithm.initial_private(keys)
         tables = self.room.new(len(keys), widths)
         part_bytes = self.room.memory_bytes // _PARTS_OF_INITIAL_TABLES
         at_once = max(1, part_bytes // max(1, table_bytes(1, widths)))
         for begin in range(0, len(keys), at_once):
-            part = self.algorithm.initial_private(keys[begin : begin + at_once])
+            part = self._algorithm.initial_private(keys[begin : begin + at_once])
             for name, values in part.tensors.items():
                 tables[name].write(begin + np.arange(len(values)), array_of(values))
         return PrivateState.of({name: table.finish() for name, table in tables.items()})
 
     def sums_shape(self, shared: SharedState) -> SumsShape:
         """Return what the sums of a round are of that starts from a version."""
-        mechanism = self.layout.mechanism
+        mechanism = self.server.layout.mechanism
         return SumsShape(
-            tensors=self.travelling.layout("train", shared).tensors,
-            n_items=len(self.active_items(shared)),
-            maximum_users=self.layout.maximum_users,
-            counts_rows=self.algorithm.counts_rows,
+            tensors=self.server.travelling.layout("train", shared).tensors,
+            n_items=len(self.server.active_items(shared)),
+            maximum_users=self.server.layout.maximum_users,
+            counts_rows=self._algorithm.counts_rows,
             longest=None if mechanism is None else mechanism.bound,
-            most_steps=most_steps(self.algorithm)
-            if isinstance(self.algorithm, TrainedAlgorithm)
+            most_steps=most_steps(self._algorithm)
+            if isinstance(self._algorithm, TrainedAlgorithm)
             else 0,
         )
 
@@ -155,8 +170,8 @@ class UserHalf(ServerHalf):
         """Yield the users who train, in chunks that fit the memory that training may take."""
         return cohort.chunks(
             participating=participating,
-            steps=self.algorithm.steps,
-            bytes_per_user=self.algorithm.bytes_per_user,
+            steps=self._algorithm.steps,
+            bytes_per_user=self._algorithm.bytes_per_user,
             memory_bytes=self.chunk_bytes,
             device=self.device,
         )
@@ -168,11 +183,11 @@ class UserHalf(ServerHalf):
 
     def block_room(self, start: RoundStart, sums: RoundSums) -> BlockRoom | None:
         """Return how many users train on the device at once; None on a processor."""
-        if not self.device_bytes or not isinstance(self.algorithm, TrainedAlgorithm):
+        if not self.device_bytes or not isinstance(self._algorithm, TrainedAlgorithm):
             return None
         room = self._block_room
         if room is None or room.n_items != len(start.active):
-            room = BlockRoom(self.algorithm, start, sums, self.device_bytes // 2)
+            room = BlockRoom(self._algorithm, start, sums, self.device_bytes // 2)
             self._block_room = room
         return room
 
@@ -191,27 +206,27 @@ class UserHalf(ServerHalf):
         Raises:
             TrainingError: a user's parameters do not follow from this version.
         """
-        if not self.algorithm.refreshes:
+        if not self._algorithm.refreshes:
             return private
-        if isinstance(self.algorithm, TrainedAlgorithm):
+        if isinstance(self._algorithm, TrainedAlgorithm):
             # Scores of all items with what was trained: no row that is left out is in them.
             own_rows = None
         known = self._fresh.get(own_rows is None)
         if known is not None and known[0] is shared and known[1] is users and known[2] is own_rows:
             return known[3]
         cohort = self.cohort(shared, users, own_rows)
-        start = self.algorithm.start(shared, cohort.active, 0, self.device)
+        start = self._algorithm.start(shared, cohort.active, 0, self.device)
         tables = open_tables(private, self.room, self.on_device)
         with self.on_its_threads():
             for chunk in self.chunks(cohort):
                 own = tables.take(chunk.user_index)
-                tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
+                tables.put(chunk.user_index, self._algorithm.refresh(chunk, start, own))
         fresh = tables.finish()
         if not tables.finite:
             raise TrainingError(
                 f"The private parameters of {len(users)} users cannot be solved: a system is "
                 "singular, or a value of the published model is not finite.",
-                remedy=self.algorithm.about.divergence_remedy,
+                remedy=self._algorithm.about.divergence_remedy,
             )
         self._fresh[own_rows is None] = (shared, users, own_rows, fresh)
         return fresh
@@ -230,22 +245,22 @@ class UserHalf(ServerHalf):
             known, version, rows, cohort = found
             if known is users and version.last_counted is counted and rows is own_rows:
                 return cohort
-        active = self.active_items(shared)
+        active = self.server.active_items(shared)
         scarce = None
-        if own_rows is not None and isinstance(self.algorithm, TrainedAlgorithm):
+        if own_rows is not None and isinstance(self._algorithm, TrainedAlgorithm):
             active = active[own_rows[active]]
         elif own_rows is not None:
             scarce = ~own_rows[active]
-        if shared.recounted is not None and not self.algorithm.counts_rows:
+        if shared.recounted is not None and not self._algorithm.counts_rows:
             # Their rows would be about fewer than an opened row may be about.
-            few = shared.recounted[active] < self.plan.federation.minimum_item_users
+            few = shared.recounted[active] < self.server.plan.federation.minimum_item_users
             scarce = few if scarce is None else few | scarce
         cohort = Cohort(
             users,
             active=active,
-            n_items=self.n_items,
-            exclude_held_out=self.plan.evaluation.protocol == "paper",
-            needs_negatives=self.algorithm.negatives_per_positive > 0,
+            n_items=self.server.n_items,
+            exclude_held_out=self.server.plan.evaluation.protocol == "paper",
+            needs_negatives=self._algorithm.negatives_per_positive > 0,
             left_out=scarce,
         )
         self._cohorts[own_rows is None] = (users, shared, own_rows, cohort)
@@ -255,9 +270,11 @@ class UserHalf(ServerHalf):
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
         """Yield (user positions, scores over the whole catalogue), -inf where inactive."""
-        active = torch.from_numpy(self.active_items(shared)).to(self.device)
-        for rows, found in self.active_scores(shared, users, private, n_columns=self.n_items):
-            scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
+        active = torch.from_numpy(self.server.active_items(shared)).to(self.device)
+        for rows, found in self.active_scores(
+            shared, users, private, n_columns=self.server.n_items
+        ):
+            scores = torch.full((len(rows), self.server.n_items), -torch.inf, device=self.device)
             scores[:, active] = found
             yield rows, scores
 
@@ -276,19 +293,19 @@ class UserHalf(ServerHalf):
         """
         private = self.refreshed(shared, users, private)
         cohort = self.cohort(shared, users)
-        start = self.algorithm.start(shared, cohort.active, 0, self.device)
+        start = self._algorithm.start(shared, cohort.active, 0, self.device)
         n_columns = n_columns or len(cohort.active)
         widths = private.widths()
-        wanted = {name: widths[name] for name in self.algorithm.scoring if name in widths}
+        wanted = {name: widths[name] for name in self._algorithm.scoring if name in widths}
         # A user's own rows as they are read, as they are taken to the device, and a copy in work.
         per_user = BYTES_PER_SCORE * max(n_columns, 1) + 3 * table_bytes(1, wanted)
         at_once = max(16, self.chunk_bytes // per_user)
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
-            own = self.on_device.rows(private, rows, self.algorithm.scoring)
+            own = self.on_device.rows(private, rows, self._algorithm.scoring)
             chunk = cohort.chunk_of(rows, self.device)
             with self.on_its_threads():
-                scores = self.algorithm.scores(chunk, start, own)
+                scores = self._algorithm.scores(chunk, start, own)
             yield rows, scores
 
     def recommend(
@@ -308,7 +325,7 @@ class UserHalf(ServerHalf):
         """
         rows = np.array([user_index])
         whole = users.select(rows).whole()
-        own = users.select(rows) if self.algorithm.keeps_vectors else whole
+        own = users.select(rows) if self._algorithm.keeps_vectors else whole
         one = private.rows(rows)
         ((_, scores),) = self.score_blocks(shared, own, one)
         row = scores[0].cpu().numpy()
@@ -360,12 +377,12 @@ def train_locally(
     cohort = half.cohort(shared, users, own_rows)
     private = half.refreshed(shared, users, private, own_rows)
     start = replace(
-        half.algorithm.start(shared, cohort.active, number, half.device),
+        half.server.algorithm.start(shared, cohort.active, number, half.device),
         party_key=cohort.party_key,
     )
     found = half.executor.train(
         Job(
-            algorithm=half.algorithm,
+            algorithm=half.server.algorithm,
             accelerator=half.accelerator,
             start=start,
             cohort=cohort,
@@ -380,9 +397,9 @@ def train_locally(
     )
     sums, trained = found.sums, found.private
     n_idle_clipped = 0
-    if isinstance(half.algorithm, TrainedAlgorithm):
+    if isinstance(half.server.algorithm, TrainedAlgorithm):
         n_idle_clipped = sums.settle(
-            decaying(half.algorithm, start), shrinking(half.algorithm, start)
+            decaying(half.server.algorithm, start), shrinking(half.server.algorithm, start)
         )
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     metrics[:_N_TRAINING] = found.metrics
@@ -396,31 +413,31 @@ def train_locally(
         raise TrainingError(
             f"Training diverged in training round {shared.trained + 1} with {len(users)} users: "
             f"{wrong}. The version before this round is intact.",
-            remedy=half.algorithm.about.divergence_remedy,
+            remedy=half.server.algorithm.about.divergence_remedy,
         )
     changes = {
         tensor.name: sums[tensor.name].change.cpu().numpy().reshape(-1, *tensor.shape[1:])
-        for tensor in half.layout.tensors
+        for tensor in half.server.layout.tensors
     }
     counts = np.zeros(len(cohort.active), dtype=np.int64)
-    if half.layout.mechanism is not None:
+    if half.server.layout.mechanism is not None:
         # Clipped is who was shortened as a whole.
         metrics[3] = sums.n_shrunk
     else:
         counts = sums.counts.cpu().numpy()
-        changes, n_clipped = half.algorithm.compress(changes, counts)
+        changes, n_clipped = half.server.algorithm.compress(changes, counts)
         n_clipped += n_idle_clipped
         metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
-    active = half.active_items(shared)
+    active = half.server.active_items(shared)
     if len(cohort.active) < len(active):
         place = np.searchsorted(active, cohort.active)
-        per_item = {tensor.name for tensor in half.layout.tensors if tensor.per_item}
+        per_item = {tensor.name for tensor in half.server.layout.tensors if tensor.per_item}
         changes = {
             name: _among(values, place, len(active)) if name in per_item else values
             for name, values in changes.items()
         }
         counts = _among(counts, place, len(active))
-        if half.algorithm.kept_scores:
+        if half.server.algorithm.kept_scores:
             left_out = np.delete(active, place)
             chunks = half.chunks(cohort, participating)
             trained = _scored_at_home(half, shared, left_out, chunks, trained)
@@ -450,7 +467,7 @@ def _scored_at_home(
         left_out: rows of these items in the catalogue, ascending.
         chunks: the users who trained.
     """
-    algorithm = half.algorithm
+    algorithm = half.server.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
     start = algorithm.start(shared, left_out, 0, half.device)
     tables = open_tables(trained, half.room, half.on_device)

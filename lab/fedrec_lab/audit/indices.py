@@ -92,7 +92,7 @@ def audit_indices(
         TrainingError: when training diverges.
     """
     learner = Learner(plan, n_items, device="cpu")
-    rows = [tensor for tensor in learner.layout.tensors if tensor.per_item]
+    rows = [tensor for tensor in learner.server.layout.tensors if tensor.per_item]
     if not rows:
         able = [
             name
@@ -105,25 +105,25 @@ def audit_indices(
             f"of {', '.join(able)}.",
         )
     total = learner.contribute(
-        "count", 1, learner.initial_shared(), users, learner.initial_private(users)
+        "count", 1, learner.server.initial_shared(), users, learner.local.initial_private(users)
     )
-    shared = learner.apply("count", 1, learner.initial_shared(), total.vector)
+    shared = learner.server.apply("count", 1, learner.server.initial_shared(), total.vector)
     alone = [users.select(np.array([index])) for index in range(len(users))]
-    private = _each(learner.initial_private(users), len(users))
+    private = _each(learner.local.initial_private(users), len(users))
     chosen = np.unique(np.linspace(0, len(users) - 1, most_users or len(users)).astype(np.int64))
     times = np.zeros((len(users), n_items), dtype=np.int64)
     leaks = []
     for number in range(1, n_rounds + 1):
-        layout = learner.travelling.layout("train", shared)
+        layout = learner.server.travelling.layout("train", shared)
         aggregate = np.zeros(layout.length, dtype=np.int64)
         for index, own in enumerate(alone):
             made = learner.contribute("train", shared.number, shared, own, private[index])
             private[index] = made.private
             aggregate += made.vector
-            changes = learner.travelling.unpack("train", shared, made.vector).changes
+            changes = learner.server.travelling.unpack("train", shared, made.vector).changes
             parts = [changes[tensor.name].reshape(n_items, -1).any(axis=1) for tensor in rows]
             times[index] += np.logical_or.reduce(parts)
-        shared = learner.apply("train", shared.number, shared, aggregate)
+        shared = learner.server.apply("train", shared.number, shared, aggregate)
         every = [
             (guessed_items(times[index], number), alone[index].train_items)
             for index in chosen.tolist()

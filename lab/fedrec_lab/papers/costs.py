@@ -32,6 +32,7 @@ from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.protection.protection_plan import INDEX_BYTES
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS, DIM = 3706, 64
@@ -338,8 +339,8 @@ def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
         timed: whether to measure seconds at all.
     """
     plan = _plan(row)
-    learner = Learner(plan, N_ITEMS, device="cpu", threads=1)
-    numbers = learner.algorithm.paper_numbers()
+    learner = Learner(plan, N_ITEMS, device="cpu", resources=Resources(threads=1))
+    numbers = learner.server.algorithm.paper_numbers()
     assert numbers is not None
     link = numbers.link_minutes(N_ROUNDS)
     if not timed:
@@ -352,11 +353,11 @@ def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
         seed=1,
     )
     users = leave_one_out(data.interactions, data.catalogue)
-    shared = learner.initial_shared()
+    shared = learner.server.initial_shared()
     seconds, vector = [], np.zeros(0, dtype=np.int64)
     for number in range(N_TIMED + 1):
         own = users.select(np.array([number]))
-        private = learner.initial_private(own)
+        private = learner.local.initial_private(own)
         began = time.perf_counter()
         vector = learner.contribute("train", RoundId(2), shared, own, private).vector
         seconds.append(time.perf_counter() - began)
@@ -364,7 +365,7 @@ def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
     total = np.zeros_like(vector)
     for _ in range(N_CLIENTS):
         total += vector
-    learner.apply("train", RoundId(2), shared, total)
+    learner.server.apply("train", RoundId(2), shared, total)
     server = time.perf_counter() - began
     # The first client also compiles what trains, once for the life of the process.
     client = max(seconds[1:])

@@ -183,9 +183,9 @@ class SimulatedFederation:
         self._identity = simulation_identity(
             settings, catalogue.fingerprint(), users, n_clients=n_clients, cells=self._cells
         )
-        self._provenance = provenance_of(plan, str(self._learner.device))
+        self._provenance = provenance_of(plan, str(self._learner.local.device))
         self._account = PrivacyAccount(plan, self._user_keys)
-        self._shared = self._learner.initial_shared()
+        self._shared = self._learner.server.initial_shared()
         self._rounds: list[RoundReport] = []
         self._best: Version | None = None
         self._evaluation: Mapping[Protocol, MetricSums] = {}
@@ -230,15 +230,15 @@ class SimulatedFederation:
             raise TrainingError(
                 f"Training diverged at all {len(diverged)} clients; at the first: {diverged[0]}"
             )
-        spec = self._learner.travelling.layout(kind, self._shared).vector_spec
+        spec = self._learner.server.travelling.layout(kind, self._shared).vector_spec
         aggregate = self._add_up(self._vectors(kind, round_id, parts), spec)
         self._check(kind, aggregate)
         if kind == "count" and self._cells:
             aggregate = self._held_widely(aggregate, parts)
-        shared = self._learner.apply(kind, number, self._shared, aggregate)
+        shared = self._learner.server.apply(kind, number, self._shared, aggregate)
         if kind == "count":
-            self._learner.travelling.check(shared)
-        sums = self._learner.metrics(aggregate)
+            self._learner.server.travelling.check(shared)
+        sums = self._learner.server.metrics(aggregate)
         withheld = [part.withheld for part in parts if part.withheld is not None]
         if withheld:
             sums = MetricSums(np.sum(withheld, axis=0))
@@ -269,7 +269,7 @@ class SimulatedFederation:
         Raises:
             SettingsError: nothing is left.
         """
-        travelling, shared = self._learner.travelling, self._shared
+        travelling, shared = self._learner.server.travelling, self._shared
         counts = [travelling.counts("count", shared, part.vector) for part in parts]
         kept = held_in_cells(self._plan, counts, self._cells)
         if not kept.any():
@@ -289,7 +289,7 @@ class SimulatedFederation:
             InternalError: the algorithm sends more than its tensors declare.
         """
         try:
-            self._learner.travelling.check_sum(
+            self._learner.server.travelling.check_sum(
                 kind,
                 self._shared,
                 aggregate,
@@ -311,7 +311,7 @@ class SimulatedFederation:
         if kind != "train" or not self._account.is_on:
             return vectors
         self._account.charge(kind, round_id)
-        layout = self._learner.layout
+        layout = self._learner.server.layout
         # Fewer parties than a round needs stand for as many.
         more = max(0, fewest_clients(self._plan) - len(vectors))
         return [
@@ -360,12 +360,12 @@ class SimulatedFederation:
         )
 
     def _refreshed(self, version: Version) -> Version:
-        private = self._learner.refreshed(version.shared, self._users, version.private)
+        private = self._learner.local.refreshed(version.shared, self._users, version.private)
         return replace(version, private=private)
 
     def close(self) -> None:
         """End what trains in processes of its own."""
-        self._learner.close()
+        self._learner.local.close()
 
     def save(self, folder: CheckpointFolder) -> None:
         """Write a checkpoint."""
@@ -377,7 +377,7 @@ class SimulatedFederation:
                 best=self._best,
                 rounds=tuple(self._rounds),
             ),
-            self._learner.initial_shared(),
+            self._learner.server.initial_shared(),
         )
 
     def restore(self, folder: CheckpointFolder, *, accept_other_arithmetic: bool) -> None:
@@ -386,7 +386,7 @@ class SimulatedFederation:
         Raises:
             RefusedError: it was trained under other arithmetic, which nobody accepted.
         """
-        checkpoint = folder.load(self._identity, self._learner.initial_shared)
+        checkpoint = folder.load(self._identity, self._learner.server.initial_shared)
         self._provenance = checkpoint.provenance.continued(
             self._provenance,
             what=str(folder),

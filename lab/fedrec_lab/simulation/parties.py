@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.executors.choosing import executor_of
 from fedrec.training.learner import Contribution, Learner
+from fedrec.training.user_half import Resources
 from fedrec.wire.messages import RoundKind
 
 
@@ -87,13 +89,13 @@ class Party:
         self.user_index = user_index
         self.alone = alone
         self._private: PrivateState | None = None
-        self._evaluator = Evaluator(learner)
+        self._evaluator = Evaluator(learner.local)
 
     @property
     def private(self) -> PrivateState:
         """Its users' own parameters; the first ones are drawn when they are first needed."""
         if self._private is None:
-            self._private = self.learner.initial_private(self.users)
+            self._private = self.learner.local.initial_private(self.users)
         return self._private
 
     @private.setter
@@ -112,7 +114,7 @@ class Party:
         Args:
             participating: of all users of the simulation.
         """
-        layout = self.learner.travelling.layout(kind, shared)
+        layout = self.learner.server.travelling.layout(kind, shared)
         if not len(self.users):
             nothing = np.zeros(layout.length, dtype=np.int64)
             return Contribution(vector=nothing, private=self.private, n_clipped=0)
@@ -121,7 +123,7 @@ class Party:
                 shared, self.users, self.private, references=True, number=number, local=False
             )
             vector = np.zeros(layout.length, dtype=np.int64)
-            measured = also.pop(self.learner.plan.evaluation.protocol)
+            measured = also.pop(self.learner.server.plan.evaluation.protocol)
             withheld = None if layout.mechanism is None else measured
             if withheld is None:
                 vector[layout.metrics_slice] = measured
@@ -154,13 +156,18 @@ def make_parties(
 
     Args:
         also: protocols to measure under besides the plan's.
-        scratch: folder for files; see `Learner`.
+        scratch: folder for files; see `Resources`.
     """
     client = settings.client
-    # Parties train one after the other, in the same processes.
-    executor = executor_of(client.workers, threads=client.threads, folder=scratch)
-    groups = _groups(users, n_clients)
-    least = client.minimum_own_item_users
+    resources = replace(
+        Resources.of(client),
+        scratch=scratch,
+        # All parties' tables together take no more than one party's would.
+        table_bytes=(client.memory_mib << 20) // n_clients,
+        # Parties train one after the other, in the same processes.
+        workers=executor_of(client.workers, threads=client.threads, folder=scratch),
+        beside=n_clients,
+    )
     # Drawn once: over a large catalogue that takes longer than a round.
     initial = cache(algorithm_of(settings.plan, n_items).initial_shared)
     return [
@@ -169,24 +176,19 @@ def make_parties(
                 settings.plan,
                 n_items,
                 device=client.device,
-                memory_mib=client.memory_mib,
-                threads=client.threads,
+                resources=resources,
                 also=also,
-                scratch=scratch,
-                # All parties' tables together take no more than one party's would.
-                table_bytes=(client.memory_mib << 20) // n_clients,
                 measure_withheld=True,
-                workers=executor,
-                device_memory_mib=client.device_memory_mib,
-                beside=n_clients,
                 initial=initial,
             ),
             own,
             group,
             alone=n_clients == 1,
-            own_rows=own_rows_of(np.bincount(own.train_items, minlength=n_items), least),
+            own_rows=own_rows_of(
+                np.bincount(own.train_items, minlength=n_items), client.minimum_own_item_users
+            ),
         )
-        for group in groups
+        for group in _groups(users, n_clients)
         for own in (users if n_clients == 1 else users.select(group),)
     ]
 
@@ -225,8 +227,7 @@ def join_private(
     """Return the parties' private states as one, in the order of all users."""
     if len(parties) == 1:
         return states[0]
-    n_users = sum(len(party.user_index) for party in parties)
-    joined = room.new(n_users, states[0].widths())
+    joined = room.new(sum(len(party.user_index) for party in parties), states[0].widths())
     for party, state in zip(parties, states, strict=True):
         _copy(state, joined, from_rows=np.arange(len(party.user_index)), to_rows=party.user_index)
     return PrivateState.of({name: table.finish() for name, table in joined.items()})
@@ -234,10 +235,9 @@ def join_private(
 
 def split_private(party: Party, private: PrivateState) -> PrivateState:
     """Return one party's share of everybody's private state, where its tables lie."""
-    room = party.learner.room
     if party.alone:
-        return private.in_room(room)
-    own = room.new(len(party.user_index), private.widths())
+        return private.in_room(party.learner.local.room)
+    own = party.learner.local.room.new(len(party.user_index), private.widths())
     _copy(private, own, from_rows=party.user_index, to_rows=np.arange(len(party.user_index)))
     return PrivateState.of({name: table.finish() for name, table in own.items()})
 

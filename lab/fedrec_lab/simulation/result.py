@@ -44,7 +44,7 @@ def model_ranks(
         users: everybody, in the order of the version's private vectors.
     """
     ranks = np.full(len(users), -1.0)
-    for rows, scores in learner.score_blocks(version.shared, users, version.private):
+    for rows, scores in learner.local.score_blocks(version.shared, users, version.private):
         ranks[rows] = _ranks(learner, scores, users.select(rows), split)
     return ranks
 
@@ -57,8 +57,8 @@ def popularity_ranks(
     holders = version.shared.holders
     if holders is None:
         return ranks
-    scores = torch.from_numpy(holders.astype(np.float64)).to(learner.device)
-    at_once = max(1, _SCORES_AT_ONCE // max(1, learner.n_items))
+    scores = torch.from_numpy(holders.astype(np.float64)).to(learner.local.device)
+    at_once = max(1, _SCORES_AT_ONCE // max(1, learner.server.n_items))
     for start in range(0, len(users), at_once):
         rows = np.arange(start, min(len(users), start + at_once))
         ranks[rows] = _ranks(learner, scores.expand(len(rows), -1), users.select(rows), split)
@@ -80,15 +80,7 @@ class UserRanks:
 
 def user_ranks(result: SimulationResult, split: Split = "test") -> UserRanks:
     """Return the ranks under a simulation's best version, and under popularity."""
-    client = result.settings.client
-    learner = Learner(
-        result.settings.plan,
-        len(result.catalogue),
-        device=client.device,
-        memory_mib=client.memory_mib,
-        device_memory_mib=client.device_memory_mib,
-        threads=client.threads,
-    )
+    learner = Learner.of(result.settings.client, result.settings.plan, len(result.catalogue))
     return UserRanks(
         model=model_ranks(learner, result.best, result.users, split),
         popularity=popularity_ranks(learner, result.best, result.users, split),
@@ -110,7 +102,7 @@ def against_popularity(ranks: UserRanks, *, at: int, seed: int = 0) -> PairedBoo
 def _ranks(
     learner: Learner, scores: torch.Tensor, users: UserSplit, split: Split
 ) -> NDArray[np.float64]:
-    plan = learner.plan
+    plan = learner.server.plan
     return held_out_ranks(
         scores, users, split, protocol=plan.evaluation.protocol, seed=plan.federation.seed
     )

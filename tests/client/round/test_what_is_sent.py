@@ -207,7 +207,7 @@ def moved_unchecked(world, round_):
     """Return how far the row moves where nobody checks the sum."""
     before = world.shared[round_.base].tensors["item_embedding"][ROW, 0]
     total = sum(world.vector(n, round_) for n in range(N_PUPPETS))
-    after = world.learner.apply("train", round_.number, world.shared[round_.base], total)
+    after = world.learner.server.apply("train", round_.number, world.shared[round_.base], total)
     return float(after.tensors["item_embedding"][ROW, 0] - before)
 
 

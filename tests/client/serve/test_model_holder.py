@@ -250,7 +250,7 @@ def test_answers_are_the_recommenders(name, tmp_path):
         assert answer.ids == ids.tolist()
         said = np.array([item["score"] for item in answer.json["items"]], dtype=np.float32)
         assert said.tobytes() == scores.tobytes()
-        rows, trained = learner.recommend(shared, silo.users, private, index, 5)
+        rows, trained = learner.local.recommend(shared, silo.users, private, index, 5)
         assert answer.ids == list(silo.catalogue.ids_of(rows))
         # What is the same for all items of a user may be missing.
         assert np.diff(said) == pytest.approx(np.diff(trained), rel=1e-3, abs=1e-4)

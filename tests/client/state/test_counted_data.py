@@ -85,17 +85,19 @@ class Client:
         users, learner = users_of(histories), self.learner()
         with PrivateStore(self.folder) as store:
             pin = RunPin(
-                federation="f", run=self.run, plan_json=plan_to_json(learner.plan).decode(),
+                federation="f", run=self.run, plan_json=plan_to_json(learner.server.plan).decode(),
                 catalogue_fingerprint="c", users=self.run,
             )  # fmt: skip
             store.bind(pin, 1, new_run=True)
             model = LocalModel(member_with(self.items), learner, users, store, floor=self.floor)
-            model._shared = self.start(learner) if kind == "train" else learner.initial_shared()
+            model._shared = (
+                self.start(learner) if kind == "train" else learner.server.initial_shared()
+            )
             made = model.contribute(kind, None)  # type: ignore[arg-type]
             assert {name: len(rows) for name, rows in made.private.tensors.items()} == {
                 name: len(users) for name in made.private.tensors
             }
-        layout = learner.travelling.layout(kind, model.shared)  # type: ignore[arg-type]
+        layout = learner.server.travelling.layout(kind, model.shared)  # type: ignore[arg-type]
         return np.concatenate([made.vector[layout.change_slice], made.vector[layout.count_slice]])
 
     def counts(self, histories):
@@ -120,7 +122,9 @@ class Client:
         """Return the version after a count of many others."""
         if self.run not in self.shared:
             many = np.full(len(self.items), 50, dtype=np.int64)
-            self.shared[self.run] = learner.apart(learner.initial_shared().counted(many))
+            self.shared[self.run] = learner.server.apart(
+                learner.server.initial_shared().counted(many)
+            )
         return self.shared[self.run]
 
 

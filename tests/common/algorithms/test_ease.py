@@ -36,8 +36,8 @@ def weights_of(learner, shared):
     return item_weights(
         shared.tensors["pairs"],
         shared.tensors["item_users"],
-        learner.active_items(shared),
-        learner.plan.algorithm.regularisation,
+        learner.server.active_items(shared),
+        learner.server.plan.algorithm.regularisation,
     )
 
 
@@ -59,10 +59,12 @@ def test_three_users_and_four_items_by_hand():
     assert last.tensors["item_users"].tolist() == [3, 2, 1, 0]
     for shared in (first, last):
         assert weights_of(learner, shared) == pytest.approx(np.array(WEIGHTS), abs=1e-15)
-    ((_, scores),) = learner.score_blocks(last, users, learner.initial_private(users))
+    ((_, scores),) = learner.local.score_blocks(last, users, learner.local.initial_private(users))
     # The third user holds 0 and 2; without a pair all scores were 0.
     assert scores[2].tolist() == pytest.approx([1 / 2, 4 / 7 - 2 / 7, 3 / 8, -np.inf])
-    ((_, before),) = learner.score_blocks(counted, users, learner.initial_private(users))
+    ((_, before),) = learner.local.score_blocks(
+        counted, users, learner.local.initial_private(users)
+    )
     assert before[2].tolist() == [0.0, 0.0, 0.0, -np.inf]
 
 
@@ -70,12 +72,12 @@ def test_the_loss_is_that_of_the_version_at_the_start():
     learner = Learner(plan_of(n_rounds=2, regularisation=1.0), 4, device="cpu")
     users = split_of(HISTORIES)
     _, _, last = versions(learner, [users])
-    part = learner.contribute("train", 4, last, users, learner.initial_private(users))
+    part = learner.contribute("train", 4, last, users, learner.local.initial_private(users))
     # Of {0, 1}: (1 - 4/6)^2 and (1 - 4/7)^2; of {0, 2}: (1 - 3/6)^2 and (1 - 3/8)^2.
     own = [(1 / 9 + 9 / 49) / 2, (1 / 9 + 9 / 49) / 2, (1 / 4 + 25 / 64) / 2]
-    assert learner.metrics(part.vector).loss == pytest.approx(np.mean(own), abs=1e-5)
-    assert not learner.travelling.unpack("train", last, part.vector).changes["pairs"].any()
-    again = learner.apply("train", 4, last, part.vector)
+    assert learner.server.metrics(part.vector).loss == pytest.approx(np.mean(own), abs=1e-5)
+    assert not learner.server.travelling.unpack("train", last, part.vector).changes["pairs"].any()
+    again = learner.server.apply("train", 4, last, part.vector)
     assert again.canonical_bytes() == replace(last, trained=3).canonical_bytes()
 
 
@@ -122,7 +124,9 @@ def test_it_equals_centralised_ease_on_the_filtered_catalogue(users, n_rounds, l
     kept = matrix[:, enough]
     wanted = plain_ease(kept, 5.0)
     assert np.abs(weights_of(learner, last) - wanted).max() < 1e-9
-    ((_, scores),) = learner.score_blocks(last, parties[0], learner.initial_private(parties[0]))
+    ((_, scores),) = learner.local.score_blocks(
+        last, parties[0], learner.local.initial_private(parties[0])
+    )
     own = kept[: len(parties[0])] @ wanted
     assert scores[:, enough].numpy() == pytest.approx(own, abs=1e-5)
 
@@ -159,14 +163,14 @@ def test_a_round_sums_over_those_who_were_counted_last():
     # 256 rows travel, with 32,640 pairs: one of them in each round.
     learner = Learner(plan_of(n_rounds=32_640, regularisation=1.0), 3, device="cpu")
     here, there = split_of(([0, 1, 2],)), split_of(([0, 1, 2], [0, 1]))
-    shared = learner.initial_shared()
+    shared = learner.server.initial_shared()
     for parties in ([here, there], [here], [here, there]):
         for kind in ("count", "train"):
             total = sum(
-                learner.contribute(kind, 2, shared, own, learner.initial_private(own)).vector
+                learner.contribute(kind, 2, shared, own, learner.local.initial_private(own)).vector
                 for own in parties
             )
-            shared = learner.apply(kind, 2, shared, total)
+            shared = learner.server.apply(kind, 2, shared, total)
     assert shared.tensors["pairs"].tolist() == [3, 1, 2]
     assert shared.tensors["item_users"].tolist() == [3, 3, 2]
 

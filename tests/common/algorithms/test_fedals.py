@@ -37,16 +37,16 @@ def pulls(numbers, plan):
 
 def counted(learner, users):
     """Return the version after the counting round."""
-    shared = learner.initial_shared()
-    part = learner.contribute("count", 1, shared, users, learner.initial_private(users))
-    return learner.apply("count", 1, shared, part.vector)
+    shared = learner.server.initial_shared()
+    part = learner.contribute("count", 1, shared, users, learner.local.initial_private(users))
+    return learner.server.apply("count", 1, shared, part.vector)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 0.875, 1.0])
 def test_a_round_agrees_with_the_definition(users, exponent):
     plan = plan_of(algorithm={"frequency_exponent": exponent, "momentum": 0.3})
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = counted(learner, users), learner.initial_private(users)
+    shared, private = counted(learner, users), learner.local.initial_private(users)
     histories = histories_of(users)
     counts = np.bincount(np.concatenate(histories), minlength=N_ITEMS)
     table = shared.tensors["item_embedding"].copy()
@@ -54,7 +54,7 @@ def test_a_round_agrees_with_the_definition(users, exponent):
     touched = counts > 0
     for round_id in range(1, 4):
         part = learner.contribute("train", round_id, shared, users, private)
-        shared = learner.apply("train", round_id, shared, part.vector)
+        shared = learner.server.apply("train", round_id, shared, part.vector)
         vectors = np.stack(
             [
                 solve_user(table, held, 2.0, pull)
@@ -76,7 +76,7 @@ def test_a_round_agrees_with_the_definition(users, exponent):
 def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
     plan = plan_of(algorithm={"momentum": 0.0})
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = counted(learner, users), learner.initial_private(users)
+    shared, private = counted(learner, users), learner.local.initial_private(users)
     histories = histories_of(users)
     counts = np.bincount(np.concatenate(histories), minlength=N_ITEMS)
     item_pulls, user_pulls = pulls(counts, plan), pulls([len(h) for h in histories], plan)
@@ -87,7 +87,7 @@ def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
         table = shared.tensors["item_embedding"]
         losses.append(objective(table, vectors, histories, 2.0, user_pulls, item_pulls))
         gradient = half_gradient(table, vectors, histories, 2.0, item_pulls)[counts > 0]
-        shared = learner.apply("train", round_id, shared, part.vector)
+        shared = learner.server.apply("train", round_id, shared, part.vector)
     assert all(later <= earlier + 1e-3 for earlier, later in pairwise(losses))
     assert np.abs(gradient).max() < 2e-3
     assert losses[-1] < 0.8 * losses[0]
@@ -95,9 +95,11 @@ def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
 
 def test_folding_in_a_history_gives_the_users_own_vector(users):
     learner = Learner(plan_of(), N_ITEMS, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("train", 1, shared, users, private)
     for index in (0, 7):
-        folded = learner.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(index))
+        folded = learner.server.algorithm.fold_in(
+            shared.tensors["item_embedding"], users.train_of(index)
+        )
         own = part.private.tensors["user_embedding"][index]
         assert folded == pytest.approx(own, abs=2e-5)

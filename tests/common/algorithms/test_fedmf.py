@@ -47,10 +47,17 @@ def test_the_server_divides_each_row_by_its_count():
     learner = Learner(plan, 3, device="cpu")
     shared = SharedState({"item_embedding": np.array([[0.5], [-0.4], [0.2]])})
     change = np.array([0.1887703 + 0.1094559, -0.2006562, -0.1312448])
-    vector = learner.layout.pack(
-        {"item_embedding": np.rint(change / learner.layout.tensors[0].step).astype(np.int64)},
+    vector = learner.server.layout.pack(
+        {
+            "item_embedding": np.rint(change / learner.server.layout.tensors[0].step).astype(
+                np.int64
+            )
+        },
         np.array([2, 1, 1]),
-        np.zeros(learner.layout.metrics_slice.stop - learner.layout.metrics_slice.start, np.int64),
+        np.zeros(
+            learner.server.layout.metrics_slice.stop - learner.server.layout.metrics_slice.start,
+            np.int64,
+        ),
     )
-    table = learner.apply("train", 1, shared, vector).tensors["item_embedding"]
+    table = learner.server.apply("train", 1, shared, vector).tensors["item_embedding"]
     assert table[:, 0] == pytest.approx([0.6491131, -0.6006562, 0.0687552], abs=1e-6)

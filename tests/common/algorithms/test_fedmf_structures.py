@@ -45,12 +45,14 @@ def users():
 
 
 def contribution(learner, users, round_id=5, shared=None):
-    shared = shared or learner.initial_shared()
-    return learner.contribute("train", round_id, shared, users, learner.initial_private(users))
+    shared = shared or learner.server.initial_shared()
+    return learner.contribute(
+        "train", round_id, shared, users, learner.local.initial_private(users)
+    )
 
 
 def change_of(learner, part):
-    return learner.layout.changes_of(part.vector)
+    return learner.server.layout.changes_of(part.vector)
 
 
 @pytest.mark.parametrize("rank", [1, 4, 6])
@@ -69,10 +71,13 @@ def test_scolr_in_which_everybody_trains_all_rows_is_colr(users, rank, monkeypat
     found = []
     for update in updates:
         learner = learner_of(update)
-        shared, private = learner.initial_shared(), learner.initial_private(users)
+        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
         for round_id in range(1, 4):
             part = learner.contribute("train", round_id, shared, users, private)
-            shared, private = learner.apply("train", round_id, shared, part.vector), part.private
+            shared, private = (
+                learner.server.apply("train", round_id, shared, part.vector),
+                part.private,
+            )
         found.append((shared.tensors["item_embedding"], private.tensors["user_embedding"]))
     for table, vectors in found[1:]:
         assert np.array_equal(table, found[0][0])
@@ -98,7 +103,7 @@ def test_without_compression_they_are_dense(users, compress):
     ):
         learner = learner_of(update | {"compress": compress})
         part = contribution(learner, users)
-        shared = learner.apply("train", 5, learner.initial_shared(), part.vector)
+        shared = learner.server.apply("train", 5, learner.server.initial_shared(), part.vector)
         parts[name] = (part.vector, shared.tensors["item_embedding"])
     assert np.array_equal(parts["topk"][0], parts["dense"][0])
     assert np.array_equal(parts["topk"][1], parts["dense"][1])
@@ -123,7 +128,12 @@ def test_who_takes_part_does_not_change_a_clients_subset(users):
     trained = []
     for chosen in (np.arange(23) % 2 == 0, np.arange(23) % 2 == 1):
         part = learner.contribute(
-            "train", 5, learner.initial_shared(), users, learner.initial_private(users), chosen
+            "train",
+            5,
+            learner.server.initial_shared(),
+            users,
+            learner.local.initial_private(users),
+            chosen,
         )
         trained.append(change_of(learner, part)["entries"].any(0))
     assert np.array_equal(trained[0], trained[1])
@@ -136,7 +146,7 @@ def test_one_user_or_a_client_of_it_are_nearly_the_same(users, update):
     for compress in ("user", "client"):
         learner = learner_of(update | {"compress": compress})
         found.append(change_of(learner, contribution(learner, one))["item_embedding"])
-    assert np.abs(found[0] - found[1]).max() * learner.layout.tensors[0].step < 1e-5
+    assert np.abs(found[0] - found[1]).max() * learner.server.layout.tensors[0].step < 1e-5
 
 
 def test_a_clients_sum_stays_in_the_range_of_its_users_and_says_what_was_clipped(users):
@@ -151,7 +161,7 @@ def test_a_clients_sum_stays_in_the_range_of_its_users_and_says_what_was_clipped
     dense = learner_of({"clip": 1e-3})
     by_user = contribution(dense, two).n_clipped
     assert part.n_clipped > by_user
-    assert learner.metrics(part.vector).sum_of("clipped_values") == part.n_clipped
+    assert learner.server.metrics(part.vector).sum_of("clipped_values") == part.n_clipped
 
 
 @pytest.mark.parametrize("compress", ["user", "client"])
@@ -164,27 +174,27 @@ def test_nobodys_vector_is_shorter_or_longer(users, update, compress):
     }
     width = 4 if update["structure"] == "scolr" else DIM
     values = N_ITEMS * width * (2 if update.get("normaliser") == "entry" else 1)
-    assert lengths == {learner.layout.length}
-    assert learner.layout.change_slice.stop == values
+    assert lengths == {learner.server.layout.length}
+    assert learner.server.layout.change_slice.stop == values
 
 
 @pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
 def test_the_mean_is_compressed_again_with_the_same_bits_for_everybody(users, update):
     learner, other = learner_of(update), learner_of(update)
     part = contribution(learner, users)
-    before = learner.initial_shared()
-    after = learner.apply("train", 5, before, part.vector)
+    before = learner.server.initial_shared()
+    after = learner.server.apply("train", 5, before, part.vector)
     again = other.apply("train", 5, other.initial_shared(), part.vector.copy())
     assert after.canonical_bytes() == again.canonical_bytes()
-    counts = np.maximum(part.vector[learner.layout.count_slice], 1)
-    change = change_of(learner, part)["item_embedding"] * learner.layout.tensors[0].step
+    counts = np.maximum(part.vector[learner.server.layout.count_slice], 1)
+    change = change_of(learner, part)["item_embedding"] * learner.server.layout.tensors[0].step
     mean = change / counts[:, None]
     expected = nearest_of_rank(mean, 2) if update is SVD else largest_values(mean, 72)
     moved = after.tensors["item_embedding"] - before.tensors["item_embedding"]
     assert np.abs(moved - expected).max() < 1e-12
     if update is TOPK:
         assert np.count_nonzero(moved) == 72
-    untouched = part.vector[learner.layout.count_slice] == 0
+    untouched = part.vector[learner.server.layout.count_slice] == 0
     assert not moved[untouched].any()
 
 
@@ -192,7 +202,7 @@ def test_the_mean_is_compressed_again_with_the_same_bits_for_everybody(users, up
 @pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
 def test_divergence_is_told_of(users, update, compress):
     learner = learner_of(update | {"compress": compress})
-    private = learner.initial_private(users)
+    private = learner.local.initial_private(users)
     broken = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.nan})
     with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
-        learner.contribute("train", 5, learner.initial_shared(), users, broken)
+        learner.contribute("train", 5, learner.server.initial_shared(), users, broken)

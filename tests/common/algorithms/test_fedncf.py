@@ -34,16 +34,16 @@ def users():
 
 def states_of(plan, users):
     learner = Learner(plan, N_ITEMS, device="cpu")
-    return learner, learner.initial_shared(), learner.initial_private(users)
+    return learner, learner.server.initial_shared(), learner.local.initial_private(users)
 
 
 @pytest.mark.parametrize(("aggregation", "mean"), [("mf_secavg", 1.5), ("plain", 7 / 6)])
 def test_rows_are_divided_by_those_who_touched_them_or_by_all(aggregation, mean):
     """Q_0 = 0.5 comes back as 1.0 and 2.0 from two clients; the third never touched it."""
     learner = Learner(plan_of(algorithm={"dim": 1, "aggregation": aggregation}), 2, device="cpu")
-    start = learner.initial_shared()
+    start = learner.server.initial_shared()
     start = start.with_tensors(item_embedding=np.array([[0.5], [0.25]]))
-    step = learner.layout.tensors[0].step
+    step = learner.server.layout.tensors[0].step
     changes = {"item_embedding": np.array([[int((0.5 + 1.5) / step)], [0]])}
     if aggregation == "plain":
         changes["users"] = np.array([3])
@@ -51,13 +51,13 @@ def test_rows_are_divided_by_those_who_touched_them_or_by_all(aggregation, mean)
         changes["samples"] = np.array([10 + 20 + 30])
     # The second bias moves by 0.1, 0.1 and 0.4 where networks are weighted by 10, 20 and 30.
     weighted = 0.1 * 10 + 0.1 * 20 + 0.4 * 30 if aggregation == "mf_secavg" else 0.6
-    network = {tensor.name: tensor for tensor in learner.layout.tensors}["bias_2"]
+    network = {tensor.name: tensor for tensor in learner.server.layout.tensors}["bias_2"]
     changes["bias_2"] = np.full(16, round(weighted / network.step))
-    metrics = learner.layout.metrics_slice
-    vector = learner.layout.pack(
+    metrics = learner.server.layout.metrics_slice
+    vector = learner.server.layout.pack(
         changes, np.array([2, 0]), np.zeros(metrics.stop - metrics.start, dtype=np.int64)
     )
-    after = learner.apply("train", 1, start, vector).tensors
+    after = learner.server.apply("train", 1, start, vector).tensors
     assert after["item_embedding"][:, 0] == pytest.approx([mean, 0.25], abs=1e-6)
     moved = after["bias_2"] - start.tensors["bias_2"]
     assert moved == pytest.approx(0.25 if aggregation == "mf_secavg" else 0.2, abs=1e-5)
@@ -102,10 +102,10 @@ def test_scores_are_those_of_the_network(users):
     wanted = [
         logits_of(torch.from_numpy(p).double(), net["item_embedding"], net).numpy() for p in vectors
     ]
-    ((_, scores),) = learner.score_blocks(shared, users, private)
+    ((_, scores),) = learner.local.score_blocks(shared, users, private)
     assert scores.numpy() == pytest.approx(np.stack(wanted), abs=1e-5)
     single = {name: value.astype(np.float32) for name, value in shared.tensors.items()}
-    own = learner.algorithm.preferences(single, vectors[3])
+    own = learner.server.algorithm.preferences(single, vectors[3])
     assert own == pytest.approx(wanted[3], abs=1e-5)
     assert own.dtype == np.float32
 
@@ -118,7 +118,7 @@ def test_values_outside_the_public_range_are_clipped_and_counted(users):
         part = learner.contribute("train", 1, shared, users, private)
         assert part.n_clipped > 0
         weight = users.n_train
-        for name, sums in learner.layout.changes_of(part.vector).items():
+        for name, sums in learner.server.layout.changes_of(part.vector).items():
             most = 23 << 26 if name == "item_embedding" else weight << 26
             assert np.abs(sums).max() <= most
 
@@ -128,4 +128,4 @@ def test_it_has_no_low_rank_form_and_folds_nobody_in(users):
     assert 'update.structure = "dense"' in sentence
     learner, shared, _ = states_of(plan_of(), users)
     with pytest.raises(SettingsError, match="fedncf has no user vector"):
-        learner.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(0))
+        learner.server.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(0))

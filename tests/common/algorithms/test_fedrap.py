@@ -51,7 +51,7 @@ def users():
     ],
 )
 def test_schedules(schedule, weights):
-    algorithm = learner_of(schedule=schedule).algorithm
+    algorithm = learner_of(schedule=schedule).server.algorithm
     published = torch.tensor([0.0, 9.0, 10.0, 19.0, 20.0, 47.0], dtype=torch.float64)
     found = algorithm.scheduled(SimpleNamespace(published=published))
     assert found.numpy() == pytest.approx(weights, abs=5e-8)
@@ -59,28 +59,28 @@ def test_schedules(schedule, weights):
 
 def test_steps_fall_with_published_rounds_and_not_with_the_rounds_number(users):
     learner = learner_of()
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     rates = []
     for number in (2, 3, 9):
-        ((step,),) = learner.algorithm.phases({"published": float(shared.trained)})[0].steps
+        ((step,),) = learner.server.algorithm.phases({"published": float(shared.trained)})[0].steps
         rates.append(step.rates["item_embedding"])
         # A round that nobody publishes is trained, and leaves nothing behind.
         learner.contribute("train", number + 100, shared, users, private)
         part = learner.contribute("train", number, shared, users, private)
-        shared, private = learner.apply("train", number, shared, part.vector), part.private
+        shared, private = learner.server.apply("train", number, shared, part.vector), part.private
     assert rates == pytest.approx([4.0, 4.0 * 0.97, 4.0 * 0.97**2], rel=1e-12)
     assert (shared.trained, shared.number) == (3, 5)
-    start = learner.algorithm.start(shared, np.arange(N_ITEMS), 5, torch.device("cpu"))
+    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), 5, torch.device("cpu"))
     assert start.scalars == {"published": 3.0}
 
 
 def test_what_untouched_rows_shrink_by():
     """By hand: rates 4, 2, 1 and decay .05 leave .8, .8 x .9 and .8 x .9 x .95."""
     learner = learner_of(weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000)
-    start = learner.algorithm.start(
-        learner.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
+    start = learner.server.algorithm.start(
+        learner.server.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
     )
-    found = shrinking(learner.algorithm, start)
+    found = shrinking(learner.server.algorithm, start)
     assert found.keys() == {"item_embedding", "own_embedding"}
     for change in found.values():
         assert change.numpy() == pytest.approx([0, -0.2, 0.72 - 1, 0.684 - 1], abs=1e-12)
@@ -98,10 +98,10 @@ def test_what_untouched_rows_shrink_by_in_a_subspace():
     update = {"structure": "colr", "rank": 1}
     settings = {"weight_decay": 0.05, "batch_decay": 0.5, "local_epochs": 2, "batch_size": 1000}
     learner = Learner(plan_of(update, tables="shared", dim=2, **settings), N_ITEMS, device="cpu")
-    start = learner.algorithm.start(
-        learner.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
+    start = learner.server.algorithm.start(
+        learner.server.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
     )
-    found = shrinking(learner.algorithm, start)["item_embedding"]
+    found = shrinking(learner.server.algorithm, start)["item_embedding"]
     assert found.numpy() == pytest.approx([0, -0.2828427, 0.7171573 * 0.8585786 - 1], abs=1e-7)
 
 
@@ -111,9 +111,9 @@ def test_rows_that_nobody_holds_or_draws_shrink_as_everybody_s(users):
         weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000, tolerance=0.0
     )
     one = users.select(np.array([0]))
-    shared, private = learner.initial_shared(), learner.initial_private(one)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(one)
     part = learner.contribute("train", 2, shared, one, private)
-    after = learner.apply("train", 2, shared, part.vector)
+    after = learner.server.apply("train", 2, shared, part.vector)
     for before, found in (
         (shared.tensors["item_embedding"], after.tensors["item_embedding"]),
         (private.tensors["own_embedding"][0], part.private.tensors["own_embedding"][0]),
@@ -124,37 +124,37 @@ def test_rows_that_nobody_holds_or_draws_shrink_as_everybody_s(users):
 
 def test_everybody_starts_from_one_own_table_and_one_head(users):
     learner = learner_of()
-    private = learner.initial_private(users).tensors
+    private = learner.local.initial_private(users).tensors
     for values in private.values():
         assert (values == values[0]).all()
     assert np.abs(private["user_embedding"]).max() <= 1 / math.sqrt(4)
     assert not np.array_equal(
-        private["own_embedding"][0], learner.initial_shared().tensors["item_embedding"]
+        private["own_embedding"][0], learner.server.initial_shared().tensors["item_embedding"]
     )
 
 
 def test_scores_are_those_of_both_tables(users):
     learner = learner_of()
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("train", 2, shared, users, private)
-    shared = learner.apply("train", 2, shared, part.vector)
+    shared = learner.server.apply("train", 2, shared, part.vector)
     own = {name: values.astype(float) for name, values in part.private.tensors.items()}
     rows = own["own_embedding"] + shared.tensors["item_embedding"]
     expected = np.einsum("uid,ud->ui", rows, own["user_embedding"]) + own["user_bias"][:, None]
-    ((_, found),) = learner.score_blocks(shared, users, part.private)
+    ((_, found),) = learner.local.score_blocks(shared, users, part.private)
     assert found.numpy() == pytest.approx(expected, abs=1e-5)
 
 
 def test_nothing_is_learned_together_without_a_shared_table(users):
     learner = learner_of(tables="private")
-    assert learner.layout.tensors == ()
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    assert learner.server.layout.tensors == ()
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("train", 2, shared, users, private)
     alone = users.select(np.array([4]))
-    own = learner.contribute("train", 2, shared, alone, learner.initial_private(alone))
+    own = learner.contribute("train", 2, shared, alone, learner.local.initial_private(alone))
     for name, values in own.private.tensors.items():
         assert np.array_equal(values[0], part.private.tensors[name][4])
-    after = learner.apply("train", 2, shared, part.vector)
+    after = learner.server.apply("train", 2, shared, part.vector)
     assert np.array_equal(after.tensors["item_embedding"], shared.tensors["item_embedding"])
 
 
@@ -196,7 +196,7 @@ def test_low_rank_updates_and_noise_are_refused():
 
 def test_a_run_that_diverges_names_what_to_lower(users):
     learner = learner_of(difference_weight=1000.0, schedule="fixed", local_epochs=100)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     with pytest.raises(TrainingError, match="in training round 1 with 12 users") as raised:
         learner.contribute("train", 2, shared, users, private)
     assert "algorithm.difference_weight" in raised.value.remedy
@@ -204,11 +204,11 @@ def test_a_run_that_diverges_names_what_to_lower(users):
 
 def test_a_history_is_folded_into_a_head_where_there_is_one_table(users):
     learner = learner_of(tables="shared")
-    items = learner.initial_shared().tensors["item_embedding"]
-    scores = items @ learner.algorithm.fold_in(items, np.array([3]))
+    items = learner.server.initial_shared().tensors["item_embedding"]
+    scores = items @ learner.server.algorithm.fold_in(items, np.array([3]))
     assert scores[3] > np.delete(scores, 3).mean()
     with pytest.raises(SettingsError, match="client"):
-        learner_of().algorithm.fold_in(items, np.array([3, 8]))
+        learner_of().server.algorithm.fold_in(items, np.array([3, 8]))
 
 
 def test_noise_in_the_gradient_has_its_size_on_every_row(users):
@@ -218,10 +218,10 @@ def test_noise_in_the_gradient_has_its_size_on_every_row(users):
     changes = []
     for settings in (plain, noisy, noisy):
         learner = learner_of(**settings)
-        shared, private = learner.initial_shared(), learner.initial_private(users)
+        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
         part = learner.contribute("train", 2, shared, users, private)
-        step = learner.layout.tensors[0].step
-        changes.append(learner.layout.changes_of(part.vector)["item_embedding"] * step)
+        step = learner.server.layout.tensors[0].step
+        changes.append(learner.server.layout.changes_of(part.vector)["item_embedding"] * step)
     exact, one, other = changes
     assert not np.array_equal(one, other)
     for found in (one - other) / math.sqrt(2), one - exact:
@@ -232,10 +232,10 @@ def test_noise_in_the_gradient_has_its_size_on_every_row(users):
 def test_noise_on_uploads_clips_the_whole_change(users):
     """Without noise to speak of, 12 users' changes together are no longer than 12 clips."""
     learner = learner_of(noise_where="upload", noise_clip=1e-3, noise_multiplier=1e-6)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("train", 2, shared, users, private)
-    step = learner.layout.tensors[0].step
-    change = learner.layout.changes_of(part.vector)["item_embedding"] * step
+    step = learner.server.layout.tensors[0].step
+    change = learner.server.layout.changes_of(part.vector)["item_embedding"] * step
     assert 1e-3 < np.linalg.norm(change) <= 12e-3
     # Own tables are nobody else's, and move as they would; noise needs the trainer.
     plan = plan_of().model_copy(update={"training": TrainingSettings(accelerated=False)})

@@ -23,7 +23,7 @@ from fedrec.algorithms import (
     SharedAdam,
     own_moments,
 )
-from fedrec.algorithms.fedrecgel import FedRecGEL
+from fedrec.algorithms.fedrecgel import FedRecGEL, uphill
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
@@ -49,7 +49,7 @@ def users():
 
 def states_of(plan, users):
     learner = Learner(plan, N_ITEMS, device="cpu")
-    return learner, learner.initial_shared(), learner.initial_private(users)
+    return learner, learner.server.initial_shared(), learner.local.initial_private(users)
 
 
 # The specification's numbers.
@@ -70,8 +70,8 @@ class Product(Toy):
         )
 
     def phases(self, scalars):
-        shared = Gradient(("item_embedding",), radius=self.radius)
-        own = Adam({"user_embedding": 0.1}, radius=self.radius, kept=True)
+        shared = Gradient(("item_embedding",), passes=uphill(self.radius))
+        own = Adam({"user_embedding": 0.1}, kept=True, passes=uphill(self.radius))
         return (Phase(steps=((shared, own),), epochs=1),)
 
 
@@ -140,7 +140,7 @@ def test_130_samples_are_two_chunks_and_their_means_are_added():
     users = leave_one_out(data.interactions, data.catalogue)
     plan = plan_of(algorithm={"batch_size": 128})
     learner = Learner(plan, 200, device="cpu")
-    cohort = learner.cohort(learner.initial_shared(), users)
+    cohort = learner.local.cohort(learner.server.initial_shared(), users)
     chunk = cohort.chunk_of(np.arange(4), torch.device("cpu"))
     samples = draw_samples(chunk, seed=7, round_id=5, negatives_per_positive=4)
     settings = Settings(
@@ -201,8 +201,8 @@ def test_the_rounded_sum_is_near_the_sum_in_float64(users, radius):
     exact = train_unrounded(learner, users, shared, doubled, 2)
     part = learner.contribute("train", 2, shared, users, private)
     assert part.n_clipped == 0
-    changes = learner.layout.changes_of(part.vector)
-    for tensor in learner.layout.tensors:
+    changes = learner.server.layout.changes_of(part.vector)
+    for tensor in learner.server.layout.tensors:
         wanted = exact.change[tensor.name]
         apart = np.linalg.norm(changes[tensor.name] * tensor.step - wanted)
         assert apart <= 1e-3 * np.linalg.norm(wanted), tensor.name
@@ -221,7 +221,7 @@ def test_a_radius_that_moves_nothing_is_plain_adam_bit_by_bit(users, half):
         learner, shared, private = states_of(plan, users)
         for round_id in (2, 3, 4):
             part = learner.contribute("train", round_id, shared, users, private)
-            shared = learner.apply("train", round_id, shared, part.vector)
+            shared = learner.server.apply("train", round_id, shared, part.vector)
             private = part.private
         found.append((part.vector, private.tensors, shared.canonical_bytes()))
     (vector, own, version), (other, others, same) = found
@@ -237,7 +237,7 @@ def test_each_radius_touches_its_own_half_alone(users):
         plan = plan_of(algorithm={"radius_shared": radii[0], "radius_private": radii[1]})
         learner, shared, private = states_of(plan, users)
         part = learner.contribute("train", 2, shared, users, private)
-        change = part.vector[learner.layout.change_slice]
+        change = part.vector[learner.server.layout.change_slice]
         parts[radii] = change, part.private.tensors["user_embedding_mean"]
     assert np.array_equal(parts[0.0, 0.0][0], parts[0.0, 0.5][0])
     assert np.array_equal(parts[0.5, 0.0][0], parts[0.5, 0.5][0])
@@ -273,7 +273,7 @@ def test_the_servers_adam_is_torchs_over_the_whole_table():
 @pytest.mark.slow
 def test_moments_are_neither_sent_nor_exported_nor_trained(users):
     learner, shared, private = states_of(plan_of(), users)
-    algorithm = learner.algorithm
+    algorithm = learner.server.algorithm
     moments = {name for name in shared.tensors if name.endswith(("_mean", "_square", "_power"))}
     assert len(moments) == 2 * (len(shared.tensors) - len(moments)) + 2
     assert not moments & set(algorithm.recommending)
@@ -281,7 +281,7 @@ def test_moments_are_neither_sent_nor_exported_nor_trained(users):
     assert not moments & set(algorithm.scoring)
     assert not moments & set(algorithm.serving(shared, np.arange(N_ITEMS)))
     active = np.arange(N_ITEMS)
-    assert not moments & set(algorithm.start(shared, active, 2, learner.device).shared)
+    assert not moments & set(algorithm.start(shared, active, 2, learner.local.device).shared)
     # And what they are has no say in what users do.
     part = learner.contribute("train", 2, shared, users, private)
     spoilt = shared.with_tensors(
@@ -335,7 +335,7 @@ def test_scores_are_those_of_the_network(users, n_hidden):
     learner, shared, private = states_of(plan, users)
     for round_id in (2, 3, 4):
         part = learner.contribute("train", round_id, shared, users, private)
-        shared = learner.apply("train", round_id, shared, part.vector)
+        shared = learner.server.apply("train", round_id, shared, part.vector)
         private = part.private
     net = {name: torch.from_numpy(value) for name, value in shared.tensors.items()}
     settings = Settings(
@@ -349,10 +349,12 @@ def test_scores_are_those_of_the_network(users, n_hidden):
         ]
     )
     assert wanted.std() > 0.01
-    ((_, scores),) = learner.score_blocks(shared, users, private)
+    ((_, scores),) = learner.local.score_blocks(shared, users, private)
     assert scores.numpy() == pytest.approx(wanted, abs=1e-5)
-    serving = learner.algorithm.serving(shared, np.arange(N_ITEMS))
-    assert learner.algorithm.preferences(serving, vectors[3]) == pytest.approx(wanted[3], abs=1e-5)
+    serving = learner.server.algorithm.serving(shared, np.arange(N_ITEMS))
+    assert learner.server.algorithm.preferences(serving, vectors[3]) == pytest.approx(
+        wanted[3], abs=1e-5
+    )
 
 
 # What is refused.
@@ -363,7 +365,7 @@ def test_it_has_no_low_rank_form_and_folds_nobody_in(users):
     assert "rotated coordinates" in sentence and 'update.structure = "dense"' in sentence
     learner, shared, _ = states_of(plan_of(), users)
     with pytest.raises(SettingsError, match="fedrecgel has no user vector"):
-        learner.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(0))
+        learner.server.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(0))
 
 
 def test_settings_without_a_meaning_are_refused():
@@ -386,4 +388,4 @@ def test_the_papers_ablations_are_settings():
     assert FedRecGELSettings().radius_shared == FedRecGELSettings().radius_private == 0.02
     shapes = Shapes(n_items=3, seed=1, update=UpdateSettings(structure="dense"), n_rounds=1)
     plain = FedRecGEL(FedRecGELSettings(radius_shared=0, radius_private=0), shapes)
-    assert not any(rule.radius for phase in plain.phases({}) for rule in phase.optimisers)
+    assert not any(rule.passes for phase in plain.phases({}) for rule in phase.optimisers)

@@ -46,8 +46,8 @@ def watched_fits(plan, users, monkeypatch):
     """
     party = Party.of(plan, users)
     learner, algorithm = party.learner, party.algorithm
-    cohort = learner.cohort(party.shared, users)
-    start = algorithm.start(party.shared, cohort.active, 5, learner.device)
+    cohort = learner.local.cohort(party.shared, users)
+    start = algorithm.start(party.shared, cohort.active, 5, learner.local.device)
     fit = fit_of(algorithm, start, empty_sums(learner, party.shared), None)
     private = party.fresh(party.private)
     guard = DeviceGuard()
@@ -64,7 +64,7 @@ def watched_fits(plan, users, monkeypatch):
 
     monkeypatch.setattr(trainer, "blocks_of", blocks_of)
     monkeypatch.setattr(GridSum, "rounded", rounding)
-    for chunk in learner.chunks(cohort):
+    for chunk in learner.local.chunks(cohort):
         own = {
             name: torch.from_numpy(values)[chunk.user_index]
             for name, values in private.tensors.items()

@@ -44,7 +44,7 @@ def users(data):
 
 def worked(monkeypatch, *, steps=slice(None), n_items=2):
     plan = plan_of(algorithm={"dim": 2, "rank": 1, "local_epochs": 1})
-    algorithm = Learner(plan, n_items, device="cpu").algorithm
+    algorithm = Learner(plan, n_items, device="cpu").server.algorithm
     phases = algorithm.phases({})[steps]
     monkeypatch.setattr(type(algorithm), "phases", lambda self, scalars: phases)
     table = np.array([[1.0, 0.0], [3.0, 5.0]])
@@ -91,7 +91,7 @@ def test_what_is_kept_is_scored_with_the_users_own_table(monkeypatch):
 
 def test_the_server_weighs_users_by_their_items():
     """One item and three: weights .25 and .75 of (1, 0) and (0, 1)."""
-    algorithm = learner_of(dim=2).algorithm
+    algorithm = learner_of(dim=2).server.algorithm
     table = np.full((1, 2), 0.5)
     first, second = np.array([[1.0, 0.0]]) - table, np.array([[0.0, 1.0]]) - table
     change = {"item_embedding": first + 3 * second, "samples": np.array([4.0])}
@@ -109,15 +109,15 @@ def test_the_nominal_epsilon():
 
 
 def rounds(learner, users, participating=None, n_rounds=2):
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     for round_id in range(2, 2 + n_rounds):
         part = learner.contribute("train", round_id, shared, users, private, participating)
-        shared, private = learner.apply("train", round_id, shared, part.vector), part.private
+        shared, private = learner.server.apply("train", round_id, shared, part.vector), part.private
     return shared, private
 
 
 def scores_of(learner, shared, users, private):
-    blocks = learner.score_blocks(shared, users, private)
+    blocks = learner.local.score_blocks(shared, users, private)
     return np.concatenate([scores.numpy() for _, scores in blocks])
 
 
@@ -126,7 +126,7 @@ def test_users_who_never_trained(users, newcomers):
     learner = learner_of(newcomers=newcomers, dim=4)
     some = np.arange(len(users)) % 2 == 0
     shared, private = rounds(learner, users, some)
-    begun = learner.initial_shared()
+    begun = learner.server.initial_shared()
     assert not np.array_equal(begun.tensors["item_embedding"], shared.tensors["item_embedding"])
     table = (begun if newcomers == "initial" else shared).tensors["item_embedding"]
     found = scores_of(learner, shared, users, private)
@@ -149,7 +149,7 @@ def test_without_kept_scores_the_published_table_is_calibrated(data, users, vari
     wanted = np.einsum("ud,uid->ui", own["user_embedding"], table + calibration)
     assert scores_of(learner, shared, users, private) == pytest.approx(wanted, abs=1e-6)
     model = ModelFile(
-        plan=learner.plan, catalogue_fingerprint=data.catalogue.fingerprint(),
+        plan=learner.server.plan, catalogue_fingerprint=data.catalogue.fingerprint(),
         round=RoundId(3), shared=shared,
     )  # fmt: skip
     recommender = Recommender(model, data.catalogue, UsersFile.of(users, private))
@@ -164,10 +164,10 @@ def test_without_kept_scores_the_published_table_is_calibrated(data, users, vari
 def test_without_aggregation_the_table_stays_and_users_learn(users):
     learner = learner_of(aggregation=False)
     shared, private = rounds(learner, users)
-    begun = learner.initial_shared()
+    begun = learner.server.initial_shared()
     assert np.array_equal(begun.tensors["item_embedding"], shared.tensors["item_embedding"])
     assert private.tensors["item_factor"].any()
-    assert any("aggregation is false" in line for line in algorithm_warnings(learner.plan))
+    assert any("aggregation is false" in line for line in algorithm_warnings(learner.server.plan))
 
 
 def test_a_gradient_that_is_shrunk_takes_other_steps(users):

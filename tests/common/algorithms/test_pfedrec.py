@@ -32,7 +32,7 @@ def users():
 
 def states_of(plan, users):
     learner = Learner(plan, N_ITEMS, device="cpu")
-    return learner, learner.initial_shared(), learner.initial_private(users)
+    return learner, learner.server.initial_shared(), learner.local.initial_private(users)
 
 
 def test_the_plain_rule_reproduces_the_worked_step():
@@ -48,16 +48,16 @@ def test_the_server_averages_over_all_participants():
     table = np.array([[0.5], [-0.4], [0.2]])
     first = np.array([[0.5573498], [-0.4609487], [0.2]]) - table
     second = np.array([[0.5], [-0.4], [0.3]]) - table
-    metrics = learner.layout.metrics_slice
-    vector = learner.layout.pack(
+    metrics = learner.server.layout.metrics_slice
+    vector = learner.server.layout.pack(
         {
-            "item_embedding": np.rint((first + second) / learner.layout.tensors[0].step),
+            "item_embedding": np.rint((first + second) / learner.server.layout.tensors[0].step),
             "users": np.array([2]),
         },
         np.zeros(3, dtype=np.int64),
         np.zeros(metrics.stop - metrics.start, dtype=np.int64),
     )
-    after = learner.apply("train", 1, SharedState({"item_embedding": table}), vector)
+    after = learner.server.apply("train", 1, SharedState({"item_embedding": table}), vector)
     assert after.tensors["item_embedding"][:, 0] == pytest.approx(
         [0.5286749, -0.4304743, 0.25], abs=1e-6
     )
@@ -75,8 +75,8 @@ def test_everybody_starts_from_one_table_and_one_head(users):
     assert private.tensors["personal_scores"] == pytest.approx(np.tile(expected, (23, 1)), abs=1e-5)
     # Nobody has trained: the first measurement does not depend on where the scores come from.
     bare = Learner(plan_of(algorithm={"dim": 32, "personal_items": False}), N_ITEMS, device="cpu")
-    ((_, kept),) = learner.score_blocks(shared, users, private)
-    ((_, made),) = bare.score_blocks(shared, users, bare.initial_private(users))
+    ((_, kept),) = learner.local.score_blocks(shared, users, private)
+    ((_, made),) = bare.local.score_blocks(shared, users, bare.local.initial_private(users))
     assert torch.allclose(kept, made, atol=1e-5)
 
 
@@ -84,9 +84,9 @@ def test_personal_scores_are_those_of_the_last_training(users):
     """A version that is published later has no part in them; who sits out keeps them."""
     learner, shared, private = states_of(plan_of(), users)
     first = learner.contribute("train", 1, shared, users, private)
-    published = learner.apply("train", 1, shared, first.vector)
-    ((_, before),) = learner.score_blocks(shared, users, first.private)
-    ((_, after),) = learner.score_blocks(published, users, first.private)
+    published = learner.server.apply("train", 1, shared, first.vector)
+    ((_, before),) = learner.local.score_blocks(shared, users, first.private)
+    ((_, after),) = learner.local.score_blocks(published, users, first.private)
     assert torch.equal(before, after)
     taking = np.arange(23) % 2 == 0
     second = learner.contribute("train", 2, published, users, first.private, taking)
@@ -100,8 +100,8 @@ def test_without_personal_items_the_published_table_scores(users):
     assert set(private.tensors) == {"user_embedding", "user_bias"}
     part = learner.contribute("train", 1, shared, users, private)
     assert set(part.private.tensors) == {"user_embedding", "user_bias"}
-    published = learner.apply("train", 1, shared, part.vector)
-    ((_, scores),) = learner.score_blocks(published, users, part.private)
+    published = learner.server.apply("train", 1, shared, part.vector)
+    ((_, scores),) = learner.local.score_blocks(published, users, part.private)
     heads, biases = part.private.tensors["user_embedding"], part.private.tensors["user_bias"]
     expected = heads @ published.tensors["item_embedding"].T + biases[:, None]
     assert scores.numpy() == pytest.approx(expected, abs=1e-5)
@@ -111,17 +111,17 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     plan = plan_of(federation={"minimum_item_users": 5})
     learner, shared, private = states_of(plan, users)
     counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.apply("count", 1, shared, counted.vector)
+    shared = learner.server.apply("count", 1, shared, counted.vector)
     rare = shared.holders < 5
     assert 0 < rare.sum() < N_ITEMS
-    (phase,) = learner.algorithm.phases({})
+    (phase,) = learner.server.algorithm.phases({})
     (rows,) = phase.steps[1]
     assert rows.rates == {"item_embedding": pytest.approx(0.3 * N_ITEMS * 0.2)}
     part = learner.contribute("train", 2, shared, users, private)
-    sums = learner.travelling.unpack("train", shared, part.vector)
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
     assert not sums.changes["item_embedding"][rare].any()
     assert not sums.counts.any()
-    after = learner.apply("train", 2, shared, part.vector)
+    after = learner.server.apply("train", 2, shared, part.vector)
     before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
     assert np.array_equal(before[rare], now[rare])
     assert (before[~rare] != now[~rare]).any(1).all()
@@ -155,7 +155,7 @@ def test_compiled_kernels_train_whole_rows_alone():
 def test_a_history_is_folded_into_a_head(users):
     learner, shared, _ = states_of(plan_of(algorithm={"dim": 32}), users)
     items, held = shared.tensors["item_embedding"], users.train_of(0)
-    vector = learner.algorithm.fold_in(items, held)
+    vector = learner.server.algorithm.fold_in(items, held)
     scores = items @ vector
     assert scores[held].mean() > np.delete(scores, held).mean() + 0.5
 

@@ -46,7 +46,7 @@ def test_the_mixture_of_the_specification():
         "item_embedding": G.square().sum((1, 2)),
     }
     assert [float(value) for value in squares.values()] == [4.0, 3.0]
-    shares = algorithm.per_epoch(squares)
+    shares = algorithm.per_epoch(squares.__getitem__)
     assert float(shares["share_of_own_item_embedding"]) == pytest.approx(0.571429, abs=1e-6)
     v = Values({"own_item_embedding": C, "item_embedding": G, **shares})
     mixed = algorithm.seen(v).item_embedding[0]
@@ -123,7 +123,8 @@ def test_a_row_counts_once_for_the_regulariser_however_many_samples_it_has():
                                      projector=False), 2)  # fmt: skip
     own = torch.tensor([[[2.0], [1.0]]], dtype=torch.float64).requires_grad_()
     version = torch.ones((1, 2, 1), dtype=torch.float64)
-    v = Values({"own_item_embedding": own, "item_embedding": version})
+    tensors = {"own_item_embedding": own, "item_embedding": version}
+    v = algorithm.seen(Values(tensors | {"share_of_own_item_embedding": version[:, 0, 0]}))
     batch = Batch(label=torch.ones((1, 2)), weight=torch.tensor([[0.25, 0.75]]))
     joint = algorithm.joint(v, batch)
     # H = 3 / sqrt(10): .5 (1 - H)^2.
@@ -143,7 +144,7 @@ def test_at_the_first_participation_everything_is_the_version():
     users = leave_one_out(data.interactions, data.catalogue)
     plan = plan_of(base, projector_rate=tiny, upload="table")
     learner = Learner(plan, 20, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     first = private.tensors["user_embedding"] @ shared.tensors["item_embedding"].T
     np.testing.assert_allclose(private.tensors["personal_scores"], first, rtol=1e-4, atol=1e-6)
     moved = shared.with_tensors(item_embedding=2.0 * shared.tensors["item_embedding"])
@@ -192,8 +193,8 @@ def test_nothing_of_the_networks_is_made_where_they_have_no_use():
         names = {entry.name for entry in algorithm_of(plan_of(**own), 30).parameters}
         assert not any("projector" in name for name in names)
     only = algorithm_of(plan_of(mixing=False), 30)
-    assert only.begun == ""
-    assert only.measured == ()
+    assert only.per_epoch({}.__getitem__) == {}
+    assert not any(entry.begun for entry in only.parameters)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def plan_of(n_rounds=3, minimum_item_users=1, **sections):
 
 
 def scores_of(learner, shared, users):
-    blocks = learner.score_blocks(shared, users, learner.initial_private(users))
+    blocks = learner.local.score_blocks(shared, users, learner.local.initial_private(users))
     return np.concatenate([scores.numpy() for _, scores in blocks])
 
 
@@ -63,8 +63,8 @@ def test_three_users_and_four_items_by_hand():
     counted, first, last = versions(learner, [users])
     assert counted.kept["product"].size == counted.kept["before"].size == 0
     gram = np.array([[3, 2, 1], [2, 2, 0], [1, 0, 1]])
-    drawn = drawn_directions(learner.plan.federation.seed, np.arange(3), 4)
-    step = learner.layout.tensors[0].step
+    drawn = drawn_directions(learner.server.plan.federation.seed, np.arange(3), 4)
+    step = learner.server.layout.tensors[0].step
     assert first.kept["product"].reshape(3, 4) == pytest.approx(gram @ drawn, abs=2 * step)
     assert np.array_equal(last.kept["before"], first.kept["product"])
     along = orthonormal(first.kept["product"].reshape(3, 4))
@@ -139,7 +139,7 @@ def test_it_equals_its_plain_form(users, histories, sums, form):
         directions = plain_orth(total)
         total = plain_sum(histories, directions)
     # 150 users, half a step each; from the second on steps are a quarter as large.
-    step = learner.layout.tensors[0].step / (1 if sums == 1 else 4)
+    step = learner.server.layout.tensors[0].step / (1 if sums == 1 else 4)
     off = np.abs(last.kept["product"].reshape(80, 12) - total).max()
     assert off < 150 * step / 2
     holders = np.bincount(np.concatenate(histories), minlength=80).astype(float)
@@ -177,37 +177,37 @@ def test_the_choice_is_the_best_candidate_on_validation(users):
     plan = plan_of(4, algorithm={"dim": 12})
     learner = Learner(plan, 80, device="cpu")
     counted, _, summed, chosen, idle = versions(learner, [users])
-    private = learner.initial_private(users)
-    candidates = list(learner.algorithm.candidates(summed))
+    private = learner.local.initial_private(users)
+    candidates = list(learner.server.algorithm.candidates(summed))
     # 12, 6 and 3 directions, five lambdas, two forms, and the settings' own lambda of 1.
-    assert len(candidates) == len(learner.algorithm.ways) == 31
+    assert len(candidates) == len(learner.server.algorithm.ways) == 31
     measured = [
         MetricSums(
-            Evaluator(learner).measure(one, users, private, references=False, number=4)
+            Evaluator(learner.local).measure(one, users, private, references=False, number=4)
         ).sum_of("model.validation.gain")
         for one in candidates
     ]
     assert len(set(measured)) > 3
     assert float(chosen.kept["choice"]) == measured.index(max(measured))
     part = learner.contribute("train", 4, summed, users, private)
-    assert learner.travelling.unpack("train", summed, part.vector).changes[GRADES].tolist() == (
-        measured
-    )
+    assert learner.server.travelling.unpack("train", summed, part.vector).changes[
+        GRADES
+    ].tolist() == (measured)
     assert np.array_equal(
         scores_of(learner, chosen, users),
         scores_of(learner, candidates[int(chosen.kept["choice"])], users),
     )
     # Nothing is left to do.
     assert idle.canonical_bytes() == replace(chosen, trained=4).canonical_bytes()
-    assert not list(learner.algorithm.candidates(counted))
-    assert not list(learner.algorithm.candidates(chosen))
+    assert not list(learner.server.algorithm.candidates(counted))
+    assert not list(learner.server.algorithm.candidates(chosen))
 
 
 def test_settings_win_where_nobody_has_a_validation_item():
     learner = Learner(plan_of(3), 4, device="cpu")
     *_, chosen = versions(learner, [split_of(HISTORIES)])
     assert float(chosen.kept["choice"]) == 0.0
-    own = learner.algorithm.chosen(chosen)
+    own = learner.server.algorithm.chosen(chosen)
     assert (own.dim, own.regularisation, own.form) == (4, 1.0, "plain")
 
 
@@ -215,9 +215,9 @@ def test_rounds_after_the_last_sum_of_a_plan_that_does_not_grade():
     """An audit trains for as many rounds as it is asked for."""
     learner, users = Learner(plan_of(2), 4, device="cpu"), split_of(HISTORIES)
     *_, last = versions(learner, [users])
-    private = learner.initial_private(users)
+    private = learner.local.initial_private(users)
     part = learner.contribute("train", 4, last, users, private)
-    after = learner.apply("train", 4, last, part.vector)
+    after = learner.server.apply("train", 4, last, part.vector)
     assert after.canonical_bytes() == replace(last, trained=3).canonical_bytes()
 
 
@@ -252,14 +252,14 @@ def test_values_of_long_histories_are_clipped_and_counted():
     plan = plan_of(2, algorithm={"longest_history": 1})
     learner = Learner(plan, 64, device="cpu")
     users = split_of([list(range(64))])
-    shared = learner.apply(
-        "count", 1, learner.initial_shared(),
-        learner.contribute("count", 1, learner.initial_shared(), users, None).vector,
+    shared = learner.server.apply(
+        "count", 1, learner.server.initial_shared(),
+        learner.contribute("count", 1, learner.server.initial_shared(), users, None).vector,
     )  # fmt: skip
-    part = learner.contribute("train", 2, shared, users, learner.initial_private(users))
+    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
     own = drawn_directions(plan.federation.seed, np.arange(64), 4).sum(0)
     assert part.n_clipped == 64 * int((np.abs(own) > 4.0).sum()) > 0
-    sums = learner.travelling.unpack("train", shared, part.vector).changes["product"]
+    sums = learner.server.travelling.unpack("train", shared, part.vector).changes["product"]
     assert np.abs(sums).max() == 1 << 18
 
 
@@ -349,7 +349,7 @@ def test_under_noise_histories_have_one_length(users, histories):
     first, second = list(versions(learner, [users]))[1:]
     own, drawn = (
         one_length(histories),
-        drawn_directions(learner.plan.federation.seed, np.arange(80), 12),
+        drawn_directions(learner.server.plan.federation.seed, np.arange(80), 12),
     )
     total = own.T @ (own @ drawn)
     # Steps of 2^-20, 2 sqrt(12) of them in the first sum, half a one for each user.
@@ -365,14 +365,14 @@ def test_under_noise_histories_have_one_length(users, histories):
 @pytest.mark.parametrize("clip", [1.0, 0.125])
 def test_nobody_moves_a_sum_by_more_than_the_clip(users, clip):
     learner = private_learner(clip=clip)
-    bound, size = learner.layout.mechanism.bound, 80 * 12
+    bound, size = learner.server.layout.mechanism.bound, 80 * 12
     assert bound == clip * 2**20
     before = list(versions(learner, [users]))
     lengths = []
     for shared in before[:2]:
         for row in range(0, len(users), 10):
             one = users.select(np.array([row]))
-            private = learner.initial_private(one)
+            private = learner.local.initial_private(one)
             vector = learner.contribute("train", 2, shared, one, private).vector
             # All that is not the change is withheld.
             assert not vector[size:].any()
@@ -386,13 +386,13 @@ def test_nobody_moves_a_sum_by_more_than_the_clip(users, clip):
 def test_what_noise_alone_makes_counts_for_nothing(users):
     learner = private_learner(epsilon=1.0)
     nobody = split_of([[0]]).select(np.array([], dtype=np.int64))
-    shared = learner.initial_shared()
+    shared = learner.server.initial_shared()
     for round_id, kind in ((1, "count"), (2, "train"), (3, "train")):
-        private = learner.initial_private(nobody)
+        private = learner.local.initial_private(nobody)
         vector = learner.contribute(kind, round_id, shared, nobody, private).vector
         if kind == "train":
-            vector = learner.layout.add_noise(vector, 3)
-        shared = learner.apply(kind, round_id, shared, vector)
+            vector = learner.server.layout.add_noise(vector, 3)
+        shared = learner.server.apply(kind, round_id, shared, vector)
     assert np.abs(shared.kept["product"]).max() > 0
     assert not scores_of(learner, shared, users).any()
 
@@ -401,7 +401,7 @@ def test_what_rises_above_the_noise_is_the_model(users, histories):
     """As by a plain form that leaves out what noise could be: here nearly everything but one."""
     learner = private_learner()
     last = list(versions(learner, [users]))[-1]
-    mechanism = learner.layout.mechanism
+    mechanism = learner.server.layout.mechanism
     deviation = mechanism.deviation * 2.0**-20
     assert deviation == pytest.approx(mechanism.cost.gaussian**-0.5 / np.sqrt(2), rel=1e-3)
     before = last.kept["before"].reshape(80, 12)
@@ -421,7 +421,7 @@ def test_what_rises_above_the_noise_is_the_model(users, histories):
 def test_a_private_simulation_charges_two_sums(data, users):
     settings = Settings.model_validate(
         {
-            **private_learner().plan.model_dump(),
+            **private_learner().server.plan.model_dump(),
             "protection": {"name": "bfv"},
             "client": {"device": "cpu"},
         }
@@ -429,6 +429,6 @@ def test_a_private_simulation_charges_two_sums(data, users):
     result = simulate(settings, users=users, catalogue=data.catalogue)
     assert result.finished
     assert [report.kind for report in result.rounds] == ["count", "train", "train", "evaluate"]
-    mechanism = private_learner().layout.mechanism
+    mechanism = private_learner().server.layout.mechanism
     assert mechanism.epsilon_after(2) == pytest.approx(8.0, rel=1e-2)
     assert mechanism.epsilon_after(9) == mechanism.epsilon_after(2)

@@ -18,10 +18,10 @@ from fedrec_lab.simulation import simulate
 def popularity_of(interactions, catalogue):
     users = leave_one_out(interactions, catalogue)
     learner = Learner(plan_of(rounds={"total": 1}), len(catalogue), device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.apply("count", 1, shared, counted.vector)
-    measured = Evaluator(learner).measure(
+    shared = learner.server.apply("count", 1, shared, counted.vector)
+    measured = Evaluator(learner.local).measure(
         shared, users, private, references=True, number=2, local=False
     )
     assert MetricSums(measured).rates("local", "test") is None
@@ -122,9 +122,9 @@ def small():
     )
     users = leave_one_out(data.interactions, data.catalogue)
     learner = Learner(plan, 60, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     counted = learner.contribute("count", 1, shared, users, private)
-    return learner, learner.apply("count", 1, shared, counted.vector), users, private
+    return learner, learner.server.apply("count", 1, shared, counted.vector), users, private
 
 
 def test_every_reference_counts_every_user(small):
@@ -148,12 +148,12 @@ def test_local_training_that_diverges_costs_no_more_than_its_own_row(small, monk
         raise TrainingError("diverged")
 
     monkeypatch.setattr(Evaluator, "train_alone", diverge)
-    sums = Evaluator(learner).measure(shared, users, private, references=True, number=4)
+    sums = Evaluator(learner.local).measure(shared, users, private, references=True, number=4)
     assert MetricSums(sums).rates("local", "test") is None
     assert MetricSums(sums).rates("model", "test").users == 30
 
 
 def test_local_training_is_measured(small):
     learner, shared, users, private = small
-    sums = Evaluator(learner).measure(shared, users, private, references=True, number=4)
+    sums = Evaluator(learner.local).measure(shared, users, private, references=True, number=4)
     assert MetricSums(sums).rates("local", "test").users == 30

@@ -18,6 +18,7 @@ from fedrec.model.state import PrivateState
 from fedrec.model.tables import copy_rows, is_in_files, room_in, rows_of
 from fedrec.model.tensor_file import file_parts
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 pytestmark = pytest.mark.slow
 
@@ -102,8 +103,10 @@ def test_other_files_are_no_private_state(tmp_path, content):
 def test_tables_in_files_change_no_bit(name, users, tmp_path):
     plan = plan_of(name, "dense")
     held = Party.of(plan, users)
-    learner = Learner(plan, N_ITEMS, device="cpu", scratch=tmp_path, table_bytes=1)
-    private = learner.initial_private(users)
+    learner = Learner(
+        plan, N_ITEMS, device="cpu", resources=Resources(scratch=tmp_path, table_bytes=1)
+    )
+    private = learner.local.initial_private(users)
     assert all(map(is_in_files, private.tensors.values()))
     assert_same(private, held.private)
     shared, expected = held.shared, held.private
@@ -116,7 +119,7 @@ def test_tables_in_files_change_no_bit(name, users, tmp_path):
         assert all(map(is_in_files, one.private.tensors.values()))
         assert_same(one.private, other.private)
         private, expected = one.private, other.private
-        shared = learner.apply("train", round_id, shared, one.vector)
+        shared = learner.server.apply("train", round_id, shared, one.vector)
     one = learner.contribute("evaluate", 5, shared, users, private)
     other = held.learner.contribute("evaluate", 5, shared, users, expected)
     assert np.array_equal(one.vector, other.vector)
@@ -124,13 +127,15 @@ def test_tables_in_files_change_no_bit(name, users, tmp_path):
 
 def test_divergence_is_seen_in_tables_in_files(users, tmp_path):
     plan = plan_of("pfedrec", "dense")
-    learner = Learner(plan, N_ITEMS, device="cpu", scratch=tmp_path, table_bytes=1)
-    tensors = learner.initial_private(users).arrays()
+    learner = Learner(
+        plan, N_ITEMS, device="cpu", resources=Resources(scratch=tmp_path, table_bytes=1)
+    )
+    tensors = learner.local.initial_private(users).arrays()
     tensors["user_embedding"][:] = np.nan
-    private = PrivateState.of(tensors).in_room(learner.room)
+    private = PrivateState.of(tensors).in_room(learner.local.room)
     assert private.in_files
     with pytest.raises(TrainingError, match=r"algorithm\.item_rate_scale"):
-        learner.contribute("train", 2, learner.initial_shared(), users, private)
+        learner.contribute("train", 2, learner.server.initial_shared(), users, private)
 
 
 def growth(folder, n_workers):

@@ -42,9 +42,9 @@ def users():
 
 
 def counted(learner: Learner, users: UserSplit) -> SharedState:
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("count", 1, shared, users, private)
-    return learner.apply("count", 1, shared, part.vector)
+    return learner.server.apply("count", 1, shared, part.vector)
 
 
 def assert_same(one: SharedState, two: SharedState) -> None:
@@ -98,18 +98,18 @@ def test_a_vector_scattered_back_is_that_over_the_whole_catalogue(name, users):
     """The same training, by a learner whose rows all travel though the same ones are active."""
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
     shared = counted(learner, users)
-    rows = learner.travelling.rows("train", shared)
+    rows = learner.server.travelling.rows("train", shared)
     assert shared.holders is not None
     assert 0 < len(rows.index) < 256 < N_ITEMS
     assert rows.index.tolist() == [i for i, held in enumerate(shared.holders) if held >= LEAST]
-    part = learner.contribute("train", 2, shared, users, learner.initial_private(users))
-    whole = Layout.of(learner.plan, N_ITEMS)
-    sums = learner.travelling.unpack("train", shared, part.vector)
+    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
+    whole = Layout.of(learner.server.plan, N_ITEMS)
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
     full = whole.pack(sums.changes, sums.counts, sums.metrics)
 
     # By hand: where each value of the full vector stands in the one that travelled.
     expected = np.zeros(whole.length, dtype=np.int64)
-    layout = Layout.of(learner.plan, 256)
+    layout = Layout.of(learner.server.plan, 256)
     assert part.vector.shape == (layout.length,)
     for tensor, (small, large) in zip(
         whole.tensors, zip(_starts(layout), _starts(whole), strict=True), strict=True
@@ -141,15 +141,15 @@ def _starts(layout: Layout) -> list[int]:
 def test_the_next_version_follows_from_the_sums_over_the_whole_catalogue(name, users):
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
     shared = counted(learner, users)
-    part = learner.contribute("train", 2, shared, users, learner.initial_private(users))
-    after = learner.apply("train", 2, shared, part.vector)
-    sums = learner.travelling.unpack("train", shared, part.vector)
-    steps = {tensor.name: tensor.step for tensor in learner.layout.tensors}
+    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
+    after = learner.server.apply("train", 2, shared, part.vector)
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
+    steps = {tensor.name: tensor.step for tensor in learner.server.layout.tensors}
     change = {key: values.astype(np.float64) * steps[key] for key, values in sums.changes.items()}
     whole = SharedState(shared.tensors, shared.holders)
     counts = np.where(shared.holders >= LEAST, shared.holders, 0)
-    counts = sums.counts if learner.algorithm.counts_rows else counts
-    expected = algorithm_of(learner.plan, N_ITEMS).apply(whole, change, counts, 2)
+    counts = sums.counts if learner.server.algorithm.counts_rows else counts
+    expected = algorithm_of(learner.server.plan, N_ITEMS).apply(whole, change, counts, 2)
     assert expected.rest is None and after.rest is not None
     assert_same(after, expected)
 
@@ -158,23 +158,24 @@ def test_a_later_count_keeps_rows_and_starts_new_ones_from_the_seed(users):
     """What is kept belongs to items, so that another list of active ones moves nothing."""
     learner = Learner(plan_of(), N_ITEMS, device="cpu")
     first = counted(learner, users)
-    private = learner.initial_private(users)
-    trained = learner.apply(
+    private = learner.local.initial_private(users)
+    trained = learner.server.apply(
         "train", 2, first, learner.contribute("train", 2, first, users, private).vector
     )
     some = users.select(np.arange(60))
     holders = np.bincount(some.train_items, minlength=N_ITEMS)
     holders[:5] = LEAST
     later = trained.with_holders(holders)
-    before, now = (learner.travelling.rows("train", one).index for one in (trained, later))
+    before, now = (learner.server.travelling.rows("train", one).index for one in (trained, later))
     lost, new = np.setdiff1d(before, now), np.setdiff1d(now, before)
     kept = np.intersect1d(before, now)
     assert len(lost) and len(new) and len(kept)
-    again = learner.apply(
+    again = learner.server.apply(
         "train", 3, later, learner.contribute("train", 3, later, users, private).vector
     )
     seed, old, last = (
-        state.tensors["item_embedding"] for state in (learner.initial_shared(), trained, again)
+        state.tensors["item_embedding"]
+        for state in (learner.server.initial_shared(), trained, again)
     )
     assert np.array_equal(old[new], seed[new])
     assert np.array_equal(last[lost], old[lost])
@@ -187,22 +188,22 @@ def test_without_an_active_item_nothing_is_trained(users):
     learner = Learner(plan_of(federation={"minimum_item_users": 81}), N_ITEMS, device="cpu")
     shared = counted(learner, users)
     with pytest.raises(SettingsError, match="no item is held by 81 users") as caught:
-        learner.travelling.check(shared)
+        learner.server.travelling.check(shared)
     assert "federation.minimum_item_users" in str(caught.value)
 
 
 def test_more_active_items_than_ease_can_take_are_refused_after_the_count():
     plan = plan_of("ease", federation={"minimum_item_users": 1}, rounds={"total": 1000})
     learner = Learner(plan, 17_632, device="cpu")
-    shared = learner.initial_shared()
+    shared = learner.server.initial_shared()
     few, many = np.zeros(17_632, dtype=np.int64), np.ones(17_632, dtype=np.int64)
     few[:1530] = 1
-    learner.travelling.check(shared.with_holders(few))
+    learner.server.travelling.check(shared.with_holders(few))
     # 1,530 items travel as 1,536 rows; their pairs in a thousand parts.
-    layout = learner.travelling.layout("train", shared.with_holders(few))
+    layout = learner.server.travelling.layout("train", shared.with_holders(few))
     assert layout.change_slice.stop == -(-1536 * 1535 // 2 // 1000)
     with pytest.raises(SettingsError, match="17664 rows travel") as caught:
-        learner.travelling.check(shared.with_holders(many))
+        learner.server.travelling.check(shared.with_holders(many))
     assert "federation.minimum_item_users" in caught.value.remedy
 
 
@@ -277,13 +278,13 @@ def test_rows_that_travel_do_not_change_what_is_shared(users):
     """The state stays addressed by item: as long as the catalogue, whatever travelled."""
     learner = Learner(plan_of(), N_ITEMS, device="cpu")
     shared = counted(learner, users)
-    part = learner.contribute("train", 2, shared, users, learner.initial_private(users))
-    after = learner.apply("train", 2, shared, part.vector)
+    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
+    after = learner.server.apply("train", 2, shared, part.vector)
     assert {name: len(values) for name, values in after.tensors.items()} == {
         "item_embedding": N_ITEMS,
         "item_velocity": N_ITEMS,
     }
-    rows = learner.travelling.rows("train", shared).index
+    rows = learner.server.travelling.rows("train", shared).index
     for name, values in after.tensors.items():
         assert np.array_equal(np.delete(values, rows, 0), np.delete(shared.tensors[name], rows, 0))
         assert not np.array_equal(values[rows], shared.tensors[name][rows])

@@ -83,7 +83,7 @@ def test_known_users_are_answered_from_all_that_they_have(model, catalogue, user
     # Whose history has no learned item gets every item, in the order of the catalogue.
     assert recommender.recommend("ben", 5)[0].tolist() == ["a", "b", "c"]
     learner = Learner(model.plan, len(catalogue), device="cpu")
-    rows, own = learner.recommend(SHARED, users, NOBODY, 0, 5)
+    rows, own = learner.local.recommend(SHARED, users, NOBODY, 0, 5)
     assert list(catalogue.ids_of(rows)) == ["c"]
     assert own.tolist() == pytest.approx([1 / 8])
 

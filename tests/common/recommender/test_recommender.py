@@ -55,7 +55,7 @@ def test_the_algorithm_says_how_vectors_are_scored(catalogue, users):
         plan=plan,
         catalogue_fingerprint=catalogue.fingerprint(),
         round=RoundId(2),
-        shared=learner.initial_shared(),
+        shared=learner.server.initial_shared(),
     )
     recommender = Recommender(model, catalogue, users)
     split = UserSplit(
@@ -65,7 +65,7 @@ def test_the_algorithm_says_how_vectors_are_scored(catalogue, users):
         validation_items=np.full(3, -1),
         test_items=np.full(3, -1),
     )
-    ((_, wanted),) = learner.score_blocks(model.shared, split, users.private)
+    ((_, wanted),) = learner.local.score_blocks(model.shared, split, users.private)
     _, scores = recommender.recommend(list(users.user_ids), 7, exclude_seen=False)
     assert scores == pytest.approx(np.sort(wanted.numpy())[:, ::-1], abs=1e-6)
     own = recommender.recommend_vector(np.array([1.0, 0.0]), 7)[1]

@@ -60,8 +60,8 @@ def learner_of(case, device_mib=0):
     )
     learner = Learner(plan, N_ITEMS, device="cpu")
     # As on a CUDA device of so much memory.
-    learner.device_bytes = device_mib << 20
-    learner.on_device = DeviceTables(learner.device, learner.device_bytes // 8)
+    learner.local.device_bytes = device_mib << 20
+    learner.local.on_device = DeviceTables(learner.local.device, learner.local.device_bytes // 8)
     return learner
 
 
@@ -94,9 +94,9 @@ def test_what_is_alive_keeps_to_the_budget(case, n_steps, monkeypatch):
 
     monkeypatch.setattr(trainer_module.Trainer, "train_block", trained)
     # First scores are made before a round, and lie in the processor's memory.
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     with LiveTensors().counting() as live:
-        train_locally(learner, 2, shared, users, private)
+        train_locally(learner.local, 2, shared, users, private)
     assert live.saved > 0
     assert live.peak <= 1.3 * (device_mib << 20)
     assert sum(n for _, n in blocks) == n_users
@@ -106,10 +106,10 @@ def test_what_is_alive_keeps_to_the_budget(case, n_steps, monkeypatch):
 def fitted(case, n_steps, n_users=16):
     """Return a learner, what a round starts from, and its sums, samples and chunk of users."""
     learner, users = learner_of(case), users_of(n_users, n_steps)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
-    cohort = learner.cohort(shared, users)
-    start = learner.algorithm.start(shared, cohort.active, 2, learner.device)
-    chunk = cohort.chunk_of(np.arange(n_users), learner.device, n_steps=n_steps)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
+    cohort = learner.local.cohort(shared, users)
+    start = learner.server.algorithm.start(shared, cohort.active, 2, learner.local.device)
+    chunk = cohort.chunk_of(np.arange(n_users), learner.local.device, n_steps=n_steps)
     own = {name: torch.from_numpy(values) for name, values in private.tensors.items()}
     return learner, start, empty_sums(learner, shared), chunk, own
 
@@ -118,7 +118,7 @@ def fitted(case, n_steps, n_users=16):
 @pytest.mark.parametrize("case", CASES)
 def test_the_estimate_is_what_is_counted(case, n_steps):
     learner, start, sums, chunk, own = fitted(case, n_steps)
-    training = trainer_module.Trainer(learner.algorithm, start)
+    training = trainer_module.Trainer(learner.server.algorithm, start)
     samples = draw_samples(chunk, seed=1, round_id=2, negatives_per_positive=4)
     ((size, members), *_) = sorted(
         buckets_of(
@@ -137,14 +137,14 @@ def test_the_estimate_is_what_is_counted(case, n_steps):
         loss=torch.zeros(chunk.n_users),
         clipped=torch.zeros(chunk.n_users, dtype=torch.int64),
     )
-    drawn = {"seed": learner.algorithm.seed, "round_id": 2, "dtype": start.dtype}
+    drawn = {"seed": learner.server.algorithm.seed, "round_id": 2, "dtype": start.dtype}
     with LiveTensors().counting() as live:
         # All steps, where the estimate counts two.
         for block in blocks_of(
             chunk, samples, members, size, block_users=n_users, together=False, **drawn
         ):
             training.train_block(chunk, block, own, sums, found)
-    estimate = block_bytes(learner.algorithm, start, sums, size, n_users)
+    estimate = block_bytes(learner.server.algorithm, start, sums, size, n_users)
     # Counted are also views of what was there before: samples, tables and sums.
     before = sum(values.nbytes for values in (samples.item, samples.row, samples.label))
     before += 2 * start.shared["item_embedding"].nbytes + sums.n_bytes
@@ -155,9 +155,9 @@ def test_the_estimate_is_what_is_counted(case, n_steps):
 @pytest.mark.parametrize("case", CASES)
 def test_memory_grows_with_users_and_no_faster(case):
     learner, start, sums, *_ = fitted(case, 2)
-    gathers = trainer_module.Trainer(learner.algorithm, start).gathers
+    gathers = trainer_module.Trainer(learner.server.algorithm, start).gathers
     size = replace(size_of(n_steps=4, n_rows=80), gathers=gathers)
-    few, many = (block_bytes(learner.algorithm, start, sums, size, n) for n in (8, 64))
+    few, many = (block_bytes(learner.server.algorithm, start, sums, size, n) for n in (8, 64))
     assert 4.0 * few <= many <= 8.0 * few
 
 
@@ -176,8 +176,8 @@ def test_room_is_counted_once_for_a_size_and_those_within(monkeypatch):
     monkeypatch.setattr("fedrec.training.trainer.block_bytes", counting)
     size, larger = size_of(4, 80), size_of(8, 160)
     taken = 2 * start.shared["item_embedding"].nbytes + sums.n_bytes
-    each = block_bytes(learner.algorithm, start, sums, larger, 8) // 8
-    room = BlockRoom(learner.algorithm, start, sums, taken + 100 * each)
+    each = block_bytes(learner.server.algorithm, start, sums, larger, 8) // 8
+    room = BlockRoom(learner.server.algorithm, start, sums, taken + 100 * each)
     # 100 users fit, 96 of them in whole blocks of eight; or as many smaller ones at least.
     assert room.users(larger, 1000) == 96
     assert room.users(size, 90) == 96
@@ -192,7 +192,7 @@ def test_room_is_counted_once_for_a_size_and_those_within(monkeypatch):
     assert (room.users(larger, 1000), room.users(size, 1000)) == (48, more)
     room.shrink(size, 40)
     assert (room.users(larger, 1000), room.users(size, 1000)) == (40, 40)
-    none = BlockRoom(learner.algorithm, start, sums, 0)
+    none = BlockRoom(learner.server.algorithm, start, sums, 0)
     assert none.users(size, 1000) == 8
 
 

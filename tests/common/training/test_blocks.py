@@ -48,7 +48,7 @@ def users():
 
 
 def chunk_of(learner, users, members):
-    cohort = learner.cohort(learner.initial_shared(), users)
+    cohort = learner.local.cohort(learner.server.initial_shared(), users)
     return cohort.chunk_of(np.asarray(members), CPU)
 
 
@@ -193,14 +193,16 @@ class Bits:
         learner = self._learner
         chunk = chunk_of(learner, self._users, members)
         active = np.arange(N_ITEMS)
-        start = learner.algorithm.start(self._shared, active, ROUND, CPU)
+        start = learner.server.algorithm.start(self._shared, active, ROUND, CPU)
         sums = UnroundedSums(N_ITEMS)
         own = {
             name: torch.from_numpy(values[members]).float()
             for name, values in self._private.items()
         }
         self._order.clear()
-        result = Trainer(learner.algorithm, replace(start, party_key=1)).train(chunk, own, sums)
+        result = Trainer(learner.server.algorithm, replace(start, party_key=1)).train(
+            chunk, own, sums
+        )
         found = {}
         for place, index in enumerate(np.asarray(members).tolist()):
             kept = [values[place] for _, values in sorted(result.private.items())]
@@ -250,11 +252,11 @@ def test_places_without_a_user_hand_over_nothing(users, name):
     """A block of one user and seven dummies: one user's rows, no values of anybody else."""
     learner = learner_of(name)
     shared, private = begin(learner, users)
-    start = learner.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
+    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
     sums = UnroundedSums(N_ITEMS)
     own = {key: torch.from_numpy(values[4:5]).float() for key, values in private.items()}
     chunk = chunk_of(learner, users, np.array([4]))
-    Trainer(learner.algorithm, start).train(chunk, own, sums)
+    Trainer(learner.server.algorithm, start).train(chunk, own, sums)
     (change,) = sums.blocks
     _, samples = plain_samples(users, 4)
     touched = sorted({name for name, _ in samples})

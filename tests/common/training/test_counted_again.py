@@ -53,21 +53,21 @@ def held(learner, kind, shared, parties):
     """Return the sum of a round over parties, and the version after it."""
     number, total = shared.number, 0
     for users in parties:
-        private = learner.initial_private(users)
+        private = learner.local.initial_private(users)
         total = total + learner.contribute(kind, number, shared, users, private).vector
-    return total, learner.apply(kind, number, shared, total)
+    return total, learner.server.apply(kind, number, shared, total)
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_counts_in_train_round(name, parties):
     """Of two rounds that differ by one client nothing tells the counts of its users."""
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
-    _, shared = held(learner, "count", learner.initial_shared(), parties)
+    _, shared = held(learner, "count", learner.server.initial_shared(), parties)
     # One round counts all pairs of ease, so that the second has none left.
     for place, kind in enumerate(("train", "train", "evaluate")):
-        layout = learner.travelling.layout(kind, shared)
+        layout = learner.server.travelling.layout(kind, shared)
         for users in parties:
-            private = learner.initial_private(users)
+            private = learner.local.initial_private(users)
             vector = learner.contribute(kind, shared.number, shared, users, private).vector
             assert vector[layout.change_slice].any() or place
             assert not vector[layout.count_slice].any()
@@ -99,12 +99,12 @@ def counted_twice(name, parties):
     active items, and those of them that too few of these hold.
     """
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
-    _, first = held(learner, "count", learner.initial_shared(), parties)
+    _, first = held(learner, "count", learner.server.initial_shared(), parties)
     _, again = held(learner, "count", first, parties[:2])
     active = np.nonzero(holders_of(parties) >= LEAST)[0]
     few = holders_of(parties[:2])[active] < LEAST
     assert 0 < few.sum() < len(active) < N_ITEMS
-    assert learner.active_items(again).tolist() == active.tolist()
+    assert learner.server.active_items(again).tolist() == active.tolist()
     assert again.holders is first.holders and again.trained == 0
     assert again.last_counted.tolist() == holders_of(parties[:2]).tolist()
     return learner, again, active, few
@@ -129,7 +129,7 @@ def test_pairs_are_those_of_who_is_counted_again(parties):
 
 def test_rows_of_few_do_not_move_and_others_are_divided_by_the_new_count(parties):
     learner, shared, active, few = counted_twice("fedals", parties)
-    plan, own = learner.plan, of_many(histories_of(parties[:2]), active, few)
+    plan, own = learner.server.plan, of_many(histories_of(parties[:2]), active, few)
     counts = np.bincount(np.concatenate(own).astype(int), minlength=len(active))
 
     def pulls(numbers):
@@ -137,7 +137,7 @@ def test_rows_of_few_do_not_move_and_others_are_divided_by_the_new_count(parties
         return plan.algorithm.regularisation * growth
 
     total, after = held(learner, "train", shared, parties[:2])
-    pull = learner.travelling.unpack("train", shared, total).changes["pull"]
+    pull = learner.server.travelling.unpack("train", shared, total).changes["pull"]
     assert not pull[active[few]].any() and pull[active[~few]].any(axis=1).all()
     table = shared.tensors["item_embedding"][active]
     user_pulls = pulls([len(history) for history in own])
@@ -168,9 +168,9 @@ def test_a_sum_is_over_who_is_counted_again(parties):
 @pytest.mark.parametrize("name", EXACT)
 def test_a_round_in_which_everybody_abstained_moves_nothing(name, parties):
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
-    _, shared = held(learner, "count", learner.initial_shared(), parties)
-    vector = np.zeros(learner.travelling.layout("train", shared).length, dtype=np.int64)
-    after = learner.apply("train", shared.number, shared, vector)
+    _, shared = held(learner, "count", learner.server.initial_shared(), parties)
+    vector = np.zeros(learner.server.travelling.layout("train", shared).length, dtype=np.int64)
+    after = learner.server.apply("train", shared.number, shared, vector)
     assert {name: values.tolist() for name, values in after.kept.items()} == {
         name: values.tolist() for name, values in shared.kept.items()
     }

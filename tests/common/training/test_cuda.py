@@ -64,7 +64,7 @@ def there(plan, **options):
 
 def trained(learner, party, users=None, private=None):
     users = party.users if users is None else users
-    private = learner.initial_private(users) if private is None else private
+    private = learner.local.initial_private(users) if private is None else private
     return learner.contribute("train", 5, party.shared, users, private)
 
 
@@ -81,7 +81,7 @@ def assert_near(layout, found, expected, near):
 def test_repeated_and_regrouped_sums_agree(case):
     party, plan, _ = case
     learner = there(plan)
-    once, layout = trained(learner, party), learner.layout
+    once, layout = trained(learner, party), learner.server.layout
     assert_near(layout, trained(learner, party).vector, once.vector, AGAIN)
     alone = np.zeros_like(once.vector)
     # Structures by client are about who is together, and are no matter of the device.
@@ -105,10 +105,10 @@ def test_the_processor_comes_to_the_same(case):
     learner = there(plan)
     here = party.learner.contribute("train", 5, party.shared, party.users, party.private)
     found = trained(learner, party)
-    assert_near(learner.layout, found.vector, here.vector, near)
+    assert_near(learner.server.layout, found.vector, here.vector, near)
     for name, values in here.private.tensors.items():
         np.testing.assert_allclose(found.private.tensors[name], values, rtol=1e-2, atol=10 * near)
-    one, other = learner.metrics(found.vector), learner.metrics(here.vector)
+    one, other = learner.server.metrics(found.vector), learner.server.metrics(here.vector)
     assert one.participants == other.participants
     if other.loss:
         assert one.loss == pytest.approx(other.loss, rel=near)
@@ -119,7 +119,7 @@ def test_measuring_comes_to_the_same(case):
     learner, (shared, private) = there(plan), (party.shared, party.private)
     for round_id in (2, 3):
         part = party.learner.contribute("train", round_id, shared, party.users, private)
-        shared = party.learner.apply("train", round_id, shared, part.vector)
+        shared = party.learner.server.apply("train", round_id, shared, part.vector)
         private = part.private
     scores = [
         torch.cat(
@@ -150,7 +150,9 @@ def test_private_tables_go_on_from_where_they_lie(case):
     first = trained(learner, party)
     second = trained(learner, party, private=first.private)
     read = PrivateState.from_bytes(first.private.to_bytes())
-    assert_near(learner.layout, trained(learner, party, private=read).vector, second.vector, AGAIN)
+    assert_near(
+        learner.server.layout, trained(learner, party, private=read).vector, second.vector, AGAIN
+    )
 
 
 def test_noise_limits_each_user_on_the_device(users):
@@ -165,7 +167,7 @@ def test_noise_limits_each_user_on_the_device(users):
     party = Party.of(plan, users)
     here = party.learner.contribute("train", 5, party.shared, users, party.private)
     found = there(plan).contribute("train", 5, party.shared, users, party.private)
-    assert_near(party.learner.layout, found.vector, here.vector, PROCESSOR)
+    assert_near(party.learner.server.layout, found.vector, here.vector, PROCESSOR)
 
 
 def test_doctor_trains_a_step():

@@ -46,9 +46,9 @@ def learner_of(name: str, **update: Any) -> Learner:
 
 
 def counted(learner: Learner, users: UserSplit) -> SharedState:
-    shared = learner.initial_shared()
-    made = learner.contribute("count", 1, shared, users, learner.initial_private(users))
-    return learner.apply("count", 1, shared, made.vector)
+    shared = learner.server.initial_shared()
+    made = learner.contribute("count", 1, shared, users, learner.local.initial_private(users))
+    return learner.server.apply("count", 1, shared, made.vector)
 
 
 def moved(before: SharedState, after: SharedState) -> NDArray[np.float64]:
@@ -61,10 +61,10 @@ def moved(before: SharedState, after: SharedState) -> NDArray[np.float64]:
 
 
 def after_two_rounds(learner: Learner, users: UserSplit, before: SharedState) -> SharedState:
-    shared, private = before, learner.initial_private(users)
+    shared, private = before, learner.local.initial_private(users)
     for number in ROUNDS:
         made = learner.contribute("train", number, shared, users, private)
-        shared, private = learner.apply("train", number, shared, made.vector), made.private
+        shared, private = learner.server.apply("train", number, shared, made.vector), made.private
     return shared
 
 
@@ -82,7 +82,7 @@ def test_two_rounds_are_those_of_unrounded_changes(name, users, monkeypatch):
     learner = learner_of(name, **({"clip": clip} if clip else {}))
     before = counted(learner, users)
     found = moved(before, after_two_rounds(learner, users, before))
-    if isinstance(learner.algorithm, TrainedAlgorithm):
+    if isinstance(learner.server.algorithm, TrainedAlgorithm):
         exact = unrounded(learner, users, before)
     else:
         # Sums of solved or counted values: 2^16 times as fine a grid stands for none.
@@ -95,4 +95,4 @@ def test_two_rounds_are_those_of_unrounded_changes(name, users, monkeypatch):
 
 def test_what_ease_sums_is_whole(users):
     """Counts: no grid could round them."""
-    assert {tensor.step for tensor in learner_of("ease").layout.tensors} == {1.0}
+    assert {tensor.step for tensor in learner_of("ease").server.layout.tensors} == {1.0}

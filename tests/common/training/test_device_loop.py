@@ -62,8 +62,8 @@ def party_of(name, structure, own, users, **changes):
 
 
 def start_of(party):
-    cohort = party.learner.cohort(party.shared, party.users)
-    return party.algorithm.start(party.shared, cohort.active, 5, party.learner.device)
+    cohort = party.learner.local.cohort(party.shared, party.users)
+    return party.algorithm.start(party.shared, cohort.active, 5, party.learner.local.device)
 
 
 def empty(*shape, dtype=torch.float32):
@@ -158,7 +158,7 @@ def test_a_chunk_is_read_once(name, structure, own, users, monkeypatch):
     learner, start = party.learner, start_of(party)
     trainer, sums = Trainer(party.algorithm, start), empty_sums(learner, party.shared)
     n_steps = set()
-    for chunk in learner.chunks(learner.cohort(party.shared, users)):
+    for chunk in learner.local.chunks(learner.local.cohort(party.shared, users)):
         own_rows = {
             key: torch.from_numpy(values)[chunk.user_index]
             for key, values in party.private.tensors.items()
@@ -183,7 +183,7 @@ def test_a_read_in_the_loop_is_found(users, monkeypatch):
 
     monkeypatch.setattr(type(party.algorithm), "loss", looking)
     learner, start = party.learner, start_of(party)
-    chunk = next(learner.chunks(learner.cohort(party.shared, users)))
+    chunk = next(learner.local.chunks(learner.local.cohort(party.shared, users)))
     own = {
         key: torch.from_numpy(values)[chunk.user_index]
         for key, values in party.private.tensors.items()

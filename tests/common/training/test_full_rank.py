@@ -69,10 +69,13 @@ def test_full_rank_is_dense_on_the_grid(users, name):
     tables = []
     for update in ({"structure": "dense"}, {"structure": "colr", "rank": DIM}):
         learner = learner_of(name, update)
-        shared, private = learner.initial_shared(), learner.initial_private(users)
+        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
         for round_id in (2, 5, 6):
             part = learner.contribute("train", round_id, shared, users, private)
             assert part.n_clipped == 0
-            shared, private = learner.apply("train", round_id, shared, part.vector), part.private
+            shared, private = (
+                learner.server.apply("train", round_id, shared, part.vector),
+                part.private,
+            )
         tables.append(shared.tensors["item_embedding"])
     assert_near(tables[1], tables[0], 1e-5, "table")

@@ -14,6 +14,7 @@ from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 plan_of = plans(
     federation={"maximum_users": 256, "minimum_item_users": 4, "seed": 5},
@@ -29,9 +30,9 @@ def users():
 
 
 def counted(learner, users):
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     part = learner.contribute("count", 1, shared, users, private)
-    return learner.apply("count", 1, shared, part.vector), private, part
+    return learner.server.apply("count", 1, shared, part.vector), private, part
 
 
 def test_the_count_round_sums_holders_and_nothing_else(users):
@@ -50,10 +51,10 @@ def test_rows_of_rare_items_are_never_touched_nor_recommended(users):
     rare = np.nonzero(shared.holders < 8)[0]
     assert 0 < len(rare) < 200
     part = learner.contribute("train", 2, shared, users, private)
-    sums = learner.travelling.unpack("train", shared, part.vector)
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
     assert not sums.changes["item_embedding"][rare].any()
     assert not sums.counts[rare].any()
-    items, scores = learner.recommend(shared, users, part.private, 0, 200)
+    items, scores = learner.local.recommend(shared, users, part.private, 0, 200)
     assert not np.isin(rare, items).any()
     assert not np.isin(users.train_of(0), items).any()
     assert (np.diff(scores) <= 0).all()
@@ -64,6 +65,7 @@ import torch
 from conformance.party import N_ITEMS, plan_of
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 sums = torch.nn.functional.embedding_bag
 
@@ -76,12 +78,13 @@ data = generate(n_users=37, n_items=N_ITEMS, n_clusters=3, interactions_per_user
 users, before = leave_one_out(data.interactions, data.catalogue), torch.get_num_threads()
 for turn in range(12):
     name, threads = ("ease", "sketch")[turn % 2], (0, 7, 1, 3)[turn // 2 % 4]
-    learner = Learner(plan_of(name, "dense"), N_ITEMS, device="cpu", threads=threads)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    taken = Resources(threads=threads)
+    learner = Learner(plan_of(name, "dense"), N_ITEMS, device="cpu", resources=taken)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     for number, kind in enumerate(("count", "train", "evaluate"), start=1):
         part = learner.contribute(kind, number, shared, users, private)
-        shared, private = learner.apply(kind, number, shared, part.vector), part.private
-    learner.recommend(shared, users, private, 0, 5)
+        shared, private = learner.server.apply(kind, number, shared, part.vector), part.private
+    learner.local.recommend(shared, users, private, 0, 5)
     assert torch.get_num_threads() == before, (turn, torch.get_num_threads())
 print("came through")
 """
@@ -106,14 +109,14 @@ def test_only_participating_users_train_but_all_are_measured(users):
     shared, private, _ = counted(learner, users)
     some = np.arange(len(users)) % 3 == 0
     part = learner.contribute("train", 2, shared, users, private, some)
-    sums = learner.metrics(part.vector)
+    sums = learner.server.metrics(part.vector)
     assert sums.participants == some.sum()
     assert sums.rates("model", "test").users == (users.test_items >= 0).sum()
     vectors = part.private.tensors["user_embedding"]
     assert np.array_equal(vectors[~some], private.tensors["user_embedding"][~some])
     assert (vectors[some] != private.tensors["user_embedding"][some]).any(1).all()
     nobody = learner.contribute("train", 2, shared, users, private, np.zeros(len(users), bool))
-    sums = learner.travelling.unpack("train", shared, nobody.vector)
+    sums = learner.server.travelling.unpack("train", shared, nobody.vector)
     assert not sums.changes["item_embedding"].any()
 
 
@@ -128,7 +131,7 @@ def test_a_loss_that_explodes_stops_before_values_do(users):
 
 
 def test_a_private_parameter_cannot_be_sent(users):
-    layout = Learner(plan_of(), 200, device="cpu").layout
+    layout = Learner(plan_of(), 200, device="cpu").server.layout
     counts = np.zeros(200, dtype=np.int64)
     metrics = np.zeros(layout.metrics_slice.stop - layout.metrics_slice.start, dtype=np.int64)
     vectors = np.ones((90, 8), dtype=np.int64)
@@ -154,8 +157,8 @@ def test_a_singular_user_system_is_named(users, table_bytes):
     plan = Plan.model_validate(
         {"algorithm": {"name": "fedals", "dim": 8}, "update": {"structure": "dense"}}
     )
-    learner = Learner(plan, 200, device="cpu", table_bytes=table_bytes)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    learner = Learner(plan, 200, device="cpu", resources=Resources(table_bytes=table_bytes))
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     table = shared.tensors["item_embedding"] * 1e30
     broken = shared.with_tensors(item_embedding=table)
     with pytest.raises(
@@ -167,7 +170,7 @@ def test_a_singular_user_system_is_named(users, table_bytes):
 
 def test_more_users_than_the_bound_was_proven_for_are_refused(users):
     learner = Learner(plan_of(federation={"maximum_users": 50}), 200, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     with pytest.raises(SettingsError, match=r"federation\.maximum_users is 50"):
         learner.contribute("count", 1, shared, users, private)
 

@@ -14,6 +14,7 @@ from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
 from fedrec.training.executors.choosing import executor_of
 from fedrec.training.fitting import NoisyUploads
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 KEY = bytes(range(32))
 N_ITEMS = 4
@@ -109,8 +110,11 @@ def change_of(users, executor, scale):
         algorithm={"name": "pfedclr", "local_epochs": 1, "noise_scale": scale},
         update={"structure": "dense", "clip": 16.0},
     )
-    learner = Learner(plan, 60, device="cpu", workers=executor)
-    private = learner.initial_private(users)
-    part = learner.contribute("train", 2, learner.initial_shared(), users, private)
+    learner = Learner(plan, 60, device="cpu", resources=Resources(workers=executor))
+    private = learner.local.initial_private(users)
+    part = learner.contribute("train", 2, learner.server.initial_shared(), users, private)
     assert part.n_clipped == 0
-    return learner.layout.changes_of(part.vector)["item_embedding"] * learner.layout.tensors[0].step
+    return (
+        learner.server.layout.changes_of(part.vector)["item_embedding"]
+        * learner.server.layout.tensors[0].step
+    )

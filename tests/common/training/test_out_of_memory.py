@@ -50,11 +50,11 @@ def party():
 def trained(party, room):
     """Return everything that a round leaves: sums, counts, and each user's own results."""
     learner = party.learner
-    cohort = learner.cohort(party.shared, party.users)
-    start = party.algorithm.start(party.shared, cohort.active, 5, learner.device)
+    cohort = learner.local.cohort(party.shared, party.users)
+    start = party.algorithm.start(party.shared, cohort.active, 5, learner.local.device)
     sums, own = empty_sums(learner, party.shared), []
     trainer = Trainer(party.algorithm, start, room)
-    for chunk in learner.chunks(cohort):
+    for chunk in learner.local.chunks(cohort):
         private = {
             name: torch.from_numpy(values)[chunk.user_index]
             for name, values in party.private.tensors.items()
@@ -179,8 +179,8 @@ def test_wherever_memory_ends_nothing_is_added_twice(party):
 def test_a_sum_takes_a_block_as_a_whole_or_not_at_all(party):
     """At every single tensor that `add_block` makes, also with a limit of users' whole changes."""
     learner = party.learner
-    cohort = learner.cohort(party.shared, party.users)
-    start = party.algorithm.start(party.shared, cohort.active, 5, learner.device)
+    cohort = learner.local.cohort(party.shared, party.users)
+    start = party.algorithm.start(party.shared, cohort.active, 5, learner.local.device)
     seen = []
 
     class Keeps:
@@ -188,7 +188,7 @@ def test_a_sum_takes_a_block_as_a_whole_or_not_at_all(party):
             seen.append(change)
             return torch.zeros(len(change.item), dtype=torch.int64)
 
-    chunk = next(learner.chunks(cohort))
+    chunk = next(learner.local.chunks(cohort))
     private = {
         name: torch.from_numpy(values)[chunk.user_index]
         for name, values in party.private.tensors.items()

@@ -204,7 +204,7 @@ def test_three_rounds_before_rounding(case):
         expected = TWINS[kind](learner, users, tensors, own, round_id, number, False)
         found = train_unrounded(learner, users, shared, private, round_id)
         compare(found.change, expected.change, 1e-9)
-        assert np.array_equal(found.counts, expected.counts + np.zeros(learner.n_items))
+        assert np.array_equal(found.counts, expected.counts + np.zeros(learner.server.n_items))
         if expected.loss is not None:
             assert found.loss == pytest.approx(np.asarray(expected.loss), rel=1e-9)
         shared, private, tensors, own = (
@@ -227,7 +227,7 @@ def test_three_rounds_on_the_grid(case):
     """
     kind, algorithm, update, near = CASES[case]
     learner, users = learner_of(kind, algorithm, update)
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     for number, round_id in enumerate(ROUNDS, start=1):
         tensors = {k: v.astype(np.float32).astype(float) for k, v in shared.tensors.items()}
         own = {name: values.astype(float) for name, values in private.tensors.items()}
@@ -235,17 +235,17 @@ def test_three_rounds_on_the_grid(case):
         assert expected.taking is None or expected.taking.sum() >= 6
         part = learner.contribute("train", round_id, shared, users, private, expected.taking)
         assert part.n_clipped == 0
-        sums = learner.layout.changes_of(part.vector)
-        found = {t.name: sums[t.name] * t.step for t in learner.layout.tensors}
+        sums = learner.server.layout.changes_of(part.vector)
+        found = {t.name: sums[t.name] * t.step for t in learner.server.layout.tensors}
         # Users of a network inside PLGC may be near one of its kinks.
         compare(found, expected.change, 2e-2 if kind == "plgc" else near)
         if kind == "fedrap" and found:
             # Also of the rows that hardly anybody touched.
             apart = np.abs(found["item_embedding"] - expected.change["item_embedding"]).max()
             assert apart < 1e-5 * np.abs(tensors["item_embedding"]).max() * len(users)
-        counts = part.vector[learner.layout.count_slice]
+        counts = part.vector[learner.server.layout.count_slice]
         assert np.array_equal(counts, expected.counts + np.zeros(len(counts)))
-        private, shared = part.private, learner.apply("train", round_id, shared, part.vector)
+        private, shared = part.private, learner.server.apply("train", round_id, shared, part.vector)
         compare(shared.tensors, expected.shared, near)
         compare(private.tensors, expected.private, near)
 

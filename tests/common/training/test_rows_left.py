@@ -29,12 +29,12 @@ def learner_of(name: str, **rounds: Any) -> Learner:
 
 def counted(learner: Learner, rng: np.random.Generator) -> SharedState:
     """Return a version in which about three of four items are active."""
-    return learner.initial_shared().with_holders(rng.integers(LEAST - 1, LEAST + 3, N_ITEMS))
+    return learner.server.initial_shared().with_holders(rng.integers(LEAST - 1, LEAST + 3, N_ITEMS))
 
 
 def drawn(learner: Learner, shared: SharedState, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return a sum in which no value is zero, also where rows belong to no item."""
-    return rng.integers(1, 5, learner.travelling.layout("train", shared).length)
+    return rng.integers(1, 5, learner.server.travelling.layout("train", shared).length)
 
 
 @pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "fedrap", "pfedclr", "pfedrec"])
@@ -43,9 +43,9 @@ def test_rows_of_item_tables_and_their_counts(name):
     shared = counted(learner, rng)
     vector, kept = drawn(learner, shared, rng), rng.random(N_ITEMS) < 0.5
     before = vector.copy()
-    found = learner.travelling.with_rows("train", shared, vector, kept)
-    layout = learner.travelling.layout("train", shared)
-    items = learner.travelling.rows("train", shared).index.tolist()
+    found = learner.server.travelling.with_rows("train", shared, vector, kept)
+    layout = learner.server.travelling.layout("train", shared)
+    items = learner.server.travelling.rows("train", shared).index.tolist()
     expected, start = vector.copy(), 0
     for tensor in layout.tensors:
         width = tensor.size // layout.n_rows if tensor.per_item else 0
@@ -63,14 +63,14 @@ def test_rows_of_item_tables_and_their_counts(name):
 
 def test_the_counts_of_a_count_round():
     rng, learner = np.random.default_rng(4), learner_of("fedals")
-    shared = learner.initial_shared()
-    layout = learner.travelling.layout("count", shared)
+    shared = learner.server.initial_shared()
+    layout = learner.server.travelling.layout("count", shared)
     vector, kept = rng.integers(1, 5, layout.length), rng.random(N_ITEMS) < 0.5
-    found = learner.travelling.with_rows("count", shared, vector, kept)
+    found = learner.server.travelling.with_rows("count", shared, vector, kept)
     expected = np.where(kept, vector[:N_ITEMS], 0)
     assert np.array_equal(found[:N_ITEMS], expected)
     assert np.array_equal(found[N_ITEMS:], vector[N_ITEMS:])
-    assert np.array_equal(learner.travelling.counts("count", shared, found), expected)
+    assert np.array_equal(learner.server.travelling.counts("count", shared, found), expected)
 
 
 @pytest.mark.parametrize("begun", [0, 1, 2])
@@ -79,14 +79,14 @@ def test_pairs_of_an_item_that_is_left_out_in_every_part_of_the_products(begun):
     rng, learner = np.random.default_rng(5), learner_of("ease")
     shared = counted(learner, rng)
     for number in range(2, 2 + begun):
-        shared = learner.apply("train", number, shared, drawn(learner, shared, rng))
-    layout = learner.travelling.layout("train", shared)
+        shared = learner.server.apply("train", number, shared, drawn(learner, shared, rng))
+    layout = learner.server.travelling.layout("train", shared)
     (tensor,) = (one for one in layout.tensors if one.counted_by == HOLDER_PAIRS)
     first = len(shared.kept[tensor.name])
     assert (first > 0) == (begun > 0)
     vector, kept = drawn(learner, shared, rng), rng.random(N_ITEMS) < 0.5
-    found = learner.travelling.with_rows("train", shared, vector, kept)
-    items = learner.travelling.rows("train", shared).index.tolist()
+    found = learner.server.travelling.with_rows("train", shared, vector, kept)
+    items = learner.server.travelling.rows("train", shared).index.tolist()
     pairs = [(low, high) for high in range(layout.n_rows) for low in range(high)]
     expected = layout.changes_of(vector.copy())[tensor.name].reshape(-1)
     for place, rows in enumerate(pairs[first : first + len(expected)]):

@@ -12,7 +12,7 @@ TABLE = np.array([[0.5], [-0.4], [0.2]])
 
 def algorithm_of(**algorithm):
     plan = plan_of(algorithm=algorithm, update={"structure": "dense"})
-    return Learner(plan, 3, device="cpu").algorithm
+    return Learner(plan, 3, device="cpu").server.algorithm
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_the_worked_step(normaliser, expected, monkeypatch):
         algorithm={"dim": 2}, update={"structure": "scolr", "rank": 2, "normaliser": normaliser}
     )
     learner = Learner(plan, 1, device="cpu")
-    layout = learner.layout
+    layout = learner.server.layout
     metrics = np.zeros(layout.metrics_slice.stop - layout.metrics_slice.start, dtype=np.int64)
     step = layout.tensors[0].step
     total = sum(
@@ -83,7 +83,7 @@ def test_the_worked_step(normaliser, expected, monkeypatch):
         for sent, trained in (((0.2, 0.0), (1, 0)), ((0.4, 0.6), (1, 1)))
     )
     shared = SharedState({"item_embedding": np.zeros((1, 2))})
-    table = learner.apply("train", 1, shared, total).tensors["item_embedding"]
+    table = learner.server.apply("train", 1, shared, total).tensors["item_embedding"]
     assert table[0] == pytest.approx(expected, abs=2e-6)
 
 

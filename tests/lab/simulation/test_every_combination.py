@@ -67,8 +67,8 @@ def users():
 def rounds_of(learner: Learner, users: UserSplit) -> Iterator[Summed]:
     """Yield the counting round and two of training, each from what the last one published."""
     groups = [users.select(np.arange(first, N_USERS, N_CLIENTS)) for first in range(N_CLIENTS)]
-    shared = learner.initial_shared()
-    private = [learner.initial_private(group) for group in groups]
+    shared = learner.server.initial_shared()
+    private = [learner.local.initial_private(group) for group in groups]
     for round_id, kind in enumerate(("count", "train", "train"), start=1):
         parts = [
             learner.contribute(kind, round_id, shared, group, own)
@@ -77,13 +77,13 @@ def rounds_of(learner: Learner, users: UserSplit) -> Iterator[Summed]:
         vectors = [part.vector for part in parts]
         yield Summed(kind=kind, shared=shared, vectors=vectors)
         before, total = shared, np.sum(vectors, axis=0)
-        shared = learner.apply(kind, round_id, shared, total)
+        shared = learner.server.apply(kind, round_id, shared, total)
         private = [part.private for part in parts]
         if round_id == 2:  # Sums of the same histories may give the same model again.
             assert shared.canonical_bytes() != before.canonical_bytes()
         if kind == "train":
-            assert learner.metrics(total).participants == N_USERS
-            assert np.isfinite(learner.metrics(total).loss or 0.0)
+            assert learner.server.metrics(total).participants == N_USERS
+            assert np.isfinite(learner.server.metrics(total).loss or 0.0)
         for values in shared.tensors.values():
             assert np.isfinite(values).all()
 

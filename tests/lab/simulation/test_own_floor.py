@@ -31,11 +31,11 @@ def test_a_member_that_raises_all_counts_reads_rows_of_few(floor, succeeds):
         rounds={"total": 1},
     )
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared = learner.initial_shared()
+    shared = learner.server.initial_shared()
     counted = sum(vectors(learner, "count", others, floor, shared))
     raised = counted + np.where(np.arange(len(counted)) < N_ITEMS, LEAST, 0)
-    shared = learner.apply("count", 1, shared, raised)
-    assert len(learner.active_items(shared)) == N_ITEMS
+    shared = learner.server.apply("count", 1, shared, raised)
+    assert len(learner.server.active_items(shared)) == N_ITEMS
     pairs = sum(vectors(learner, "train", others, floor, shared))[: N_ITEMS * (N_ITEMS - 1) // 2]
     gram = np.zeros((N_ITEMS, N_ITEMS), dtype=np.int64)
     for column in range(N_ITEMS):
@@ -77,7 +77,7 @@ def vectors(learner, kind, others, floor, shared):  # type: ignore[no-untyped-de
             1,
             shared,
             own,
-            learner.initial_private(own),
+            learner.local.initial_private(own),
             own_rows=own_rows_of(np.bincount(own.train_items, minlength=N_ITEMS), floor),
         ).vector
         for own in others

@@ -8,7 +8,7 @@ from fedrec.data.interactions import user_groups
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.settings.schema import Settings
-from fedrec.training.learner import Learner
+from fedrec.training.user_half import UserHalf
 from fedrec_lab.simulation import simulate
 from fedrec_lab.simulation.parties import select_users
 
@@ -90,7 +90,7 @@ def data():
 
 def test_a_party_that_diverges_sits_out_and_is_counted(data, monkeypatch):
     """Its vectors are not numbers from the start; the other two go on as if it had not come."""
-    begun = Learner.initial_private
+    begun = UserHalf.initial_private
 
     def broken(self, users):
         private = begun(self, users)
@@ -99,7 +99,7 @@ def test_a_party_that_diverges_sits_out_and_is_counted(data, monkeypatch):
             private = PrivateState({"user_embedding": vectors})
         return private
 
-    monkeypatch.setattr(Learner, "initial_private", broken)
+    monkeypatch.setattr(UserHalf, "initial_private", broken)
     result = simulate(settings_of(0.5), n_clients=3, **data)
     trained = [report for report in result.rounds if report.kind == "train"]
     assert [report.abstained for report in trained] == [1, 1]

@@ -55,12 +55,16 @@ def test_users_are_clipped_one_by_one(settings_of, data, no_noise, name):
     _, parts = vectors_of(settings, data, 7)
     assert np.array_equal(whole[0], np.sum(parts, axis=0))
     learner = Learner(settings.plan, len(catalogue), device="cpu")
-    shared = learner.apply("count", 1, learner.initial_shared(), np.zeros_like(whole[0]))
+    shared = learner.server.apply(
+        "count", 1, learner.server.initial_shared(), np.zeros_like(whole[0])
+    )
     total = np.zeros_like(whole[0])
     shrunk = 0
     for place in range(len(users)):
         one = users.select(np.array([place]))
-        vector = learner.contribute("train", 2, shared, one, learner.initial_private(one)).vector
+        vector = learner.contribute(
+            "train", 2, shared, one, learner.local.initial_private(one)
+        ).vector
         norm = sum(value * value for value in vector.tolist())
         assert norm <= mechanism.bound**2
         shrunk += norm > (mechanism.bound * 0.999) ** 2
@@ -72,7 +76,7 @@ def test_users_are_clipped_one_by_one(settings_of, data, no_noise, name):
 def test_counts_and_metrics_are_in_no_sum(settings_of, data):
     settings = settings_with(settings_of)
     federation, (vector,) = vectors_of(settings, data, 1)
-    layout = federation._learner.layout
+    layout = federation._learner.server.layout
     assert not vector[layout.count_slice].any() and not vector[layout.metrics_slice].any()
     # What was measured is known to this process alone.
     assert federation.advance().validation is not None
@@ -84,11 +88,11 @@ def test_noise_is_on_untouched_rows(settings_of, data):
     users, catalogue = data
     mechanism = mechanism_of(settings.plan)
     learner = Learner(settings.plan, len(catalogue), device="cpu")
-    layout, one = learner.layout, users.select(np.array([0]))
-    shared = learner.apply(
-        "count", 1, learner.initial_shared(), np.zeros(layout.length, dtype=np.int64)
+    layout, one = learner.server.layout, users.select(np.array([0]))
+    shared = learner.server.apply(
+        "count", 1, learner.server.initial_shared(), np.zeros(layout.length, dtype=np.int64)
     )
-    vector = learner.contribute("train", 2, shared, one, learner.initial_private(one)).vector
+    vector = learner.contribute("train", 2, shared, one, learner.local.initial_private(one)).vector
     untouched = vector[layout.change_slice] == 0
     noisy = layout.add_noise(vector, mechanism.noisy)[layout.change_slice]
     found = (noisy - vector[layout.change_slice])[untouched]

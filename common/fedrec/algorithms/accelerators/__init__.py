@@ -62,7 +62,9 @@ class Accelerator:
 
 
 ACCELERATORS: Mapping[str, Accelerator] = {
-    "fedmf": Accelerator(version=1, serves=lambda algorithm: not algorithm.compresses_users),
+    "fedmf": Accelerator(
+        version=1, serves=lambda algorithm: getattr(algorithm.compression, "by", "") != "user"
+    ),
     "pfedrec": Accelerator(
         version=1, serves=lambda algorithm: algorithm.update.structure == "dense"
     ),

@@ -107,7 +107,7 @@ def fit(
     # The network's tensors have one step and one bound.
     own_networks, rates = sums[names[0]], algorithm.rates
     weights = np.ones(chunk.n_users, dtype=np.int64)
-    if algorithm.weighs_users:
+    if "samples" in algorithm.divisors:
         weights = np.minimum(np.diff(chunk.pointers.numpy()), MOST_SAMPLES)
     users = FedNCFUsers(
         sampled=Sampled.of(
@@ -139,9 +139,9 @@ def fit(
         sums[name].add_sums(part, finite=found.finite)
     if algorithm.counts_rows:
         sums.add_counts(counts)
-    if algorithm.weighs_users:
+    if "samples" in algorithm.divisors:
         sums["samples"].add_sums(torch.from_numpy(weights.sum(keepdims=True)), finite=True)
-    if algorithm.counts_users:
+    if "users" in algorithm.divisors:
         sums["users"].add_whole(torch.ones((chunk.n_users, 1)))
     return found.result({"user_embedding": torch.from_numpy(users.vectors)})
 

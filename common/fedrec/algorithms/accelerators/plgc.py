@@ -104,7 +104,7 @@ def fit(
         sampled=Sampled.of(chunk, seed=algorithm.seed, round_id=start.round, epochs=common.epochs),
         vectors=private["user_embedding"].numpy(),
         tables=private[own].numpy(),
-        begun=private[algorithm.begun].numpy(),
+        begun=private["begun"].numpy(),
         scores=private[algorithm.kept_scores].numpy(),
         weights=np.minimum(np.diff(chunk.pointers.numpy()), MOST_SAMPLES),
     )

@@ -31,7 +31,6 @@ from fedrec.training.executors.executor import (
 )
 from fedrec.training.executors.scratch import ArrayPlace, PrivateRound, Scratch
 from fedrec.training.executors.worker_process import WorkerProcess
-from fedrec.training.fitting import is_trained_by_steps
 
 _TASKS_A_WORKER = 2
 _MOST_BYTES = 32 << 20
@@ -367,7 +366,8 @@ def fits_processes(job: Job) -> bool:
 
     Compiled code has threads of its own, exact solutions and devices gain nothing.
     """
-    trained = is_trained_by_steps(job.algorithm, job.device, job.accelerator)
+    on_processor = job.device.type == "cpu" and job.accelerator is None
+    trained = isinstance(job.algorithm, TrainedAlgorithm) and on_processor
     return trained and can_be_made_again(job.algorithm)
 
 

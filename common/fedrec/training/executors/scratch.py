@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
+from fedrec.model.block_folder import OwnFolder
 from fedrec.model.blocked_table import BlockedTable, Table
 from fedrec.model.new_table import BlockWriter, NewBlocks, NewTable
-from fedrec.model.own_folder import OwnFolder
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, copy_rows, reserve
 

@@ -207,7 +207,7 @@ class PooledModel:
         batch = Batch(label=label[:, None], weight=torch.ones_like(label)[:, None])
         with torch.enable_grad():
             values = read | leaves | {"published": torch.full_like(label, float(published))}
-            loss = self._algorithm.loss(Values(values), batch).mean()
+            loss = self._algorithm.loss(self._algorithm.seen(Values(values)), batch).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         for name, gradient in zip(leaves, gradients, strict=True):
             rate = step.rates[name] * slower
@@ -236,7 +236,7 @@ class PooledModel:
                 stored.view(-1, self._n_items, stored.shape[-1])[users] * self._scale
             )
         with one_thread():
-            return self._algorithm.score(Values(read))
+            return self._algorithm.score(self._algorithm.seen(Values(read)))
 
 
 class CentRAP(Reference):
@@ -306,13 +306,13 @@ class _Run:
     """
 
     def __init__(self, learner: Learner, task: MethodTask, seed: int) -> None:
-        assert isinstance(learner.algorithm, FedRAP)
-        self._algorithm, self._task, self._seed = learner.algorithm, task, seed
+        assert isinstance(learner.server.algorithm, FedRAP)
+        self._algorithm, self._task, self._seed = learner.server.algorithm, task, seed
         users = task.users
-        begun, private = learner.initial_shared(), learner.initial_private(users)
+        begun, private = learner.server.initial_shared(), learner.local.initial_private(users)
         counts = learner.contribute("count", 1, begun, users, private)
-        shared = learner.apply("count", 1, begun, counts.vector)
-        cohort = learner.cohort(shared, users)
+        shared = learner.server.apply("count", 1, begun, counts.vector)
+        cohort = learner.local.cohort(shared, users)
         self._active = cohort.active
         self._chunk = cohort.chunk_of(np.arange(len(users)), torch.device("cpu"))
         own = {name: torch.from_numpy(values) for name, values in private.tensors.items()}

@@ -94,13 +94,13 @@ def trained(plan, users):
     were clipped, and the summed loss.
     """
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.apply("count", 1, shared, counted.vector)
+    shared = learner.server.apply("count", 1, shared, counted.vector)
     for round_id in range(2, 2 + ROUNDS):
         part = learner.contribute("train", round_id, shared, users, private)
-        shared, private = learner.apply("train", round_id, shared, part.vector), part.private
-    sums = learner.travelling.unpack("train", shared, part.vector)
+        shared, private = learner.server.apply("train", round_id, shared, part.vector), part.private
+    sums = learner.server.travelling.unpack("train", shared, part.vector)
     loss = MetricSums(sums.metrics).sum_of("loss")
     return learner, sums.changes, sums.counts, private, shared, part.n_clipped, loss
 

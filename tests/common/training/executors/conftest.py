@@ -42,12 +42,12 @@ def play(users):
     """Return two training rounds of a learner, one upon the other."""
 
     def played(learner: Learner, rounds=(2, 3), participating=None):
-        shared, private = learner.initial_shared(), learner.initial_private(users)
+        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
         counted = learner.contribute("count", 1, shared, users, private)
-        shared, found = learner.apply("count", 1, shared, counted.vector), []
+        shared, found = learner.server.apply("count", 1, shared, counted.vector), []
         for number in rounds:
             part = learner.contribute("train", number, shared, users, private, participating)
-            shared = learner.apply("train", number, shared, part.vector)
+            shared = learner.server.apply("train", number, shared, part.vector)
             private = part.private
             found.append(part)
         return found

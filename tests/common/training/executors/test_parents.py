@@ -38,7 +38,7 @@ federation = SimulatedFederation(
 )
 federation.advance()
 federation.advance()
-executor = federation._learner.executor
+executor = federation._learner.local.executor
 print(json.dumps(executor._processes.processes), flush=True)
 while not federation.finished:
     federation.advance()

@@ -20,6 +20,7 @@ from fedrec.training.executors.choosing import executor_of
 from fedrec.training.executors.processes import ProcessExecutor
 from fedrec.training.executors.worker_process import WorkerProcess
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +107,7 @@ def logged(capsys):
 def test_two_processes_give_the_bits_of_one(kind, plan_of, play, same, executor):
     plan = plan_of(**KINDS[kind])
     alone = play(Learner(plan, 200, device="cpu"))
-    same(play(Learner(plan, 200, device="cpu", workers=executor)), alone)
+    same(play(Learner(plan, 200, device="cpu", resources=Resources(workers=executor))), alone)
     assert len(executor._processes.processes) == 2
 
 
@@ -118,22 +119,25 @@ def test_algorithms_of_others_are_found_where_they_are_imported_from(
     with registered():
         plan = plan_of(algorithm={"name": name}, update={"structure": "dense", "clip": 16.0})
         alone = play(Learner(plan, 200, device="cpu"))
-        same(play(Learner(plan, 200, device="cpu", workers=executor)), alone)
+        same(play(Learner(plan, 200, device="cpu", resources=Resources(workers=executor))), alone)
 
 
 def test_some_users_or_nobody_may_train(plan_of, play, same, users, executor):
     for some in (np.arange(len(users)) % 5 == 0, np.zeros(len(users), bool)):
         learners = [
-            Learner(plan_of(), 200, device="cpu", workers=workers) for workers in (1, executor)
+            Learner(plan_of(), 200, device="cpu", resources=Resources(workers=workers))
+            for workers in (1, executor)
         ]
         same(*(play(learner, participating=some) for learner in learners))
 
 
 def test_parties_share_the_processes(plan_of, users, play, same, executor):
-    learner = Learner(plan_of(), 200, device="cpu", workers=executor)
+    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=executor))
     before = play(learner)
     here = executor._processes.processes
-    other = Learner(plan_of(algorithm={"dim": 4}), 200, device="cpu", workers=executor)
+    other = Learner(
+        plan_of(algorithm={"dim": 4}), 200, device="cpu", resources=Resources(workers=executor)
+    )
     same(play(other), play(Learner(plan_of(algorithm={"dim": 4}), 200, device="cpu")))
     same(play(learner), before)
     assert executor._processes.processes == here
@@ -141,7 +145,9 @@ def test_parties_share_the_processes(plan_of, users, play, same, executor):
 
 def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, lone, tmp_path):
     plan = plan_of(**KINDS["pfedrec"])
-    learner = Learner(plan, 200, device="cpu", workers=lone, scratch=tmp_path, table_bytes=1)
+    learner = Learner(
+        plan, 200, device="cpu", resources=Resources(workers=lone, scratch=tmp_path, table_bytes=1)
+    )
     found, kept = play(learner), play(Learner(plan, 200, device="cpu"))
     assert found[1].private.in_files
     same(found, kept)
@@ -172,7 +178,7 @@ class Killing:
 
 def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkeypatch, capsys):
     """Killed at its first task, at a later one, and between rounds."""
-    learner = Learner(plan_of(), 200, device="cpu", workers=own)
+    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=own))
     alone = play(Learner(plan_of(), 200, device="cpu"))
     with monkeypatch.context() as patched:
         killing = Killing(patched, lambda task: task in (1, 6))
@@ -190,7 +196,7 @@ def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkey
 def test_workers_that_always_die_end_the_round_and_not_the_engine(
     plan_of, play, same, own, monkeypatch
 ):
-    learner = Learner(plan_of(), 200, device="cpu", workers=own)
+    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=own))
     with monkeypatch.context() as patched:
         killing = Killing(patched, lambda task: True)
         with pytest.raises(TrainingError, match=r"died 5 times.*exit code -9") as caught:
@@ -204,10 +210,10 @@ def test_divergence_is_told_as_in_one_process(plan_of, users, executor):
     said = []
     for workers in (1, executor):
         plan = plan_of(federation={"minimum_item_users": 4})
-        learner = Learner(plan, 200, device="cpu", workers=workers)
-        shared, private = learner.initial_shared(), learner.initial_private(users)
+        learner = Learner(plan, 200, device="cpu", resources=Resources(workers=workers))
+        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
         counted = learner.contribute("count", 1, shared, users, private)
-        shared = learner.apply("count", 1, shared, counted.vector)
+        shared = learner.server.apply("count", 1, shared, counted.vector)
         vectors = private.tensors["user_embedding"]
         for broken in (vectors * np.nan, vectors * np.float32(1e5)):
             with pytest.raises(TrainingError) as caught:
@@ -224,7 +230,7 @@ def test_a_defect_in_a_worker_is_told_here(plan_of, play, lone, monkeypatch, cap
         processes, "recipe_of", lambda _: {"module": "no_such_module", "name": "Nothing"}
     )
     with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
-        play(Learner(plan_of(), 200, device="cpu", workers=lone))
+        play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone)))
     assert lone.processes == ()
     assert "Traceback" in logged(capsys)
 
@@ -235,7 +241,7 @@ def test_no_secret_reaches_a_worker(plan_of, play, lone, monkeypatch):
         monkeypatch.setenv(name, "do-not-tell")
     read, write = os.pipe()
     os.set_inheritable(write, False)
-    play(Learner(plan_of(), 200, device="cpu", workers=lone), (2,))
+    play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone)), (2,))
     for pid in lone.processes:
         place = Path(f"/proc/{pid}")
         environment = (place / "environ").read_bytes()
@@ -251,7 +257,7 @@ def test_no_secret_reaches_a_worker(plan_of, play, lone, monkeypatch):
 
 
 def test_a_full_disk_is_told_with_what_to_do(plan_of, play, same, lone):
-    learner = Learner(plan_of(), 200, device="cpu", workers=lone)
+    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
@@ -264,30 +270,36 @@ def test_a_full_disk_is_told_with_what_to_do(plan_of, play, same, lone):
 
 
 def test_a_folder_that_is_not_there_is_told(plan_of, play, tmp_path):
-    learner = Learner(plan_of(), 200, device="cpu", workers=2, scratch=tmp_path / "gone")
+    learner = Learner(
+        plan_of(), 200, device="cpu", resources=Resources(workers=2, scratch=tmp_path / "gone")
+    )
     with pytest.raises(StorageError, match="gone"):
         play(learner)
 
 
 def test_closing_leaves_no_process_and_no_file(plan_of, play, same, tmp_path):
     """Of three processes, and of those of a learner that nobody closes."""
-    learner = Learner(plan_of(), 200, device="cpu", workers=3, scratch=tmp_path)
+    learner = Learner(
+        plan_of(), 200, device="cpu", resources=Resources(workers=3, scratch=tmp_path)
+    )
     same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
-    pids = learner.executor._processes.processes
+    pids = learner.local.executor._processes.processes
     assert len(pids) == 3
     assert [path.name for path in tmp_path.iterdir()]
-    learner.close()
+    learner.local.close()
     assert all(map(ended, pids)) and not list(tmp_path.iterdir())
-    learner = Learner(plan_of(), 200, device="cpu", workers=2, scratch=tmp_path)
+    learner = Learner(
+        plan_of(), 200, device="cpu", resources=Resources(workers=2, scratch=tmp_path)
+    )
     play(learner, (2,))
-    pids = learner.executor._processes.processes
+    pids = learner.local.executor._processes.processes
     del learner
     gc.collect()
     assert all(map(ended, pids)) and not list(tmp_path.iterdir())
 
 
 def test_folders_of_engines_that_were_killed_are_removed(lone, plan_of, play, tmp_path):
-    play(Learner(plan_of(), 200, device="cpu", workers=lone), (2,))
+    play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone)), (2,))
     abandoned = tmp_path / "fedrec-workers-killed"
     abandoned.mkdir()
     (abandoned / "lock").touch()
@@ -295,7 +307,7 @@ def test_folders_of_engines_that_were_killed_are_removed(lone, plan_of, play, tm
     half_made = tmp_path / "fedrec-workers-made"
     half_made.mkdir()
     other = ProcessExecutor(1, tmp_path)
-    play(Learner(plan_of(), 200, device="cpu", workers=other), (2,))
+    play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=other)), (2,))
     try:
         assert not abandoned.exists() and half_made.exists()
         assert lone._crew.scratch.path.exists() and other._crew.scratch.path.exists()

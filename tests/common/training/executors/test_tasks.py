@@ -23,6 +23,7 @@ from fedrec.training.executors.executor import (
 from fedrec.training.executors.processes import ProcessExecutor, estimated_seconds, tasks_of
 from fedrec.training.executors.worker_process import read_frame, write_frame
 from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
 
 
 class Watching(Executor):
@@ -40,7 +41,11 @@ class Watching(Executor):
 def job_of(plan_of, play):
     def made(participating=None, **changes):
         watching = Watching()
-        play(Learner(plan_of(**changes), 200, device="cpu", workers=watching), (2,), participating)
+        play(
+            Learner(plan_of(**changes), 200, device="cpu", resources=Resources(workers=watching)),
+            (2,),
+            participating,
+        )
         return watching.jobs[0]
 
     return made
@@ -142,22 +147,22 @@ def test_auto_takes_what_container_and_threads_allow(quota, threads, found, tmp_
 
 def test_an_exact_solution_stays_in_this_process(plan_of, play, same):
     plan = plan_of(algorithm={"name": "fedals", "dim": 8}, update={"structure": "dense"})
-    learner = Learner(plan, 200, device="cpu", workers=2)
+    learner = Learner(plan, 200, device="cpu", resources=Resources(workers=2))
     same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
-    assert learner.executor._processes.processes == ()
+    assert learner.local.executor._processes.processes == ()
 
 
 def test_compiled_code_stays_in_this_process(plan_of, play, same):
     plan = plan_of(training={"accelerated": True})
     executor = ProcessExecutor(2)
-    learner = Learner(plan, 200, device="cpu", workers=executor)
-    assert learner.accelerator is not None
+    learner = Learner(plan, 200, device="cpu", resources=Resources(workers=executor))
+    assert learner.local.accelerator is not None
     same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
     assert executor.processes == ()
 
 
 def test_an_algorithm_is_made_again_from_its_recipe(plan_of):
-    first = Learner(plan_of(update={"structure": "scolr"}), 200, device="cpu").algorithm
+    first = Learner(plan_of(update={"structure": "scolr"}), 200, device="cpu").server.algorithm
     again = algorithm_from(recipe_of(first))
     assert type(again) is type(first)
     assert (again.settings, again.update) == (first.settings, first.update)
@@ -166,7 +171,7 @@ def test_an_algorithm_is_made_again_from_its_recipe(plan_of):
 
 def test_a_class_that_no_other_process_can_import_stays_here(plan_of):
     plan = plan_of()
-    first = Learner(plan, 200, device="cpu").algorithm
+    first = Learner(plan, 200, device="cpu").server.algorithm
 
     class Cell(FedMF):
         """As a notebook's cell, or a test, has it."""
