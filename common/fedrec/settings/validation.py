@@ -3,9 +3,8 @@
 - A flag is a dotted key in `overrides`, an environment variable is ``FEDREC_SECTION__FIELD``.
 - If none of these sets an option for reading the data, the data file's description may
   (`description_of`).
-- Relative paths of the local sections (`PATHS`) start at the settings file's folder if the file
-  sets them or they are defaults, and at the working folder if a flag or the environment sets them.
-  The plan has no paths and is never rewritten.
+- Relative paths of the local sections (`PATHS`) start at the settings file's folder. If a flag or
+  the environment sets them, they start at the working folder. The plan has no paths.
 - `data.path` may be the name of a public data set, which means its place in the cache, unless there
   is a file or folder of that name.
 """
