@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 FLAGS = sets(*SMALL, "federation.minimum_item_users=3")
 SAID = re.compile(
-    r"(\d+) items are trained; (\d+) more are held by 3 users, but not outside the largest cell "
+    r"(\d+) items are trained\. (\d+) more are held by 3 users, but not outside the largest cell "
     r"\(federation\.corrupt_cells = 1\)\."
 )
 
