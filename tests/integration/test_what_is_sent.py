@@ -1,7 +1,5 @@
 """What travels: rows that are active, noise, and the messages themselves."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from contextlib import contextmanager
