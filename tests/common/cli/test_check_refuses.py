@@ -112,7 +112,7 @@ def test_a_clients_own_data_is_not_the_whole_federation(fedrec, settings_file):
     assert "with this data alone no row would be trained" in told.out
     rare = fedrec("check", settings_file, *party, "--set", "data.minimum_item_interactions=2")
     assert rare.code == 2
-    assert "one client cannot know" in rare.err
+    assert "a client cannot count" in rare.err
 
 
 @pytest.mark.parametrize("party", [(), ("--set", "client.invitation=invitation.pem")])

@@ -23,7 +23,7 @@ SMALL = (
 )
 FLAGS = [text for value in SMALL for text in ("--set", value)]
 SAID = re.compile(
-    r"(\d+) items are trained; (\d+) more are held by 3 users, but not outside the largest cell "
+    r"(\d+) items are trained\. (\d+) more are held by 3 users, but not outside the largest cell "
     r"\(federation\.corrupt_cells = 1\)\."
 )
 
