@@ -24,7 +24,7 @@ from typer._click.core import Context
 from typer.main import get_command
 
 from fedrec import errors
-from fedrec.cli.main import VERBS, app
+from fedrec.cli.main import REPLACED, VERBS, app
 from fedrec.cli.terminal import EXIT_CODES
 from fedrec.plan.agreement import always_compared
 from fedrec.settings.validation import PATHS
@@ -105,6 +105,26 @@ def cli_page() -> str:
         "object on stdout, an error included; logs and progress go to stderr.",
         "",
         *_listing(root, context),
+        "",
+        "## Shell completion",
+        "",
+        "Run `fedrec --install-completion` in your shell: bash, zsh, fish or PowerShell. "
+        "New shells complete commands and options with Tab, and paths as ever. "
+        "`fedrec --show-completion` prints the script without installing it. "
+        "`_FEDREC_COMPLETE=source_bash fedrec` and `_FEDREC_COMPLETE=source_zsh fedrec` print it "
+        "for a shell that you name, as for an image.",
+        "",
+        "## Commands and options of earlier versions",
+        "",
+        "They are refused with what does the same now.",
+        "",
+        "| earlier | now |",
+        "|---|---|",
+        *(f"| `{old}` | `{new}` |" for old, new in REPLACED.items()),
+        "| options for reading a file, as `--separator`, of any command but `data describe` and "
+        "`data import` | `fedrec data describe FILE --separator ... --save`, once |",
+        "| `--coordinator`, `--label` and other settings as options of `client run` | `--set "
+        "client.coordinator=...` |",
         "",
         "## Exit codes",
         "",

@@ -1,6 +1,6 @@
 """fedrec: federated recommendation with sums that the coordinator cannot read.
 
-What a program needs to read data and settings and to recommend; `fedrec_lab` trains.
+The names that a program needs to read data and settings and to recommend. `fedrec_lab` trains.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for, when it is asked for: `import fedrec` stays cheap."""
+    """Import a public name on first use, so that `import fedrec` stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""`python -m fedrec`: the same command as `fedrec`."""
+"""Run the command line as `python -m fedrec`."""
 
 from fedrec.cli.main import main
 

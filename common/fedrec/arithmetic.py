@@ -1,8 +1,8 @@
-"""What decides how this machine rounds: the kind of processor, libraries and their settings.
+"""The arithmetic of this machine: the processor, libraries and settings that decide its rounding.
 
-Two processes with the same `Arithmetic` compute the same bits from the same user and plan. Where
-it differs, contributions differ in their last bits; both are good, and parties of a federation
-need not agree.
+Two processes with the same `Arithmetic` compute the same bits from the same user and plan.
+Otherwise, contributions differ in their last bits. Both are good, and parties of a federation may
+differ.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _DIGEST_LETTERS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """Everything besides user and plan that a contribution's bits follow from.
+    """Everything besides user and plan that determines a contribution's bits.
 
     Attributes:
         device: where training runs: "cpu", or "cuda" with the device's name.
         machine: the instruction set, e.g. x86_64.
-        processor: the kind of processor as LLVM names it, e.g. znver3; empty where unknown.
+        processor: the kind of processor as LLVM names it, e.g. znver3, or empty if unknown.
         torch_capability: vector instructions that torch's own kernels use, e.g. AVX512.
-        torch_blas: torch's linear algebra, with its version where it is told.
+        torch_blas: torch's linear algebra, with its version if known.
         numpy_blas: numpy's linear algebra, with its version and the kernels that it chose.
         numba_cpu: the processor that numba compiles for.
-        c_library: name and version; compiled code takes exp and log from it.
-        libraries: (name, version) of what computes.
-        settings: (name, value) of variables of the environment that change any of it.
+        c_library: name and version. Compiled code takes exp and log from it.
+        libraries: (name, version) of the libraries that compute.
+        settings: (name, value) of environment variables that change any of it.
     """
 
     device: str
@@ -62,16 +62,16 @@ class Arithmetic:
     settings: tuple[tuple[str, str], ...] = ()
 
     def canonical(self) -> bytes:
-        """Return one encoding of all of it: JSON with sorted keys."""
+        """Return a unique encoding: JSON with sorted keys."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
     def digest(self) -> str:
-        """Return a short name for it, 16 hexadecimal letters."""
+        """Return a short digest, 16 hexadecimal digits."""
         return hashlib.sha256(self.canonical()).hexdigest()[:_DIGEST_LETTERS]
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Arithmetic:
-        """Return what `canonical` or `dataclasses.asdict` wrote down.
+        """Read the output of `canonical` or of `dataclasses.asdict`.
 
         Raises:
             ValueError: a field is missing, unknown or of another type.
@@ -79,16 +79,16 @@ class Arithmetic:
         names = {field.name for field in fields(cls)}
         if set(found) != names:
             wrong = ", ".join(sorted(set(found) ^ names))
-            raise ValueError(f"a record of arithmetic has other fields: {wrong}")
+            raise ValueError(f"a record of arithmetic has unexpected fields: {wrong}")
         texts = {name: found[name] for name in names - {"libraries", "settings"}}
         if not all(isinstance(text, str) for text in texts.values()):
-            raise ValueError("a record of arithmetic has a field that is no text")
+            raise ValueError("a record of arithmetic has a field that is not text")
         return cls(
             libraries=_pairs(found["libraries"]), settings=_pairs(found["settings"]), **texts
         )
 
     def difference(self, other: Arithmetic) -> str:
-        """Return one sentence that names what differs in `other`; empty where nothing does."""
+        """Return a sentence that names the differences in `other`, or empty without any."""
         parts = []
         for field in fields(self):
             own, others = getattr(self, field.name), getattr(other, field.name)
@@ -112,10 +112,11 @@ def _pairs(found: Any) -> tuple[tuple[str, str], ...]:
 
 
 def arithmetic_of(device: str = "cpu") -> Arithmetic:
-    """Return this process's arithmetic; imports torch and numba where they are installed.
+    """Return this process's arithmetic. Imports torch and numba if they are installed.
 
     Args:
-        device: a device of torch, e.g. "cpu" or "cuda:0"; "auto" is what training would choose.
+        device: a device of torch, e.g. "cpu" or "cuda:0". "auto" is the one that training would
+            choose.
     """
     capability, blas, where = _torch(device)
     processor, target = _processor()
@@ -135,7 +136,7 @@ def arithmetic_of(device: str = "cpu") -> Arithmetic:
 
 @cache
 def _version(name: str) -> str:
-    """Return a library's version, read once: no process changes what it runs on."""
+    """Return a library's version, read once, because it cannot change within a process."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -159,19 +160,19 @@ def _torch(device: str) -> tuple[str, str, str]:
 
 
 def _processor() -> tuple[str, str]:
-    """Return the processor, and the one that numba compiles for, as LLVM names them."""
+    """Return LLVM's names of the processor and of the one that numba compiles for."""
     try:
         from llvmlite import binding
         from numba.core import config
     except ImportError:
         return "", ""
     own = str(binding.get_host_cpu_name())
-    # numba makes its settings when it is imported; its types do not list them.
+    # numba defines its settings at import, and its types do not list them.
     return own, str(getattr(config, "CPU_NAME", None) or own)
 
 
 def _numpy_blas() -> str:
-    """Return numpy's BLAS, and of OpenBLAS the kernels: it chooses them when it is loaded."""
+    """Return numpy's BLAS and, for OpenBLAS, the kernels that it chose at load time."""
     import numpy
 
     built: Any = numpy.show_config(mode="dicts")

@@ -1,4 +1,4 @@
-"""Time as something that is passed in, so that tests never wait."""
+"""Clocks that are passed as arguments, so that tests never wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 class Clock(Protocol):
-    """What the state machines know of time."""
+    """The interface of a clock."""
 
     def now(self) -> float:
         """Return seconds since the Unix epoch."""
@@ -24,7 +24,7 @@ class SystemClock:
 
 
 def ago(past_seconds: float) -> str:
-    """Return how long ago something was, for people."""
+    """Return the time since an event as readable text."""
     for seconds, unit in _UNITS:
         if past_seconds >= seconds:
             return f"{past_seconds / seconds:.0f} {unit} ago"

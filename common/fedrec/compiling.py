@@ -1,6 +1,6 @@
-"""How functions are compiled: without the interpreter's lock, and kept for the next start.
+"""Compile functions without the interpreter's lock, and cache the result for the next start.
 
-Importing this imports numba, so only compiled code does.
+Importing this module imports numba, so only compiled code does.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fedrec.data.public import cache_folder
 
 _PACKAGE = Path(__file__).parent
 _SOURCES = "algorithms/accelerators/*.py"
-"""What is compiled into functions of other files, too."""
+"""Functions that are inlined into functions of other files."""
 _DIGEST_LETTERS = 16
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 
 
 def _sources() -> str:
-    """Return a name for what is compiled.
+    """Return a digest of the sources that are compiled.
 
-    numba looks for changes in a function's own file only, and would go on with what others had
-    compiled into it.
+    numba detects changes in a function's own file only, and would reuse old versions of functions
+    inlined from other files.
     """
     found = hashlib.sha256()
     for path in sorted(_PACKAGE.glob(_SOURCES)):
@@ -39,13 +39,13 @@ def _sources() -> str:
 
 
 def folder_for_compiled(chosen: Path | None, own: Path) -> Path | None:
-    """Return a folder of the user's in which compiled code is kept; None where there is none.
+    """Return the user's folder for compiled code, or None if there is none.
 
     Args:
-        chosen: where it shall be. What came with an image, on a file system that is read-only, is
-            copied to `own`: numba uses no folder that it cannot write to, and what was compiled
-            for another kind of processor is compiled again.
-        own: where it is otherwise.
+        chosen: the preferred folder. If it belongs to an image on a read-only file system, it is
+            copied to `own`, because numba needs a writable folder. Code for another kind of
+            processor is compiled again.
+        own: the folder to use otherwise.
     """
     if chosen is not None:
         if _is_ours(chosen):
@@ -57,7 +57,7 @@ def folder_for_compiled(chosen: Path | None, own: Path) -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Tell whether a folder is this user's and can be written to; make it where it is missing."""
+    """Create a folder if it is missing, and tell whether it is this user's and writable."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder.stat().st_uid
@@ -67,28 +67,28 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _copy(given: Path, own: Path) -> None:
-    """Copy what an image brought, unless others could have changed it: it is code."""
+    """Copy an image's compiled code, unless other users could have changed it."""
     found = given.stat()
     if found.st_uid not in (_ROOT, os.geteuid()) or found.st_mode & _OTHERS_MAY_WRITE:
         return
     own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=own.parent) as part:
-        # Another process that does this at the same time may be first; its copy is the same.
+        # Another process may do this first, with the same result.
         shutil.copytree(given, Path(part) / own.name).rename(own)
 
 
 def _prepare_cache() -> bool:
-    """Return whether compiled code can be kept for the next start."""
+    """Set up the cache and return whether compiled code can be kept."""
     given, sources = os.environ.get("NUMBA_CACHE_DIR"), _sources()
     try:
         own = cache_folder() / "compiled" / sources
     except RuntimeError:
-        # A homeless account: compile at every start.
+        # An account without a home folder compiles at every start.
         return False
     folder = folder_for_compiled(Path(given) / sources if given else None, own)
     if folder is None:
         return False
-    # Read by numba when a function is declared; numba's stubs do not list it.
+    # numba reads this when a function is declared, and its stubs do not list it.
     setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010
     return True
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all; and why a disk takes nothing."""
+"""Write files atomically and durably, and report why a disk refused."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ UNUSABLE = frozenset(
         errno.ENAMETOOLONG,
     }
 )
-"""What a path or its owner is the cause of, not fedrec and not the disk."""
+"""Error numbers that the path or its owner causes, not fedrec or the disk."""
 
-_SPACE = "Free disk space; what was kept before is intact."
-WRITABLE = "Name a folder in which this user may write."
+_SPACE = "Free disk space. Files from before are intact."
+WRITABLE = "Choose a folder in which this user may write."
 
 
 class DiskFull(StorageError):
-    """Nothing was changed; the process that serves or trains tries again until there is space."""
+    """No space is left, and nothing was changed. The process retries until there is space."""
 
     def __init__(self, message: str, *, remedy: str = _SPACE) -> None:
         super().__init__(message, remedy=remedy)
@@ -41,7 +41,7 @@ def unwritten(path: Path, error: OSError, remedy: str = WRITABLE) -> FedrecError
     """Return the error for a file that could not be written.
 
     Args:
-        remedy: what to do where it is not for want of space.
+        remedy: the advice if the cause is not a lack of space.
     """
     message = f"{path} cannot be written: {error.strerror or error}."
     if error.errno in FULL:
@@ -51,12 +51,12 @@ def unwritten(path: Path, error: OSError, remedy: str = WRITABLE) -> FedrecError
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and those above it that are missing, for their owner alone.
+    """Make a folder and its missing parents, accessible to their owner alone.
 
-    `mkdir` with parents gives only the last one its mode, and the others what the umask leaves.
+    `mkdir` with parents sets the mode of the last one only and leaves the others to the umask.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     for path in (*reversed(folder.parents), folder):
         if path == folder or not path.exists():
@@ -64,26 +64,26 @@ def make_private(folder: Path) -> None:
 
 
 def require_writable(folder: Path, setting: str, *files: str) -> None:
-    """Make a private folder where it is missing, and refuse one in which nothing could be kept.
+    """Make a private folder if it is missing, and check that files can be written in it.
 
-    Whether there is space is not looked at: who is without it waits.
+    Free space is not checked, because a process without space waits for it.
 
     Args:
-        setting: what names the folder, for the error.
-        files: names of files in the folder that are to be written where they exist.
+        setting: the setting that names the folder, for the error.
+        files: names of files in the folder that must be writable if they exist.
 
     Raises:
-        SettingsError: it cannot be made, or nothing can be written there.
+        SettingsError: the folder cannot be created or is not writable.
     """
     try:
         make_private(folder)
     except OSError as error:
         if error.errno in FULL:
-            raise DiskFull(f"{setting}: '{folder}' cannot be made: {error.strerror}.") from error
+            raise DiskFull(f"{setting}: '{folder}' cannot be created: {error.strerror}.") from error
         raise SettingsError(
-            f"{setting}: '{folder}' cannot be made: {error.strerror}.", remedy=WRITABLE
+            f"{setting}: '{folder}' cannot be created: {error.strerror}.", remedy=WRITABLE
         ) from None
-    # A file, not `os.access`: for root that knows nothing of a folder that was made immutable.
+    # Write a file, because for root `os.access` ignores an immutable folder.
     tried = folder / f".{secrets.token_hex(8)}.tried"
     try:
         os.close(os.open(tried, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -104,17 +104,17 @@ _REMEDY = "Check that the folder exists and is writable."
 def write_whole(
     path: Path, data: bytes | Iterable[bytes], *, private: bool, remedy: str = _REMEDY
 ) -> None:
-    """Put a file in place in one step; a crash leaves the old one or the new one.
+    """Atomically replace a file. A crash leaves either the old or the new content.
 
     Args:
-        data: the content, as a whole or in parts.
-        private: give it mode 0600 from its first byte on; otherwise 0644.
-        remedy: what to do where it is not for want of space.
+        data: the content, as one value or in parts.
+        private: use mode 0600 from the first byte on, otherwise 0644.
+        remedy: the advice if the cause is not a lack of space.
 
     Raises:
-        DiskFull: there is no space; what was there before is intact.
-        SettingsError: nothing may be written there.
-        StorageError: it cannot be written for another reason.
+        DiskFull: there is no space. The old content is intact.
+        SettingsError: the folder is not writable.
+        StorageError: writing failed for another reason.
     """
     try:
         with replacing(path, private=private) as file:
@@ -127,16 +127,16 @@ def write_whole(
 def replacing(
     path: Path, *, private: bool, named: Callable[[], str] | None = None
 ) -> Iterator[BinaryIO]:
-    """Open a file beside `path`, and put it in place when the block ends well.
+    """Open a temporary file next to `path`, and rename it to `path` if the block succeeds.
 
     After an exception nothing has changed.
 
     Args:
-        private: give it mode 0600 from its first byte on; otherwise 0644.
-        named: returns the name in place of the path's, where it follows from what was written.
+        private: use mode 0600 from the first byte on, otherwise 0644.
+        named: returns the final name instead of the path's, if it depends on the content.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: writing failed.
     """
     with _beside(path) as (file, temporary):
         yield file
@@ -149,25 +149,25 @@ def replacing(
 
 @contextmanager
 def replacing_text(path: Path) -> Iterator[TextIO]:
-    """Do as `replacing` does for a public file of UTF-8 text; line ends are written as given."""
+    """Replace a public UTF-8 text file as `replacing` does. Line ends are written as given."""
     with replacing(path, private=False) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         try:
             yield text
         finally:
-            # The file is closed where it was opened.
+            # `replacing` closes the file.
             text.detach()
 
 
 def write_new(path: Path, data: bytes, *, private: bool = True) -> None:
-    """Put a file in place where there is none.
+    """Write a file atomically under a name that does not exist yet.
 
     Args:
-        private: give it mode 0600; otherwise 0644.
+        private: use mode 0600, otherwise 0644.
 
     Raises:
-        FileExistsError: there is one, which is as it was.
-        OSError: it cannot be written.
+        FileExistsError: the file exists. It was not changed.
+        OSError: writing failed.
     """
     with _beside(path) as (file, temporary):
         file.write(data)
@@ -180,12 +180,12 @@ def write_new(path: Path, data: bytes, *, private: bool = True) -> None:
 
 
 def append_line(path: Path, line: str, *, remedy: str = _REMEDY) -> None:
-    """Add one line to a file of mode 0600 and force it to disk; all of it, or nothing.
+    """Append one line to a file of mode 0600 and force it to disk, in full or not at all.
 
     Raises:
         DiskFull: there is no space.
-        SettingsError: nothing may be written there.
-        StorageError: it cannot be written for another reason.
+        SettingsError: the folder is not writable.
+        StorageError: writing failed for another reason.
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -205,10 +205,10 @@ def append_line(path: Path, line: str, *, remedy: str = _REMEDY) -> None:
 
 
 def sync(path: Path) -> None:
-    """Force a file to disk, or which files a folder has.
+    """Force a file, or a folder's list of files, to disk.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the disk failed.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -218,8 +218,8 @@ def sync(path: Path) -> None:
 
 
 def begin_writing_back(file: int, start: int, length: int) -> None:
-    """Have the disk write a part of a file while the next one is made: syncing waits less then."""
-    # Linux hands the range's dirty pages to the disk and returns. Only a hint: it may fail.
+    """Start writing a part of a file to disk early, so that syncing takes less time later."""
+    # Linux queues the range's dirty pages and returns. This is only a hint and may fail.
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(file, start, length, os.POSIX_FADV_DONTNEED)
@@ -227,14 +227,14 @@ def begin_writing_back(file: int, start: int, length: int) -> None:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a new file of mode 0600 beside another; it is gone if the block ends badly."""
+    """Open a new file of mode 0600 in the same folder, and delete it if the block fails."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file, temporary
     except BaseException:
-        # On a full disk a torso takes the space that others wait for.
+        # On a full disk an incomplete file would take the space that others wait for.
         temporary.unlink(missing_ok=True)
         raise
 

@@ -1,9 +1,9 @@
-"""Where a run happened, what its bits follow from besides users and plan, and going on elsewhere.
+"""The environment of a run: versions, the causes of its bits, and resuming a run elsewhere.
 
-A run folder, a checkpoint and a client's state say what trained them. Who goes on with a run gets
-the same bits only by the same path and arithmetic, so others are refused until somebody accepts
-them, which is written down. This is about one party's own history: parties need not agree with
-each other, and a command that only reads is never refused.
+A run folder, a checkpoint and a client's state record how they were trained. Resuming gives the
+same bits only with the same training path and arithmetic, so others are refused until the user
+accepts them, which is recorded. This concerns one party's own history. Parties may differ, and a
+command that only reads is never refused.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ACCEPT_FLAG = "--accept-other-arithmetic"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """Somebody went on with a run under another path or arithmetic.
+    """A record that a run was resumed with another path or arithmetic.
 
     Attributes:
         at: when, in UTC.
-        round: the last round that was known before; None in a folder of several trainings.
+        round: the last round before it, or None in a folder of several trainings.
         before: digest of the arithmetic until then.
-        after: digest of the arithmetic from then on.
-        difference: what differs, for people.
+        after: digest of the arithmetic since then.
+        difference: the differences, as text.
     """
 
     at: str
@@ -49,12 +49,12 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What trains, and how it rounds.
+    """The training path and arithmetic of a run.
 
     Attributes:
         path: the trainer or the accelerator, with its version.
         arithmetic: the kind of processor, libraries and the device.
-        accepted: changes of either that were accepted, in their order.
+        accepted: accepted changes of either, in order.
     """
 
     path: str
@@ -63,7 +63,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Provenance:
-        """Return what `dataclasses.asdict` wrote down; further keys are not looked at.
+        """Read the output of `dataclasses.asdict`. Additional keys are ignored.
 
         Raises:
             ValueError, KeyError, TypeError: a field is missing or of another type.
@@ -75,14 +75,18 @@ class Provenance:
         )
 
     def difference(self, other: Provenance) -> str:
-        """Return what differs in `other`, in sentences; empty where nothing does."""
-        trains = "" if self.path == other.path else f"What trains is {other.path}, not {self.path}."
+        """Return the differences in `other` as sentences, or empty without any."""
+        trains = (
+            ""
+            if self.path == other.path
+            else (f"The training path is {other.path}, not {self.path}.")
+        )
         return f"{trains} {self.arithmetic.difference(other.arithmetic)}".strip()
 
     def is_of_another_release(self, other: Provenance) -> bool:
-        """Tell whether only another release of fedrec trains the same plan as `other` does.
+        """Tell whether `other` trains the same plan with another release of fedrec.
 
-        On processors the plan and the release decide what trains, and nothing else does.
+        On processors, the training path follows from the plan and the release alone.
         """
         on_processors = self.arithmetic.device == other.arithmetic.device == "cpu"
         return on_processors and self.path != other.path
@@ -90,27 +94,27 @@ class Provenance:
     def continued(
         self, present: Provenance, *, what: str, round_id: int | None, now: float, accepted: bool
     ) -> Provenance:
-        """Return the record with which a run goes on under what is present.
+        """Return the record with which a run continues in the present environment.
 
         Args:
-            what: the run's folder, at the beginning of a sentence.
-            round_id: the last round that is known; None in a folder of several trainings.
+            what: the run's folder, as the beginning of a sentence.
+            round_id: the last known round, or None in a folder of several trainings.
             now: unix seconds.
-            accepted: whether somebody accepted that bits differ from here on.
+            accepted: whether the user accepts different bits from now on.
 
         Raises:
-            RefusedError: something differs and nobody accepted that.
+            RefusedError: there is a difference that the user did not accept.
         """
         difference = self.difference(present)
         if not difference:
             return self
         if not accepted:
             raise RefusedError(
-                f"{what} was trained under other arithmetic, so going on here would not give the "
+                f"{what} was trained under other arithmetic, so resuming here would not give the "
                 f"same bits. {difference} Nothing was changed.",
-                remedy="Go on where it was trained, as in the same image on the same kind of "
-                f"processor, or give {ACCEPT_FLAG}: results stay as good, only their last bits "
-                "differ, and the record says so.",
+                remedy="Resume where it was trained, for example in the same image on the same "
+                f"kind of processor. Or give {ACCEPT_FLAG}: results stay as good, but their "
+                "last bits differ, and the record shows that.",
             )
         change = Accepted(
             at=datetime.fromtimestamp(now, tz=UTC).isoformat(timespec="seconds"),
@@ -127,13 +131,13 @@ class Provenance:
 
 
 def provenance_of(plan: Plan, device: str) -> Provenance:
-    """Return what trains a plan in this process; imports torch.
+    """Return how this process would train a plan. Imports torch.
 
     Args:
         device: a device of torch, or "auto".
     """
     arithmetic = arithmetic_of(device)
-    # Accelerators are for processors; any other device has the trainer.
+    # Accelerators are for processors. Any other device uses the trainer.
     on_processor = arithmetic.device == "cpu"
     path = training_path(plan) if on_processor else f"trainer {TRAINER_VERSION}"
     return Provenance(path=path, arithmetic=arithmetic)
@@ -144,13 +148,13 @@ _PACKAGES = ("numpy", "torch", "tenseal", "grpcio", "protobuf", "safetensors", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Versions and machine; neither host names, nor users, nor paths.
+    """Versions and hardware, without host names, users or paths.
 
     Attributes:
-        packages: (name, version) of what is installed among the libraries that matter.
+        packages: (name, version) of the relevant installed libraries.
         cpu_count: logical processors that this process may use.
-        format: the number of the folder's format.
-        provenance: what trains here and how that rounds; None where others train.
+        format: the format number of the folder.
+        provenance: the training path and arithmetic, or None if other machines train.
     """
 
     format: int
@@ -164,7 +168,7 @@ class Environment:
     provenance: Provenance | None = None
 
     def to_json(self) -> str:
-        """Return the content of `environment.json`; what trains stands beside the rest."""
+        """Return the content of `environment.json`, with the provenance at its top level."""
         record = asdict(self)
         trains = record.pop("provenance") or {"path": None, "arithmetic": None, "accepted": []}
         return json.dumps(record | trains, indent=2, ensure_ascii=False) + "\n"
@@ -173,11 +177,11 @@ class Environment:
 def describe_environment(
     provenance: Provenance | None = None, *, format_number: int = RUN_FORMAT
 ) -> Environment:
-    """Look at this machine; imports none of the packages.
+    """Describe this machine without importing any of the packages.
 
     Args:
-        provenance: of the training, where this machine trains.
-        format_number: of the folder that the description is for.
+        provenance: the provenance of the training, if this machine trains.
+        format_number: the format of the folder to describe.
     """
     return Environment(
         format=format_number,

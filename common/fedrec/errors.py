@@ -43,10 +43,9 @@
     |  `- CoordinatorStopping        stopping               3    UNAVAILABLE
     `- InternalError                 internal               1    INTERNAL
 
-``code`` is stable: it crosses the wire and is compared by scripts. ``public`` is the only
-sentence that a peer gets; the full message, which names what was found, what was expected and
-what to do next, stays in the process that raised it unless the error is about the peer's own
-input (``safe = True``).
+``code`` is stable: it crosses the wire, and scripts compare it. ``public`` is the only sentence
+that a peer gets. The full message names what was found, what was expected and a remedy. It stays in
+the process that raised it, unless the error is about the peer's own input (``safe = True``).
 """
 
 from __future__ import annotations
@@ -104,10 +103,10 @@ class FedrecError(Exception):
 
     Args:
         message: what was found and what was expected, in one or more sentences.
-        remedy: what the reader should do next.
+        remedy: the reader's next step.
 
     Attributes:
-        incident: under which a peer's log has more, as the message says; another one each time.
+        incident: a fresh id under which a peer's log has details.
     """
 
     code: ClassVar[str] = "error"
@@ -127,7 +126,7 @@ class FedrecError(Exception):
 
 
 class SettingsError(FedrecError):
-    """Settings that cannot be used; carries every problem found, not only the first."""
+    """Invalid settings, with every problem that was found."""
 
     code = "settings"
     public = "The settings cannot be used."
@@ -144,16 +143,17 @@ class SettingsError(FedrecError):
 
 
 class DataError(FedrecError):
-    """Interaction data or a catalogue that cannot be used.
+    """Invalid interaction data, or an invalid catalogue.
 
     Args:
-        options: settings of the section ``data`` with which the same command would work, None for
-            one to be left out; a command that fails shows them as its own flags.
-        readings: such settings for each reading that is possible; with one, they are the options.
+        options: settings of the section ``data`` with which the same command would work, or None
+            for one to omit. A failed command shows them as its own flags.
+        readings: such settings for each possible reading. A single reading is the same as options.
 
     Attributes:
-        first_rows: of each reading, where there are several and the file was read so.
-        file: what could not be read so; empty where that isn't about a file.
+        first_rows: the first rows of each reading, if there are several and the file was read with
+            them.
+        file: the file that could not be read, or empty if the error is not about a file.
     """
 
     code = "data"
@@ -179,23 +179,23 @@ class DataError(FedrecError):
 
 
 class KeysError(FedrecError):
-    """Keys, rosters or epochs that are missing, foreign or malformed."""
+    """Missing, foreign or malformed keys, rosters or epochs."""
 
     code = "keys"
-    public = "The keys of this federation do not fit."
+    public = "The keys do not belong to this federation."
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
 
 
 class CertificateExpired(KeysError):
-    """A certificate outside its dates, or a clock that is."""
+    """A certificate outside its validity period, or a wrong clock."""
 
     code = "certificate_expired"
     public = "The certificate is not valid at this time."
 
 
 class ProtocolError(FedrecError):
-    """A peer said something that the protocol does not allow."""
+    """A message that the protocol does not allow."""
 
     code = "protocol"
     public = "The message does not follow the protocol."
@@ -204,25 +204,25 @@ class ProtocolError(FedrecError):
 
 
 class VersionMismatch(ProtocolError):
-    """The peer speaks another major version of the protocol."""
+    """A peer with another major version of the protocol."""
 
     code = "version_mismatch"
-    public = "The peer speaks another protocol version; install the same fedrec on both sides."
+    public = "The peer uses another protocol version. Install the same fedrec on both machines."
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
 
 
 class CatalogueMismatch(ProtocolError):
-    """The peer counts items by another catalogue."""
+    """A peer with another catalogue of items."""
 
     code = "catalogue_mismatch"
-    public = "The catalogue differs from the federation's; fetch the federation's catalogue."
+    public = "The catalogue differs from the federation's. Fetch the federation's catalogue."
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
 
 
 class PlanMismatch(ProtocolError):
-    """The peer runs with other settings than the federation."""
+    """A peer with other settings than the federation's."""
 
     code = "plan_mismatch"
     public = "The settings differ from the federation's."
@@ -231,17 +231,17 @@ class PlanMismatch(ProtocolError):
 
 
 class MalformedUpdate(ProtocolError):
-    """An update of the wrong shape, length, parameters or values."""
+    """An update with a wrong shape, length, parameters or values."""
 
     code = "malformed_update"
     public = "The update is malformed and was not counted."
 
 
 class CorruptUpload(ProtocolError):
-    """Bytes whose length, order or digest is not what the header announced."""
+    """Bytes whose length, order or digest does not match the header."""
 
     code = "corrupt_upload"
-    public = "The bytes do not match their header; send them again."
+    public = "The bytes do not match their header. Send them again."
     grpc_status = "DATA_LOSS"
 
 
@@ -254,7 +254,7 @@ class TooLarge(ProtocolError):
 
 
 class RefusedError(FedrecError):
-    """The peer may not do this."""
+    """A request that the peer may not make."""
 
     code = "refused"
     public = "Refused."
@@ -263,10 +263,10 @@ class RefusedError(FedrecError):
 
 
 class NotInRoster(RefusedError):
-    """A client's key that isn't in the key authority's roster.
+    """A key that is not in the key authority's roster.
 
     Attributes:
-        epoch: the key epoch of the roster that was searched; 0 where the refusal named none.
+        epoch: the key epoch of the searched roster, or 0 if the refusal named none.
     """
 
     code = "not_a_member"
@@ -275,14 +275,14 @@ class NotInRoster(RefusedError):
 
 
 class WrongIdentity(RefusedError):
-    """A message names another client than the one whose certificate brought it."""
+    """A message that names another client than its certificate does."""
 
     code = "wrong_identity"
-    public = "The message names another client than the one that sends it."
+    public = "The message names another client than its sender."
 
 
 class InvitationUsed(RefusedError):
-    """An invitation with which somebody else applied before."""
+    """An invitation that another party has used."""
 
     code = "invitation_used"
     public = "This invitation was used already."
@@ -296,23 +296,23 @@ class BadSignature(RefusedError):
 
 
 class RosterBreaksCells(RefusedError):
-    """A roster under which combined sums could isolate fewer clients than a cell has."""
+    """A roster with which combined sums could isolate fewer clients than a cell has."""
 
     code = "roster_breaks_cells"
-    public = "The roster does not keep the cells of the one before."
+    public = "The roster does not keep the previous roster's cells."
     grpc_status = "FAILED_PRECONDITION"
 
 
 class PartialCell(RefusedError):
-    """A sum over part of those who are always summed together."""
+    """A sum over only a part of a cell."""
 
     code = "partial_cell"
-    public = "The sum is not over everybody who is always summed together."
+    public = "The sum does not cover all clients that are always summed together."
     grpc_status = "FAILED_PRECONDITION"
 
 
 class RevealRefused(RefusedError):
-    """The key holder declines to open what it was given."""
+    """A sum that the key holder refuses to open."""
 
     code = "reveal_refused"
     public = "This sum is not opened."
@@ -320,28 +320,28 @@ class RevealRefused(RefusedError):
 
 
 class WrongTags(RevealRefused):
-    """A sum is not that of the messages whose tags it should have."""
+    """A sum whose tags do not match its messages."""
 
     code = "wrong_tags"
 
 
 class SplitView(RevealRefused):
-    """The coordinator told clients of one round different things."""
+    """Different statements from the coordinator to clients of one round."""
 
     code = "split_view"
-    public = "The coordinator told clients of a round different things."
+    public = "The coordinator made different statements to clients of a round."
 
 
 class SumOutOfBounds(RefusedError):
-    """An opened sum holds what its contributors' users cannot add up to."""
+    """An opened sum with values that its contributors' users cannot reach."""
 
     code = "sum_out_of_bounds"
-    public = "The round's sum holds what no honest clients add up to."
+    public = "The round's sum has values that honest clients cannot reach."
     grpc_status = "FAILED_PRECONDITION"
 
 
 class RoundError(FedrecError):
-    """Something that the round's present state does not allow."""
+    """A request that the round's current state does not allow."""
 
     code = "round"
     public = "The round does not allow this now."
@@ -350,56 +350,56 @@ class RoundError(FedrecError):
 
 
 class RoundClosed(RoundError):
-    """An upload for a round that no longer collects."""
+    """An upload for a round that no longer collects updates."""
 
     code = "round_closed"
-    public = "The round is closed; the update was not counted."
+    public = "The round is closed. The update was not counted."
 
 
 class ConflictingUpload(RoundError):
-    """A second, different update of one client for one round."""
+    """A second, different update from one client for the same round."""
 
     code = "conflicting_upload"
-    public = "Another update of this client is already counted in this round."
+    public = "Another update from this client is already counted in this round."
     grpc_status = "ALREADY_EXISTS"
 
 
 class FolderIsOld(RefusedError):
-    """A client's folder ends before what its client sent: an older copy, or one of two."""
+    """A client's folder that lacks messages which the client sent: an older copy, or one of two."""
 
     code = "folder_is_old_or_copied"
-    public = "The client's folder is older than the client."
+    public = "The client's folder is older than its last message."
 
 
 class SecondCopy(FolderIsOld):
-    """Two copies of one client's folder answered the same round."""
+    """Two copies of a client's folder that answered the same round."""
 
     code = "second_copy"
 
 
 class AuthorityIsOld(RefusedError):
-    """A key authority's folder ends before what the federation knows of it."""
+    """A key authority's folder that lacks what the federation knows about it."""
 
     code = "authority_is_old"
-    public = "The key authority's folder is older than the federation."
+    public = "The key authority's folder is older than the federation's record of it."
 
 
 class CoordinatorWentBack(RefusedError):
-    """A coordinator does not know what it once acknowledged or published."""
+    """A coordinator that lost data which it had acknowledged or published."""
 
     code = "coordinator_went_back"
-    public = "The coordinator knows less than it did."
+    public = "The coordinator lost data that it had acknowledged."
 
 
 class TrainingError(FedrecError):
-    """Training diverged or cannot start."""
+    """Training that diverged or cannot start."""
 
     code = "training"
     public = "Training failed."
 
 
 class PrivacyBudgetSpent(FedrecError):
-    """Another release would exceed what was promised to the users."""
+    """A release that would exceed the privacy promised to users."""
 
     code = "privacy_budget_spent"
     public = "The privacy budget is spent."
@@ -408,33 +408,33 @@ class PrivacyBudgetSpent(FedrecError):
 
 
 class StorageError(FedrecError):
-    """The disk is full or a stored file is damaged."""
+    """A full disk or a damaged file."""
 
     code = "storage"
-    public = "Storage is unavailable; try again later."
+    public = "Storage is unavailable. Try again later."
     grpc_status = "RESOURCE_EXHAUSTED"
 
 
 class DamagedFile(StorageError):
-    """A stored file is missing or is not what its row says."""
+    """A stored file that is missing or does not match its record."""
 
     code = "damaged_file"
-    public = "A stored file is damaged; the operator of its machine has to bring it back."
+    public = "A stored file is damaged. The operator of its machine must restore it."
     grpc_status = "DATA_LOSS"
 
 
 class FolderInUse(StorageError):
-    """A folder that belongs to one process at a time, and another one has it."""
+    """A folder for one process at a time that another process has."""
 
     code = "folder_in_use"
     public = "Another process uses the folder."
 
 
 class OutputLost(StorageError):
-    """Standard output is closed, or its disk is full, or its reader has left.
+    """Standard output that is closed, on a full disk, or without a reader.
 
     Attributes:
-        reader_left: as `head` does, which no one needs to be told.
+        reader_left: whether the reader closed it, as `head` does, which is no reason for a message.
     """
 
     code = "output"
@@ -443,15 +443,15 @@ class OutputLost(StorageError):
 
 
 class StateWentBack(StorageError):
-    """A state folder knows less than it once did."""
+    """A state folder that lost data."""
 
     code = "state_went_back"
-    public = "The state folder is older than it was."
+    public = "The state folder is older than its last change."
     grpc_status = "DATA_LOSS"
 
 
 class Unreachable(FedrecError):
-    """Nobody answers at the address."""
+    """No answer at the address."""
 
     code = "unreachable"
     public = "The peer cannot be reached."
@@ -460,7 +460,7 @@ class Unreachable(FedrecError):
 
 
 class CoordinatorStopping(Unreachable):
-    """The coordinator is about to end and takes no more calls."""
+    """A coordinator that is about to end and accepts no more calls."""
 
     code = "stopping"
     public = "The coordinator is stopping."
@@ -468,10 +468,10 @@ class CoordinatorStopping(Unreachable):
 
 
 class InternalError(FedrecError):
-    """A defect: the log has the details under the incident id."""
+    """A defect. The log has the details under the incident id."""
 
     code = "internal"
-    public = "An internal error occurred; the log has the details."
+    public = "An internal error occurred. The log has the details."
 
 
 def _tree(root: type[FedrecError]) -> list[type[FedrecError]]:

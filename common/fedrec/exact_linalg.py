@@ -1,7 +1,7 @@
-"""Linear algebra as float64 operations in a fixed order: the same bits on every machine.
+"""Linear algebra as float64 operations in a fixed order, with the same bits on every machine.
 
-What `apply` computes has to agree bit by bit between key holders. BLAS and LAPACK choose their
-order of summation by processor and thread count; here everything is elementwise numpy.
+Key holders must agree on the result of `apply` bit by bit. BLAS and LAPACK choose their order of
+summation by processor and thread count, so everything here is elementwise numpy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 _SWEEPS = 30
 _SMALL = 1e-15
 _ROWS_AT_ONCE = 256
-"""They stay in the cache; the order within a sum is the same."""
+"""The size of blocks that stay in the cache. The order within a sum does not depend on it."""
 
 
 def product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -35,19 +35,19 @@ def product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np
 def symmetric_eigen(
     matrix: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return eigenvalues and eigenvectors (in columns) of a symmetric matrix, in no order.
+    """Return the eigenvalues and eigenvectors (as columns) of a symmetric matrix, unordered.
 
-    Jacobi's method; every step rotates n/2 disjoint pairs of axes at once, in the order of a
+    Jacobi's method. Every step rotates n/2 disjoint pairs of axes at once, in the order of a
     round-robin tournament (Brent and Luk 1985), so that a sweep takes n - 1 steps.
 
     Args:
-        matrix: float64 (n, n); its symmetric part counts.
+        matrix: float64 (n, n), of which only the symmetric part is used.
 
     Returns:
         (n,) and (n, n), with matrix = V diag(w) V^T up to rounding.
 
     Raises:
-        ValueError: when a value is not finite.
+        ValueError: a value is not finite.
     """
     if not np.isfinite(matrix).all():
         raise ValueError("The matrix has values that are not finite.")

@@ -1,4 +1,4 @@
-"""Which extra of fedrec brings a package, as the installed metadata list them."""
+"""Find the extra of fedrec that brings a package, in the installed metadata."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _DISTRIBUTIONS = {
     "grpc_reflection": "grpcio-reflection",
     "llvmlite": "numba",
 }
-"""Where a module isn't called as the distribution that brings it."""
+"""Modules whose distributions have another name."""
 _NOT_FOR_USERS = "dev"
 
 
 def smallest_extra(*names: str) -> str:
     """Return the extra with the fewest packages that brings all of these modules.
 
-    Nothing if none does.
+    Return nothing if no extra does.
     """
     brought: dict[str, set[str]] = defaultdict(set)
     for text in importlib.metadata.requires("fedrec") or []:
@@ -53,7 +53,7 @@ def is_missing(name: str) -> bool:
 
 
 def require(*names: str) -> None:
-    """Check that a command has all that it needs, before it writes or computes anything.
+    """Check that all modules of a command are installed, before it writes or computes anything.
 
     Raises:
         SettingsError: a module isn't installed.
@@ -64,10 +64,10 @@ def require(*names: str) -> None:
 
 
 def not_installed(name: str, *, among: Sequence[str] = ()) -> SettingsError:
-    """Return the error about a module that isn't installed.
+    """Return the error for a module that isn't installed.
 
     Args:
-        among: all that the command needs, which one extra should bring.
+        among: all modules of the command, which a single extra should bring.
     """
     install = how_to_install(*(among if smallest_extra(*among) else (name,)))
     return SettingsError(

@@ -1,8 +1,8 @@
-"""Numbers of stored formats, and folders for runs: what does not fit is refused untouched.
+"""Format numbers of stored files and run folders. Other formats are refused untouched.
 
-A number changes when what lies in a folder would be misread, or when training goes on otherwise
-from it: parameters, trainer or accelerators. There is one number for each kind of thing: for run
-folders it stands here, for the others beside what writes them.
+A number changes if old content would be misread, or if training would continue differently from it:
+parameters, trainer or accelerators. Each kind of thing has one number. That of run folders is here,
+the others are next to the code that writes them.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from tempfile import TemporaryFile
 from fedrec.errors import StorageError, VersionMismatch
 
 RUN_FORMAT = 2
-"""Of run folders; before 2 they had no number."""
+"""The format of run folders. Before 2 they had no number."""
 ENVIRONMENT_NAME = "environment.json"
-"""The file of a run folder that has its number."""
+"""The file of a run folder that contains its format number."""
 CHECKPOINT_FILE = "checkpoint/checkpoint.json"
-"""Of a simulation that was stopped, in its run folder."""
+"""The file of a stopped simulation in its run folder."""
 
 
 def format_number(found: object) -> int | None:
-    """Return a number as it was written: 2, "2", or "1.0" in older files; else None."""
+    """Return a format number from 2, "2" or, in older files, "1.0", or else None."""
     text = str(found).partition(".")[0]
     return int(text) if isinstance(found, int | str) and text.isdecimal() else None
 
 
 def check_format(found: int | None, own: int, what: str, *, anew: str) -> None:
-    """Refuse what has another number than this fedrec's.
+    """Refuse any format number but this fedrec's own.
 
     Args:
-        found: None where there is no number.
-        what: the thing, at the beginning of a sentence.
-        anew: what to do in place of reading it, as in "start a new run".
+        found: the number, or None without one.
+        what: the thing, as the beginning of a sentence.
+        anew: an alternative to reading it, such as "start a new run".
 
     Raises:
-        VersionMismatch: naming both numbers.
+        VersionMismatch: the numbers differ. The message has both.
     """
     if found == own:
         return
     if found is not None and found > own:
         raise VersionMismatch(
-            f"{what} has format {found}, made by a newer fedrec; this one reads format {own}. "
+            f"{what} has format {found}, made by a newer fedrec. This one reads format {own}. "
             "Nothing was changed.",
             remedy="Install the fedrec that wrote it, or a newer one.",
         )
     number = "no format number" if found is None else f"format {found}"
     raise VersionMismatch(
-        f"{what} has {number}, made by an older fedrec; this one reads format {own}. "
-        "Nothing was changed.",
+        f"{what} has {number}, made by an older fedrec. This one reads format {own}. Nothing was "
+        "changed.",
         remedy=f"Install the fedrec that wrote it, or {anew}.",
     )
 
@@ -74,17 +74,17 @@ def check_run_folder(folder: Path) -> None:
 
 
 def check_runs_folder(base: Path) -> None:
-    """Refuse a folder in which no run can make its own; it need not be there, and is not made.
+    """Refuse a folder in which a run could not create its own. Nothing is created.
 
     Raises:
-        StorageError: something that is no folder is in the way, or nothing can be written there.
+        StorageError: a file is in the way, or the folder is not writable.
     """
     path = base.absolute()
     nearest = next(place for place in (path, *path.parents) if place.exists())
     if not nearest.is_dir():
-        raise no_run_folder(base, f"{nearest} is no folder")
+        raise no_run_folder(base, f"{nearest} is not a folder")
     try:
-        # Without a name, where the system can do that: nobody sees it, and nothing is left.
+        # A file without a name, if the system supports it, is invisible and leaves nothing behind.
         with TemporaryFile(dir=nearest):
             pass
     except OSError as error:
@@ -93,8 +93,8 @@ def check_runs_folder(base: Path) -> None:
 
 
 def no_run_folder(base: Path, why: object) -> StorageError:
-    """Return the error for a folder in which no run can make its own."""
+    """Return the error for a folder in which a run cannot create its own."""
     return StorageError(
-        f"No run folder can be made in {base}: {why}.",
+        f"No run folder can be created in {base}: {why}.",
         remedy="Set output.runs to a writable folder with space.",
     )

@@ -1,4 +1,4 @@
-"""Identifiers as distinct types, so that a user's id is never taken for an item's."""
+"""Identifiers as distinct types, so that a user's id is never used as an item's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ItemId = NewType("ItemId", str)
 ClientId = NewType("ClientId", str)
 """The hexadecimal SHA-256 fingerprint of a client's Ed25519 public key, 64 characters."""
 RoundId = NewType("RoundId", int)
-"""Rounds count from 1; version v of the shared model is what round v published."""
+"""Rounds count from 1. Version v of the shared model is the one that round v published."""
 
 
 def digest(domain: str, *parts: bytes | str | int) -> bytes:
     """Return the SHA-256 of a domain and its parts, each prefixed by its length.
 
-    The length prefixes make the encoding injective: no two different lists of parts hash the
+    The length prefixes make the encoding injective: two different lists of parts never hash the
     same bytes. Integers are written in decimal.
     """
     hashed = hashlib.sha256()

@@ -1,8 +1,8 @@
-"""Addresses, `host:port`: the one place where they are read, written and compared.
+"""Read, write and compare addresses of the form `host:port`.
 
-A host is an address of IPv4, one of IPv6, or a name. In an address IPv6 stands in brackets, as in
-`[::1]:7447`; everywhere else in the code a host has none. A name beyond ASCII becomes its A-label,
-which certificates and DNS use.
+A host is an IPv4 address, an IPv6 address or a name. In an address, IPv6 is in brackets, as in
+`[::1]:7447`, but nowhere else in the code. A name beyond ASCII becomes its A-label, which
+certificates and DNS use.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Collection
 from fedrec.errors import SettingsError
 
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-"""Of these gRPC takes the first that is set; only `http://` is a scheme of a proxy to it."""
+"""gRPC takes the first of these that is set. It accepts only `http://` as a proxy's scheme."""
 _EXCEPTIONS = ("no_grpc_proxy", "no_proxy")
 
-_AS_IN = "Write host:port, as in fedrec.example:7447 or [::1]:7447."
+_AS_IN = "Write host:port, such as fedrec.example:7447 or [::1]:7447."
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 _ZONE = re.compile(r"[A-Za-z0-9._~-]+")
@@ -28,17 +28,17 @@ _MOST_NAME_CHARS = 253
 
 
 def split_address(address: str, name: str = "", *, to_call: bool = False) -> tuple[str, int]:
-    """Return the host, without brackets, and the port of `host:port`.
+    """Split `host:port` into the host, without brackets, and the port.
 
     Args:
         name: the setting or flag that has it, for errors.
-        to_call: whether others call it: port 0 and an address that means every address are refused.
+        to_call: whether others call it. Then port 0 and a wildcard address are refused.
 
     Raises:
-        SettingsError: it is no such address.
+        SettingsError: it is not a valid address.
     """
     if "://" in address:
-        raise _refused(name, address, "has a scheme.", f"Leave it out. {_AS_IN}")
+        raise _refused(name, address, "has a scheme.", f"Omit it. {_AS_IN}")
     if address.startswith("[") and address.endswith("]"):
         raise _refused(name, address, "has no port.", _AS_IN)
     host, _, port = address.rpartition(":")
@@ -53,11 +53,11 @@ def split_address(address: str, name: str = "", *, to_call: bool = False) -> tup
 
 
 def plain_host(host: str, name: str = "", *, to_call: bool = False) -> str:
-    """Return a host in the form that all code compares: no brackets, and a name in ASCII.
+    """Return a host in the form that all code compares: without brackets, a name in ASCII.
 
     Args:
         name: the setting or flag that has it, for errors.
-        to_call: whether others call it: an address that means every address is refused.
+        to_call: whether others call it. Then a wildcard address is refused.
 
     Raises:
         SettingsError: it is neither an address nor a name.
@@ -68,17 +68,19 @@ def plain_host(host: str, name: str = "", *, to_call: bool = False) -> str:
     except ValueError:
         return _plain_name(host, name)
     if bracketed and found.version == 4:
-        raise _refused(name, host, "has brackets, which are for IPv6.", "Leave them out.")
+        raise _refused(name, host, "has brackets, which are for IPv6.", "Omit them.")
     zone = found.scope_id if isinstance(found, ipaddress.IPv6Address) else None
     if zone is not None and not _ZONE.fullmatch(zone):
-        raise _refused(name, host, "has a zone that no interface has.", "Write as in fe80::1%eth0.")
+        raise _refused(
+            name, host, "has a zone without an interface.", "Write it as in fe80::1%eth0."
+        )
     if to_call and _is_of_many(found):
         raise _refused(
             name,
             host,
-            "cannot be called: it is no single machine's address.",
-            "Write the name or the address at which clients reach the coordinator, "
-            "as in fedrec.example:7447.",
+            "cannot be called: it is not the address of a single machine.",
+            "Write the name or the address at which clients reach the coordinator, such as "
+            "fedrec.example:7447.",
         )
     return str(found)
 
@@ -87,18 +89,18 @@ def address_to_call(address: str, name: str = "") -> str:
     """Return an address that can be called, `host:port`, in its canonical form.
 
     Raises:
-        SettingsError: it can't be called; `name` is the setting or flag that has it.
+        SettingsError: it can't be called. `name` is its setting or flag.
     """
     return written_address(*split_address(address, name, to_call=True))
 
 
 def written_address(host: str, port: int) -> str:
-    """Return `host:port`, with brackets where the host is an address of IPv6."""
+    """Return `host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_own_address(host: str) -> bool:
-    """Tell whether only this machine reaches an address."""
+    """Tell whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -106,17 +108,17 @@ def is_own_address(host: str) -> bool:
 
 
 def reached_from_here(host: str) -> str:
-    """Return where this machine itself reaches what listens at a host."""
+    """Return the address by which this machine itself reaches a listening host."""
     return _EVERYWHERE.get(host, host)
 
 
 def names_server(header: str, names: Collection[str]) -> bool:
-    """Tell whether a Host header names a server by an address or by one of its names.
+    """Tell whether a Host header names a server by its address or one of its names.
 
-    A page that made its name point to this machine (DNS rebinding) sends that name.
+    A page that makes its own name point to this machine (DNS rebinding) sends that name.
 
     Args:
-        names: in lower case, without a dot at the end.
+        names: the server's names, in lower case, without a dot at the end.
     """
     host = header.lower()
     if host.startswith("["):
@@ -131,13 +133,13 @@ def names_server(header: str, names: Collection[str]) -> bool:
 
 
 def _is_of_many(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Tell whether an address means every machine or several, also where IPv6 wraps it."""
+    """Tell whether an address means several machines, also if IPv6 wraps it."""
     plain = getattr(address, "ipv4_mapped", None) or address
     return plain.is_unspecified or plain.is_multicast or plain == _BROADCAST
 
 
 def _plain_name(host: str, name: str) -> str:
-    """Return a name with its A-labels in place of what is beyond ASCII."""
+    """Return a name with A-labels for its labels beyond ASCII."""
     found = host.removesuffix(".")
     if not found.isascii():
         import idna
@@ -151,12 +153,12 @@ def _plain_name(host: str, name: str) -> str:
         raise _refused(
             name,
             host,
-            "is no host.",
-            "Use an IP address, or a name of letters, digits and hyphens between dots, "
-            "as in fedrec.example.",
+            "is not a host.",
+            "Use an IP address, or a name of letters, digits and hyphens between dots, such as "
+            "fedrec.example.",
         )
     if len(found) > _MOST_NAME_CHARS:
-        raise _refused(name, host, "is longer than a host name can be.", "Use a shorter one.")
+        raise _refused(name, host, "is too long for a host name.", "Use a shorter one.")
     return found
 
 
@@ -165,9 +167,9 @@ def _refused(name: str, value: str, why: str, remedy: str) -> SettingsError:
 
 
 def proxy_words(address: str) -> str:
-    """Say, for a call that failed, which variable of the environment names a proxy for it.
+    """Return which environment variable names a proxy for a failed call, as text.
 
-    Empty where none does, as for this machine's own addresses.
+    Return empty if none does, as for this machine's own addresses.
     """
     host, _ = split_address(address)
     if is_own_address(host):

@@ -1,7 +1,7 @@
-"""Numbers for Prometheus: what a party counts, and the port where they are read.
+"""Prometheus metrics: the registry of a party, and the port that serves it.
 
-No user, item or client has a number of its own: a label that named one would publish who takes
-part. Names begin with `fedrec_` and are in base units.
+No user, item or client has its own metric: a label with its name would publish participation. Names
+begin with `fedrec_` and use base units.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BYTES = tuple(float(1 << power) for power in range(10, 31, 2))
 
 
 class Numbers:
-    """What one party counts, in a registry of its own; with memory and time of the process.
+    """The metrics of one party in its own registry, with memory and time of the process.
 
     Args:
         party: coordinator, client or authority.
@@ -40,31 +40,31 @@ class Numbers:
     def __init__(self, party: str) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        build = Info("fedrec_build", "The release that runs here.", registry=self.registry)
+        build = Info("fedrec_build", "The release that is running.", registry=self.registry)
         build.info({"version": fedrec.__version__, "party": party})
 
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Counter:
-        """Return a counter."""
+        """Register and return a counter."""
         return Counter(name, about, labels, registry=self.registry)
 
     def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Gauge:
-        """Return a gauge."""
+        """Register and return a gauge."""
         return Gauge(name, about, labels, registry=self.registry)
 
     def histogram(
         self, name: str, about: str, buckets: Sequence[float], labels: Sequence[str] = ()
     ) -> Histogram:
-        """Return a histogram."""
+        """Register and return a histogram."""
         return Histogram(name, about, labels, buckets=buckets, registry=self.registry)
 
     def disk_free(self, folder: Path) -> None:
-        """Tell how much space is left where a party keeps its state; looked up when it is read."""
-        free = self.gauge("fedrec_disk_free_bytes", "Free space where the state folder is.")
+        """Add the free space of the disk with the state folder, measured on each read."""
+        free = self.gauge("fedrec_disk_free_bytes", "Free space of the disk with the state folder.")
         free.set_function(lambda: _free_bytes(folder))
 
 
 def _free_bytes(folder: Path) -> float:
-    """Return the space that is left; not a number while the folder cannot be looked at."""
+    """Return the free space, or NaN while the folder cannot be read."""
     try:
         return float(shutil.disk_usage(folder).free)
     except OSError:
@@ -79,14 +79,13 @@ PATH = "/metrics"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitored:
-    """Where a party's numbers are read.
+    """The settings for serving a party's metrics.
 
     Attributes:
-        address: host:port; empty for nowhere.
+        address: host:port, or empty to serve nothing.
         token: the file of the bearer token, or None.
         certificate: a PEM file with a key and its certificate, or None for no TLS.
-        names: what settings or flags are called that say so, for errors: address, token,
-            certificate.
+        names: the settings or flags for address, token and certificate, for errors.
     """
 
     address: str = ""
@@ -98,16 +97,16 @@ class Monitored:
     def of(
         cls, address: str, token: str | None, certificate: str | None, *, section: str
     ) -> Monitored:
-        """Take the three settings of a section."""
+        """Read the three settings of a section."""
         names = tuple(f"{section}.metrics_{word}" for word in ("address", "token", "certificate"))
         return cls(address=address, token=token, certificate=certificate, names=names)  # type: ignore[arg-type]  # three words, three names
 
 
 class MetricsEndpoint:
-    """Serves a registry from when it is made until it is closed.
+    """Serve a registry until closed.
 
     Raises:
-        SettingsError: the address is none, its port is not free, or a file cannot be used.
+        SettingsError: the address is invalid, its port is taken, or a file cannot be used.
     """
 
     def __init__(self, registry: CollectorRegistry, where: Monitored) -> None:
@@ -117,7 +116,7 @@ class MetricsEndpoint:
             raise SettingsError(
                 f"{where.names[0]}: {where.address} can be reached from other machines, and "
                 f"{where.names[1]} is not set.",
-                remedy=f"Name a file with a token of {FEWEST_TOKEN_CHARS} characters or more, or "
+                remedy=f"Name a file with a token of at least {FEWEST_TOKEN_CHARS} characters, or "
                 "listen on 127.0.0.1.",
             )
         context = _tls(where)
@@ -132,7 +131,7 @@ class MetricsEndpoint:
         self.address = written_address(host, found)
         self._thread = threading.Thread(
             target=self._server.serve_forever,
-            # A party that ends waits at most this long for it.
+            # A party that ends waits at most this long for the thread.
             kwargs={"poll_interval": 0.05},
             name="metrics",
             daemon=True,
@@ -140,25 +139,25 @@ class MetricsEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more readers."""
+        """Stop accepting readers."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def __enter__(self) -> MetricsEndpoint:
-        """Return itself."""
+        """Return the endpoint itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take no more readers."""
+        """Stop accepting readers."""
         self.close()
 
 
 def metrics_endpoint(registry: CollectorRegistry, where: Monitored) -> MetricsEndpoint | None:
-    """Return what serves a registry, and say where; None where no address is set.
+    """Serve a registry and log the address, or return None without an address.
 
     Raises:
-        SettingsError: see `MetricsEndpoint`.
+        SettingsError: as for `MetricsEndpoint`.
     """
     if not where.address:
         return None
@@ -170,7 +169,7 @@ def metrics_endpoint(registry: CollectorRegistry, where: Monitored) -> MetricsEn
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers a few readers at a time; what is above that is hung up on."""
+    """Answer a few readers at a time and hang up on any others."""
 
     daemon_threads = True
     block_on_close = False
@@ -190,20 +189,20 @@ class _Server(ThreadingHTTPServer):
         self._until: dict[Any, float] = {}
         super().__init__((host, port), _Reader)
         if context is not None:
-            # The handshake is made by the reader's thread: one that stays silent costs a place.
+            # The reader's thread does the handshake, so a silent reader costs one place.
             self.socket = context.wrap_socket(
                 self.socket, server_side=True, do_handshake_on_connect=False
             )
 
     def server_bind(self) -> None:
-        """Bind the port; the machine's own name is nobody's business, and takes a look-up."""
+        """Bind the port without the look-up of this machine's name, which is not needed."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, where there is a place."""
+        """Answer in a thread if there is a free place."""
         if self._places.acquire(blocking=False):
             self._until[request] = time.monotonic() + READER_SECONDS
             super().process_request(request, client_address)
@@ -211,7 +210,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one reader, and give its place back."""
+        """Answer one reader and free its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -219,14 +218,14 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def service_actions(self) -> None:
-        """Hang up on readers whose time is over, though each byte of theirs came in time."""
+        """Hang up on readers after their time limit, even if they keep sending bytes."""
         for request, until in list(self._until.items()):
             if until < time.monotonic():
                 with suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let go of a reader that hung up, was silent, or speaks another protocol."""
+        """Ignore readers that hang up, stay silent or use another protocol."""
 
 
 class _Reader(BaseHTTPRequestHandler):
@@ -236,7 +235,7 @@ class _Reader(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with the numbers."""
+        """Answer with the metrics."""
         if not self._is_called_by_name():
             self._answer(421, b"The Host header names another server.\n", "text/plain")
             return
@@ -249,10 +248,13 @@ class _Reader(BaseHTTPRequestHandler):
         self._answer(200, generate_latest(self.server.registry), CONTENT_TYPE_LATEST)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write no line for each reading."""
+        """Suppress the log line for each reading."""
 
     def _is_called_by_name(self) -> bool:
-        """Tell whether the Host header is ours; a token, which no page has, does as well."""
+        """Tell whether the Host header is ours.
+
+        A valid token, which no web page has, is enough, too.
+        """
         given = self.headers.get_all("Host", [])
         return self.server.token is not None or (
             len(given) == 1 and names_server(given[0], self.server.names)
@@ -276,7 +278,7 @@ class _Reader(BaseHTTPRequestHandler):
 def _token(where: Monitored) -> bytes | None:
     if where.token is None:
         return None
-    remedy = f"Write a line of {FEWEST_TOKEN_CHARS} random characters or more into it."
+    remedy = f"Write a line of at least {FEWEST_TOKEN_CHARS} random characters into it."
     try:
         found = Path(where.token).read_bytes().strip()
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Small fixed calculations, and the bits that come out of them on this machine.
+"""Small fixed calculations whose bits characterise this machine.
 
-Two machines whose probes agree may still differ somewhere else; two whose probes differ surely
-train with other bits. What goes in is the same everywhere (`fedrec.random_streams`).
+Two machines with equal probes may still differ elsewhere. Two with different probes certainly train
+with different bits. The input is the same everywhere (`fedrec.random_streams`).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 from fedrec.random_streams import normal
 from fedrec.tensor_products import one_thread
 
-# One thread computes what is this small, whatever the number of threads is.
+# Calculations of this size use one thread, whatever the number of threads.
 _ROWS, _INNER, _COLUMNS = 8, 32, 32
 _LENGTH = 1003
 _DIGEST_LETTERS = 16
 _APART = 1_000_003
-"""Between the keys of two tables: counters add to a key."""
+"""The distance between the keys of two tables, because counters are added to a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One calculation.
+    """One calculation with its result.
 
     Attributes:
-        name: the library and what it computed.
-        digest: of the result's bytes, 16 hexadecimal letters.
+        name: the library and its calculation.
+        digest: digest of the result's bytes, 16 hexadecimal digits.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Probe:
 
 
 def fingerprint(probes: Sequence[Probe]) -> str:
-    """Return one short text for the results of all probes, 16 hexadecimal letters."""
+    """Return one digest for the results of all probes, 16 hexadecimal digits."""
     told = "\n".join(f"{probe.name} {probe.digest}" for probe in probes)
     return hashlib.sha256(told.encode()).hexdigest()[:_DIGEST_LETTERS]
 
 
 def look() -> tuple[Probe, ...]:
-    """Compute everything once; compiling the loop takes about a second."""
+    """Run all calculations. Compiling the loop takes about a second."""
     with one_thread():
         return tuple(
             Probe(
@@ -122,7 +122,7 @@ def _loop(values, weights):  # type: ignore[no-untyped-def]  # numba derives the
 
 
 def _compiled() -> NDArray[np.float32]:
-    # Without a cache: what this process would compile, not what another one left behind.
+    # Without a cache, so that this process compiles it itself.
     compiled = njit(nogil=True)(_loop)
     found: NDArray[np.float32] = compiled(_values().numpy(), _values().numpy()[::-1].copy())
     return found

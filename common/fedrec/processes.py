@@ -1,9 +1,9 @@
-"""Child processes that end with their parent, and the signals that ask a process to stop.
+"""Child processes that end with their parent, and signals that ask a process to stop.
 
-A thread of the child looks once a second whether its parent is still the process that started it.
-That works on Linux and macOS alike, also where the parent was killed. Linux's PR_SET_PDEATHSIG
-would also fire when only the thread ended that had started the child. Signals: Ctrl-C, what `kill`
-sends, and a terminal that closed.
+A thread of the child checks once a second whether its parent is still the process that started it.
+That works on Linux and macOS, also if the parent was killed. Linux's PR_SET_PDEATHSIG would also
+fire if only the parent's thread ended. The signals are Ctrl-C, the one that `kill` sends, and the
+one from a terminal that closes.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ _SECONDS_UNTIL_AGAIN = 0.05
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
-    """Return a command that does what `python -m MODULE ARGUMENTS` does, as long as this lives.
+    """Return a command like `python -m MODULE ARGUMENTS` that ends with this process.
 
-    Without its parent the child is asked to stop by SIGTERM, and ends 5 seconds later at the
-    latest.
+    Without its parent the child gets SIGTERM and ends within 5 seconds.
     """
     watched = [sys.executable, "-P", "-m", "fedrec.processes", str(os.getpid())]
     return [*watched, module, *arguments]
 
 
 def module_search_path() -> str:
-    """Return where this process finds modules, as PYTHONPATH of a child."""
+    """Return this process's module search path, as PYTHONPATH for a child."""
     return os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
 
 
 def end_with_parent(parent: int, then: Callable[[], object]) -> None:
-    """Call a function, which ends this process, as soon as its parent is gone."""
+    """Call a function that ends this process as soon as its parent is gone."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -61,7 +60,7 @@ def _stop() -> None:
 
 
 def main() -> None:
-    """Run a module as `child_command` says."""
+    """Run a module as `child_command` describes."""
     parent, module, *arguments = sys.argv[1:]
     end_with_parent(int(parent), _stop)
     sys.argv = [module, *arguments]
@@ -71,8 +70,8 @@ def main() -> None:
 def heeded_signals() -> tuple[signal.Signals, ...]:
     """Return the signals that ask this process to stop.
 
-    What it was started to ignore isn't one of them, as SIGHUP under `nohup`. SIGINT always is: a
-    shell has what it starts in the background ignore it.
+    Signals that the process was started to ignore are left out, such as SIGHUP under `nohup`.
+    SIGINT is always included, because a shell makes background jobs ignore it.
     """
     return tuple(
         number
@@ -83,28 +82,28 @@ def heeded_signals() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def on_stop_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Have a handler called for each signal that asks to stop; only in the main thread."""
+    """Call a handler for each signal that asks to stop. Use it in the main thread only."""
     with _handled(heeded_signals(), handler):
         yield
 
 
 @contextmanager
 def interrupted_by_any() -> Iterator[None]:
-    """Let every signal that asks to stop raise KeyboardInterrupt, as Ctrl-C does by itself."""
+    """Make every signal that asks to stop raise KeyboardInterrupt, as Ctrl-C does."""
     others = tuple(number for number in heeded_signals() if number != signal.SIGINT)
     with _handled(others, signal.default_int_handler), _raised_again_where_lost():
         yield
 
 
 def ignore_stop_signals() -> None:
-    """Leave it to the parent what they mean: a terminal or a service manager tells all of them."""
+    """Ignore stop signals, which a terminal or service manager also sends to the parent."""
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def _raised_again_where_lost() -> Iterator[None]:
-    """Repeat an interrupt that came in a callback of C, as a compiler's, where it is lost."""
+    """Raise an interrupt again if a callback from C, such as a compiler's, lost it."""
     before = sys.unraisablehook
 
     def tell(lost: sys.UnraisableHookArgs) -> None:

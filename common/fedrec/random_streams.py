@@ -1,11 +1,11 @@
 """Counter-based random numbers: a pure function of (seed, round, user, purpose, counter).
 
 Nothing here has a state, so a draw depends neither on the process, the chunk, the order nor the
-device that makes it. The generator is splitmix64: word ``c`` of a stream with
-key ``k`` is ``mix(k + c)``; keys are themselves mixed from seed, purpose, round and user.
-The same lines run on numpy and torch int64 arrays, where additions and multiplications wrap.
+device that makes it. The generator is splitmix64: word ``c`` of a stream with key ``k`` is ``mix(k
++ c)``. Keys are mixed from seed, purpose, round and user. The same lines run on numpy and torch
+int64 arrays, where additions and multiplications wrap.
 
-These numbers are public by design and predictable to anybody who knows the seed. Keys, masks and
+These numbers are public by design, and anyone with the seed can predict them. Keys, masks and
 privacy noise never come from here.
 """
 
@@ -22,7 +22,7 @@ _SAMPLES_OF_NORMAL = 1 << 16
 
 
 class Purpose(IntEnum):
-    """What a stream is for; two purposes never share numbers."""
+    """The purpose of a stream. Two purposes never share numbers."""
 
     ITEM_EMBEDDING = 1
     USER_EMBEDDING = 2
@@ -65,7 +65,7 @@ def _mix_integer(value: int) -> int:
 
 
 def stream_key(seed: int, purpose: Purpose, round_id: int = 0, counter: int = 0) -> int:
-    """Return the signed 64-bit key of a stream that concerns no particular user."""
+    """Return the signed 64-bit key of a stream that belongs to no particular user."""
     key = 0
     for part in (seed, int(purpose), round_id, counter):
         key = _mix_integer(key ^ _mix_integer(part))
@@ -80,7 +80,7 @@ def user_stream(key: int, user_keys: Any) -> Any:
         user_keys: int64 identities of users (`UserSplit.user_keys`), numpy or torch, any shape.
 
     Returns:
-        int64 keys of the same shape; word ``c`` of a user's stream is ``mix(key + c)``.
+        int64 keys of the same shape. Word ``c`` of a user's stream is ``mix(key + c)``.
     """
     return mix(mix(user_keys) ^ key)
 
@@ -93,10 +93,10 @@ def uniform(keys: Any, counters: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _logarithm(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return log(values) by IEEE additions, multiplications and divisions only.
+    """Return log(values), computed with IEEE additions, multiplications and divisions only.
 
-    The C library's log differs in the last bit between machines; public tensors must not.
-    With values = m 2^e and m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m-1)/(m+1)).
+    The C library's log differs in the last bit between machines, but public tensors must not. With
+    values = m 2^e and m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m-1)/(m+1)).
     """
     mantissa, exponent = np.frexp(values)
     low = mantissa < 0.7071067811865476
@@ -171,8 +171,8 @@ def normal(keys: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
 
     Args:
         keys: one stream key, or an int64 array of keys, one for each row of `shape`.
-        shape: shape of the result; counters run along the flattened array, or along each row
-            where there are several keys.
+        shape: shape of the result. Counters run along the flattened array, or along each row if
+            there are several keys.
 
     Returns:
         float64 array of `shape`, by inversion (AS 241) with correctly rounded operations only.
@@ -197,11 +197,11 @@ def orthonormal_rows(key: int, n_rows: int, n_columns: int) -> NDArray[np.float6
     """Return `n_rows` orthonormal rows of length `n_columns`, uniform over all such frames.
 
     Gram-Schmidt on normal rows, twice for orthogonality to rounding, in sums of a fixed order:
-    LAPACK's SVD would differ between machines in the last bits. The distribution is that of the
-    U V^T of a normal matrix's SVD (both are invariant under rotations of the columns).
+    LAPACK's SVD would differ between machines in the last bits. The distribution is that of the U
+    V^T of a normal matrix's SVD (both are invariant under rotations of the columns).
 
     Raises:
-        ValueError: when n_rows > n_columns.
+        ValueError: n_rows > n_columns.
     """
     if n_rows > n_columns:
         raise ValueError(f"{n_rows} orthonormal rows need at least as many columns as rows")
@@ -217,5 +217,5 @@ def orthonormal_rows(key: int, n_rows: int, n_columns: int) -> NDArray[np.float6
 
 
 def _ordered_sum(values: NDArray[np.float64]) -> np.float64:
-    """Return the sum from left to right; np.sum's order depends on the vector unit."""
+    """Return the sum from left to right. The order of np.sum depends on the vector unit."""
     return np.float64(np.cumsum(values)[-1])

@@ -1,4 +1,4 @@
-"""What every section of the settings has in common."""
+"""The base of all sections of the settings, with their rules."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 Problem = tuple[tuple[str, ...], str]
-"""Dotted keys of settings, the one to change first, and a sentence."""
+"""Dotted keys of settings, beginning with the one to change, and a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class InWords:
-    """What a field takes, in words, where its pattern says it in a way that few people read."""
+    """The allowed values of a field in words, if its pattern is hard to read."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class UsedIf:
-    """Beside which other settings of its section a field has a say.
+    """The condition on other settings of its section under which a field has an effect.
 
-    Of several on one field, one that holds is enough.
+    If a field has several, one that holds is enough.
 
     Attributes:
-        values: by setting, the values with which it does.
-        above_zero: the settings that must be above 0 besides.
+        values: by setting, the values with which it has an effect.
+        above_zero: the settings that must also be above 0.
     """
 
     values: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     above_zero: tuple[str, ...] = ()
 
     def misses(self, section: Section) -> Iterator[str]:
-        """Yield the settings of a section that are not as they have to be."""
+        """Yield the settings of a section that do not meet the condition."""
         yield from (
             name for name, wanted in self.values.items() if getattr(section, name) not in wanted
         )
         yield from (name for name in self.above_zero if not getattr(section, name) > 0)
 
     def words(self, path: str = "") -> str:
-        """Return the condition, with a path before the name of each setting."""
+        """Return the condition as text, with a path before the name of each setting."""
         parts = [
             f"{path}{name} is {' or '.join(map(json.dumps, wanted))}"
             for name, wanted in self.values.items()
@@ -53,13 +53,14 @@ class UsedIf:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What settings of a section have to be together.
+    """A rule between settings of a section.
 
     Attributes:
-        names: the settings, the one to change first; without a say that one breaks no rule.
-        holds: whether a section keeps to it.
-        sentence: what was found, why it is wrong and what would work, where `{path}` is the
-            section's dotted name and `{s.dim}` what it says of `dim`.
+        names: the settings, beginning with the one to change. If that one has no effect, it breaks
+            no rule.
+        holds: whether a section follows it.
+        sentence: what was found, why it is wrong and a remedy. `{path}` is the section's dotted
+            name and `{s.dim}` its value of `dim`.
     """
 
     names: tuple[str, ...]
@@ -68,11 +69,11 @@ class Rule:
 
 
 def at_most(name: str, other: str, why: str, instead: str) -> Rule:
-    """Return the rule that a setting is no larger than another one.
+    """Return the rule that a setting is at most as large as another one.
 
     Args:
-        why: a clause about a larger one.
-        instead: what works besides a smaller one, to go on a sentence that says this.
+        why: a clause about a larger value.
+        instead: an alternative to a smaller value, as the end of a sentence.
     """
     return Rule(
         (name, other),
@@ -83,7 +84,7 @@ def at_most(name: str, other: str, why: str, instead: str) -> Rule:
 
 
 def at_least(name: str, other: str, why: str, instead: str) -> Rule:
-    """Return the rule that a setting is no smaller than another one, unless it is 0."""
+    """Return the rule that a setting is at least as large as another one, or 0."""
     return Rule(
         (name, other),
         lambda section: not 0 < getattr(section, name) < getattr(section, other),
@@ -93,30 +94,30 @@ def at_least(name: str, other: str, why: str, instead: str) -> Rule:
 
 
 def only_if(holds: Callable[[Any], bool], names: tuple[str, ...], why: str) -> Rule:
-    """Return the rule that a setting is left as it is where it has no say.
+    """Return the rule that a setting keeps its default if it has no effect.
 
     Args:
-        holds: whether the first of the names has one.
-        why: a clause that says why not.
+        holds: whether the first of the names has an effect.
+        why: a clause with the reason for none.
     """
     return Rule(
         names,
         lambda section: holds(section) or section.is_default(names[0]),
-        f"{{path}}.{names[0]} is set, but {why}. Leave it out.",
+        f"{{path}}.{names[0]} is set, but {why}. Omit it.",
     )
 
 
 def where_used(metadata: list[object], path: str = "") -> str:
-    """Return where a field has a say, as a clause; nothing where it always has."""
+    """Return the condition under which a field has an effect, as a clause, or nothing."""
     found = [item.words(path) for item in metadata if isinstance(item, UsedIf)]
-    return f"only where {', or where '.join(found)}" if found else ""
+    return f"only if {', or if '.join(found)}" if found else ""
 
 
 class Section(BaseModel):
-    """A section that cannot be changed after reading and has no unknown keys.
+    """A frozen section without unknown keys.
 
     Attributes:
-        rules: what its settings have to be together, besides `UsedIf` at each.
+        rules: the rules between its settings, besides `UsedIf` at each.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -124,10 +125,10 @@ class Section(BaseModel):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     def problems(self, path: str) -> Iterator[Problem]:
-        """Yield what contradicts itself, and settings that are set and have no say.
+        """Yield contradictions, and settings that are set without effect.
 
         Args:
-            path: the section's dotted name; tables inside it are looked through as well.
+            path: the section's dotted name. Tables inside it are checked, too.
         """
         for rule in self.rules:
             if not self._missed(rule.names[0]) and not rule.holds(self):
@@ -142,16 +143,17 @@ class Section(BaseModel):
             others = [f"{path}.{other}" for other in missed]
             yield (
                 (f"{path}.{name}", *others),
-                f"{path}.{name} is set, but it has a say {where_used(info.metadata, f'{path}.')}. "
-                f"Leave it out, or change {' or '.join(others)}.",
+                f"{path}.{name} is set, but it has an effect "
+                f"{where_used(info.metadata, f'{path}.')}. Omit it, or change "
+                f"{' or '.join(others)}.",
             )
 
     def is_default(self, name: str) -> bool:
-        """Return whether a setting is as it is without being set."""
+        """Return whether a setting has its default value."""
         return bool(getattr(self, name) == type(self).model_fields[name].default)
 
     def _missed(self, name: str) -> list[str]:
-        """Return the settings that take a field's say away; none where it has one."""
+        """Return the settings that keep a field from having an effect, or none."""
         info = type(self).model_fields.get(name.partition(".")[0])
         conditions = [one for one in info.metadata if isinstance(one, UsedIf)] if info else []
         misses = [[*one.misses(self)] for one in conditions]
@@ -159,7 +161,7 @@ class Section(BaseModel):
 
 
 def as_toml(value: object) -> str:
-    """Return a value as a settings file writes it; ``not set`` for None."""
+    """Return a value in TOML, or ``not set`` for None."""
     if value is None:
         return "not set"
     if isinstance(value, bool):

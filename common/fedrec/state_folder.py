@@ -1,14 +1,13 @@
-"""One process at a time on a state folder, and how far its database has come, in a file beside it.
+"""State folders: a lock for one process at a time, and a high-water mark of the database.
 
-SQLite reads its write-ahead log up to the first damaged page. One flipped bit loses all later
-commits without an error. Somebody may also bring back an older copy of the database alone. So each
-commit is counted in the database and, once it is durable, here. At the start a database that is
-behind its mark is refused.
+SQLite reads its write-ahead log up to the first damaged page, so one flipped bit silently loses all
+later commits. A person may also restore an older copy of the database alone. So each commit is
+counted in the database and, once it is durable, in a file next to it. A database behind its mark is
+refused at the start.
 
-The mark is written over in place, which needs no room on the disk, and synced soon after a round is
-published: as it is noted after its commit is durable, whatever moment's mark the disk has, a power
-cut may leave it behind the database, never ahead of it. Nobody has to wait for that sync, as a kill
-loses nothing that was written.
+The mark is overwritten in place, which needs no space, and synced soon after a round is published.
+It is written after its commit is durable, so a power cut may leave it behind the database but never
+ahead of it. No call waits for that sync, because a kill loses nothing that was written.
 """
 
 from __future__ import annotations
@@ -29,17 +28,16 @@ _LOOK_SECONDS = 0.02
 
 
 class FolderLock:
-    """An advisory lock that the system drops when its process ends, however it ends.
+    """An advisory lock, which the system releases when its process ends for any reason.
 
     Args:
-        folder: holds the lock's file, which says who has it.
-        setting: what names the folder, for the error.
-        name: of the file, seen from the folder, which has one for each thing that one process does
-            at a time.
-        wait_seconds: how long another process may have it; 0 refuses at once.
+        folder: the folder of the lock's file, which names the owning process.
+        setting: the setting that names the folder, for the error.
+        name: the file's name in the folder. Each exclusive activity has its own.
+        wait_seconds: how long to wait for another process. 0 refuses at once.
 
     Raises:
-        FolderInUse: naming the folder and the process.
+        FolderInUse: another process has it. The message names the folder and the process.
         FedrecError: the file cannot be written.
     """
 
@@ -55,16 +53,16 @@ class FolderLock:
             if time.monotonic() >= until:
                 holder = os.pread(self._file, 4096, 0).decode(errors="replace").strip()
                 self.release()
-                remedy = "Stop that process first, or name another folder."
+                remedy = "Stop that process first, or choose another folder."
                 raise FolderInUse(
                     f"{setting}: the folder '{folder.absolute()}' is in use by process "
                     f"{holder or 'unknown'}"
-                    + (f"; it was waited for, {wait_seconds:g} s." if wait_seconds else "."),
-                    remedy="Stop that process where it hangs." if wait_seconds else remedy,
+                    + (f", after waiting {wait_seconds:g} s." if wait_seconds else "."),
+                    remedy="Stop that process if it hangs." if wait_seconds else remedy,
                 )
             time.sleep(_LOOK_SECONDS)
         with suppress(OSError):
-            # The lock counts, not its words, which are for people: a full disk passes.
+            # The lock counts, not its text, which is for people. A full disk is no obstacle.
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
@@ -87,7 +85,7 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Let the next process in."""
+        """Release the lock for the next process."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -99,12 +97,12 @@ _DIGITS = 20
 
 
 class Highwater:
-    """The mark of one state folder.
+    """The high-water mark of a state folder.
 
     Args:
         folder: the state folder.
-        name: of the folder, for errors.
-        remedy: what to do about a folder that is not whole.
+        name: a name of the folder, for errors.
+        remedy: the advice for an incomplete folder.
     """
 
     def __init__(self, folder: Path, name: str, remedy: str) -> None:
@@ -113,14 +111,14 @@ class Highwater:
         self._file = -1
 
     def check(self, commits: int | None, *, may_be_missing: bool = False) -> None:
-        """Compare the mark with the database, and make it for a new folder.
+        """Compare the mark with the database, and create it for a new folder.
 
         Args:
-            commits: that the database counts; None where there is no database yet.
-            may_be_missing: whether there are databases without a mark; `note` makes it then.
+            commits: the database's count, or None without a database.
+            may_be_missing: whether a database may lack a mark. `note` creates it then.
 
         Raises:
-            StateWentBack: the database knows less than it once did, or one of the two is missing.
+            StateWentBack: the database lost commits, or one of the two is missing.
             StorageError: the mark cannot be read.
         """
         found = self._read(may_be_empty=not commits)
@@ -133,38 +131,40 @@ class Highwater:
             return
         if found is None:
             raise StateWentBack(
-                f"The file {FILE!r} of {self._name} is missing: the folder is not whole.",
+                f"The file {FILE!r} of {self._name} is missing: the folder is incomplete.",
                 remedy=self._remedy,
             )
-        # A process that was killed between making the mark and the database left it at 0.
+        # A process that was killed between creating the mark and the database left it at 0.
         if found > (commits or 0):
             raise StateWentBack(
-                f"The database in {self._name} has {commits or 0} commits, and had {found}: it is "
-                "older than it was, or lost what it had committed.",
+                f"The database in {self._name} has {commits or 0} commits, expected at least "
+                f"{found}. It is an older copy, or it lost commits.",
                 remedy=self._remedy,
             )
         self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
 
     def note(self, commits: int) -> None:
-        """Raise the mark to a commit that is durable.
+        """Raise the mark to a durable commit.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: writing failed.
         """
         if self._file < 0:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.pwrite(self._file, record(commits), 0)
 
     def sync(self) -> None:
-        """Let what was noted survive a power cut, too; beside `note` it may run in any thread.
+        """Make the mark survive a power cut, too.
+
+        It may run in any thread, in parallel with `note`.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: writing failed.
         """
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -186,6 +186,6 @@ class Highwater:
 
 
 def record(commits: int) -> bytes:
-    """Return a mark's bytes, which always are as many."""
+    """Return the bytes of a mark, always of the same length."""
     said = _MAGIC + f"{commits:0{_DIGITS}d}".encode()
     return said + sha256(said).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""Logs on stderr that never stop what they tell about."""
+"""Logs on stderr that never stop the process."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any, TextIO, cast
 
 
 class SteadyStream:
-    """A text stream whose reader may be gone and whose disk may be full.
+    """A text stream that ignores a reader that is gone and a full disk.
 
-    A line that cannot be written is lost; its writer goes on.
+    Lines that cannot be written are lost, and the writer continues.
     """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: Any) -> int:
-        """Write what can be written."""
+        """Write as much as possible."""
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what can be passed on."""
+        """Flush as much as possible."""
         with suppress(OSError):
             self._stream.flush()
 
     @property
     def buffer(self) -> SteadyStream:
-        """What takes bytes in place of text."""
+        """The underlying stream of bytes."""
         return SteadyStream(self._stream.buffer)
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +39,7 @@ class SteadyStream:
 
 
 def log_to_stderr(level: int = logging.DEBUG, *, as_json: bool = False) -> None:
-    """Send structured logs from a level on to stderr.
+    """Send structured logs to stderr, from a level on.
 
     Args:
         as_json: one JSON object a line: the event, its level, the time in UTC, and its fields.
@@ -55,7 +55,7 @@ def log_to_stderr(level: int = logging.DEBUG, *, as_json: bool = False) -> None:
 
 
 def _text_processors() -> list[Any]:
-    """Return what makes a line of text; structlog's own traceback shows variables' values."""
+    """Return processors for text, without structlog's traceback, which shows values."""
     import structlog
 
     return [
@@ -71,7 +71,7 @@ def _text_processors() -> list[Any]:
 
 
 def _json_processors() -> list[Any]:
-    """Return what makes a line of JSON; a traceback has no values of variables in it."""
+    """Return processors for lines of JSON, with tracebacks without values of variables."""
     import structlog
 
     return [
@@ -84,9 +84,9 @@ def _json_processors() -> list[Any]:
 
 
 def logger_of(name: str) -> Any:
-    """Return a structured logger; where nobody has said where logs go, they go to stderr.
+    """Return a structured logger, which writes to stderr unless logs are configured.
 
-    structlog itself would write to stdout, where a command's answer belongs.
+    By default structlog writes to stdout, which is for a command's answer.
     """
     import structlog
 

@@ -1,11 +1,10 @@
-"""Linear algebra whose bits do not depend on how many users or threads there are.
+"""Linear algebra whose bits do not depend on the numbers of users and threads.
 
-A library for linear algebra chooses its kernels by shape: on an AMD EPYC a product in a batch of
-one differed from the same product in a batch of eight, and at times one in a batch of two did. So
-that a user's result is that user's alone, every call has a shape that does not follow from the
-number of users. There, too, products of matrices with 5 to 13 columns differed by their place in
-the batch, because where a matrix begins in memory follows from it: `user_product` lets each begin
-at a multiple of a cache line.
+A linear algebra library chooses its kernels by shape: on an AMD EPYC a product in a batch of one
+differed from the same product in a batch of eight, and sometimes one in a batch of two did. So that
+a user's result depends on that user alone, no call's shape follows from the number of users.
+Products of matrices with 5 to 13 columns also differed by their place in the batch, which decides
+where a matrix begins in memory. `user_product` starts each at a multiple of a cache line.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from typing import Any
 import torch
 
 _WORK = 1 << 24
-"""Multiplications of a call: about as many as make the call itself cost nothing."""
+"""The number of multiplications in a call that makes the call's own cost negligible."""
 _FEWEST, _MOST = 2, 1024
 _USERS = 8
 _LINE, _BYTES = 16, 4
-"""Float32 values of a cache line, and the bytes of each."""
+"""The number of float32 values in a cache line, and the bytes of each."""
 
 
 def batched_product(left: torch.Tensor, right: torch.Tensor, *, at_once: int = 0) -> torch.Tensor:
-    """Return left @ right for each pair of matrices, so many to a call as follows from their size.
+    """Return left @ right for each pair of matrices, in calls whose size follows from the matrices.
 
-    On a device that is no processor, where no bits are promised, all pairs are one call.
+    On a device other than a processor, which promises no bits, all pairs are one call.
 
     Args:
         left: (n, n_rows, inner).
         right: (n, inner, n_columns).
-        at_once: pairs of a call, 2 or more, where most callers have so many; fewer are filled up.
+        at_once: pairs in a call, 2 or more, if most callers have that many. Fewer are padded.
     """
     if left.device.type != "cpu":
         return torch.bmm(left, right)
@@ -41,17 +40,17 @@ def batched_product(left: torch.Tensor, right: torch.Tensor, *, at_once: int = 0
     left, right = _filled(left, at_once), _filled(right, at_once)
     found = left.new_empty((len(left), n_rows, right.shape[2]))
     for begin in range(0, len(left), at_once):
-        # The last call computes some of the one before again.
+        # The last call repeats some pairs of the previous one.
         part = slice(min(begin, len(left) - at_once), min(begin + at_once, len(left)))
         torch.bmm(left[part], right[part], out=found[part])
     return found if len(found) == n else found[:n]
 
 
 def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Return rows @ matrix with every row's bits independent of its neighbours and of threads.
+    """Return rows @ matrix, with every row's bits independent of its neighbours and of threads.
 
     A plain product's summation order depends on the number of rows. Here rows are padded into
-    blocks of 16, which are multiplied as `batched_product` does it.
+    blocks of 16, which `batched_product` multiplies.
 
     Args:
         rows: float32 (n_rows, inner).
@@ -66,7 +65,7 @@ def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def user_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return left @ right for each user, with a gradient; a user's bits are that user's alone.
+    """Return left @ right for each user, with a gradient. A user's bits depend on that user alone.
 
     Args:
         left: float32 (n_users, n_rows, inner), or (1, ...) where all users have one matrix.
@@ -79,7 +78,7 @@ def user_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     work = left.shape[1] * left.shape[2] * right.shape[2]
     is_whole = n_users == _USERS <= _at_once(work) and left.shape[1] * right.shape[2] % _LINE == 0
     if is_whole and not _astray(left, right):
-        # Gradients are as large as what they are of.
+        # Gradients are as large as their tensors.
         return torch.bmm(left, right)
     found: torch.Tensor = _UserProduct.apply(left, right)  # type: ignore[no-untyped-call]
     return found
@@ -102,7 +101,7 @@ class _UserProduct(torch.autograd.Function):
 
 
 def _in_lines(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiply matrices of which each, and each product, begins at a cache line."""
+    """Multiply matrices so that each operand and each product begins at a cache line."""
     n_users, n_rows, inner = left.shape
     n_columns = right.shape[2]
     wide = n_columns if n_rows * n_columns % _LINE == 0 else _whole_lines(n_columns)
@@ -110,15 +109,15 @@ def _in_lines(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         right = torch.nn.functional.pad(right, (0, wide - n_columns))
     at_once = min(_at_once(n_rows * inner * wide), _USERS)
     found = batched_product(_lined(left, at_once), _lined(right, at_once), at_once=at_once)
-    # Callers may write into it, which autograd refuses of a view that is made here.
+    # Callers may write into it, which autograd refuses for a view that is made here.
     whole = len(found) == n_users and wide == n_columns
     return found if whole else found[:n_users, :, :n_columns].clone()
 
 
 def _astray(*batches: torch.Tensor) -> int:
-    """Return how many batches have a matrix that begins within a cache line, or lies in pieces.
+    """Return how many batches have a matrix that begins within a cache line or is not contiguous.
 
-    A transposed one lies in one piece, too.
+    A transposed matrix counts as contiguous.
     """
     return sum(
         matrices.data_ptr() % (_LINE * _BYTES) != 0
@@ -133,10 +132,10 @@ def _astray(*batches: torch.Tensor) -> int:
 
 
 def _lined(matrices: torch.Tensor, fewest: int) -> torch.Tensor:
-    """Return the matrices, filled up, or a copy, so that each begins at a cache line.
+    """Return the matrices, padded or copied, so that each begins at a cache line.
 
-    How they lie in memory follows from what one matrix is, not from how many there are nor from
-    where it was: a transposed one stays transposed, for which libraries have another kernel.
+    Their memory layout follows from one matrix, not from their number or their old place. A
+    transposed one stays transposed, because libraries have another kernel for it.
     """
     if not _astray(matrices):
         return _filled(matrices, fewest)
@@ -156,12 +155,12 @@ def _whole_lines(length: int) -> int:
 
 @contextmanager
 def on_threads(number: int) -> Iterator[None]:
-    """Let torch compute on at most so many threads, and on as many as before afterwards.
+    """Limit torch's threads inside a block, and restore their number afterwards.
 
-    The number is the process's: what one caller would leave behind holds for all others.
+    The number belongs to the process, so it would apply to all other callers.
 
     Args:
-        number: 0 for as many as there are.
+        number: the largest number of threads, or 0 for all of them.
     """
     before = torch.get_num_threads()
     if number:
@@ -174,18 +173,18 @@ def on_threads(number: int) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Let torch compute on one thread: split among several, a product may differ in its bits."""
+    """Run torch on one thread, because splitting a product may change its bits."""
     return on_threads(1)
 
 
 def _at_once(work: int) -> int:
-    """Return a power of two for matrices that take so many multiplications each."""
+    """Return a power of two for matrices that take this number of multiplications each."""
     wanted = _WORK // max(work, 1)
     return 1 << (min(max(wanted, _FEWEST), _MOST).bit_length() - 1)
 
 
 def _filled(matrices: torch.Tensor, fewest: int) -> torch.Tensor:
-    """Return the matrices with others behind them, in the memory layout that they have."""
+    """Return the matrices padded with others, in the same memory layout."""
     missing = fewest - len(matrices)
     if missing <= 0:
         return matrices

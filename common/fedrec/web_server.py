@@ -1,6 +1,6 @@
-"""A web server inside a party's own loop: uvicorn, told to leave all else to the party.
+"""A web server inside a party's own loop: uvicorn, reduced to serving.
 
-Only who serves pages imports this module, so that others need no web server.
+Only modules that serve pages import this one, so that other processes need no web server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HANDSHAKE_SECONDS = 10.0
 
 
 class WebServer(uvicorn.Server):
-    """uvicorn's server, which by itself takes signals and ends the process by raising them."""
+    """uvicorn's server, which by default handles signals and ends the process by raising them."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -29,7 +29,7 @@ class WebServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen at sockets; uvicorn itself would wait a minute for each TLS handshake."""
+        """Listen on sockets with a short limit for TLS handshakes. uvicorn's own is a minute."""
         config, loop = self.config, asyncio.get_running_loop()
 
         def connection() -> Any:
@@ -59,12 +59,12 @@ def web_server(
     certificate: Path | None,
     key: Path | None = None,
 ) -> WebServer:
-    """Return a server that logs nothing, believes no proxy and speaks TLS 1.3 or plain HTTP.
+    """Return a server without logs or trusted proxies, with TLS 1.3 or plain HTTP.
 
     Args:
-        connection: uvicorn's protocol, with limits of its own.
-        certificate: a PEM file; None for plain HTTP.
-        key: its private key, where it is not in that file.
+        connection: uvicorn's protocol, with its own limits.
+        certificate: a PEM file, or None for plain HTTP.
+        key: its private key, if it is not in that file.
 
     Raises:
         OSError: the certificate cannot be used.
@@ -91,11 +91,11 @@ def web_server(
 
 
 def listening_socket(host: str, port: int, *, backlog: int) -> socket.socket:
-    """Return a socket that listens at an address; port 0 is any that is free.
+    """Return a socket that listens at an address. Port 0 takes a free one.
 
     Raises:
-        socket.gaierror: the host is no address of this machine.
-        OSError: the port cannot be had.
+        socket.gaierror: the host is not an address of this machine.
+        OSError: the port is not available.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -104,8 +104,8 @@ def listening_socket(host: str, port: int, *, backlog: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sys.platform == "linux":
-            # Each connection has it from here. By itself a machine that vanished, or reads nothing
-            # any more, keeps its place for a quarter of an hour or for ever.
+            # Each connection inherits this. Otherwise a machine that vanished, or reads nothing any
+            # more, keeps its place for at least a quarter of an hour.
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MILLISECONDS)
         found.bind(address)
         found.listen(backlog)

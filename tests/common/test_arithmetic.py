@@ -68,8 +68,8 @@ def test_what_was_written_down_is_read_back():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"processor": None}, "no text"),
-        ({"colour": "red"}, "other fields: colour"),
+        ({"processor": None}, "not text"),
+        ({"colour": "red"}, "unexpected fields: colour"),
         ({"libraries": ["numpy"]}, "unpack"),
     ],
     ids=["type", "unknown", "pairs"],

@@ -57,6 +57,6 @@ def test_who_waits_has_it_when_it_is_free(tmp_path, time):
 
 
 def test_who_waited_in_vain_is_told_how_long(tmp_path, time):
-    with FolderLock(tmp_path, "x"), pytest.raises(FolderInUse, match=r"waited for, 2\.5 s\."):
+    with FolderLock(tmp_path, "x"), pytest.raises(FolderInUse, match=r"after waiting 2\.5 s\."):
         FolderLock(tmp_path, "x", wait_seconds=2.5)
     assert 2.5 <= time.now < 2.6

@@ -47,7 +47,7 @@ def test_another_is_refused_with_what_differs_and_the_flag():
         went_on(begun(), present, accepted=False)
     for part in (
         "The run was trained under other arithmetic",
-        "What trains is trainer 2, not trainer 1.",
+        "The training path is trainer 2, not trainer 1.",
         "processor is skylake, not znver3",
         "torch is 2.14.0, not 2.13.0",
         "Nothing was changed",
@@ -61,7 +61,7 @@ def test_another_is_refused_with_what_differs_and_the_flag():
 @pytest.mark.parametrize(
     ("present", "named"),
     [
-        (begun("fedmf accelerator 1"), "What trains is fedmf accelerator 1"),
+        (begun("fedmf accelerator 1"), "The training path is fedmf accelerator 1"),
         (begun(arithmetic=replace(HERE, device="cuda, NVIDIA X")), "device is cuda, NVIDIA X"),
         (begun(arithmetic=replace(HERE, torch_capability="AVX512")), "torch_capability is AVX512"),
         (begun(arithmetic=replace(HERE, settings=(("MKL_CBWR", "AVX"),))), "MKL_CBWR is AVX"),

@@ -4,8 +4,6 @@ The table of these days is in docs/how-to/run-a-coordinator.md. `/sys` is a fold
 root can't make anything.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket
@@ -328,17 +326,17 @@ def test_folders_where_nothing_can_be_written(kits, run_fedrec):
     below = f"{client}/state"
     for named, arguments in {
         f"coordinator.state: '{NOWHERE}' cannot be written": ["coordinator", "run", settings],
-        f"client.state: '{below}' cannot be made": ["client", "run", client, "--state", below],
-        f"client.state: '{NOWHERE}/x' cannot be made": [
+        f"client.state: '{below}' cannot be created": ["client", "run", client, "--state", below],
+        f"client.state: '{NOWHERE}/x' cannot be created": [
             "client", "run", client, "--state", f"{NOWHERE}/x",
         ],
         f"--into: '{NOWHERE}' cannot be written": ["keys", "authority", "run", "127.0.0.1:1",
             "--once", "--into", NOWHERE],
-        f"--into: '{NOWHERE}/x' cannot be made": ["provision", "--into", f"{NOWHERE}/x"],
+        f"--into: '{NOWHERE}/x' cannot be created": ["provision", "--into", f"{NOWHERE}/x"],
     }.items():  # fmt: skip
         said = run_fedrec(*arguments)
         assert said.startswith(f"error [settings]: {named}"), said
-        assert said.endswith("\n  Name a folder in which this user may write.\n")
+        assert said.endswith("\n  Choose a folder in which this user may write.\n")
 
 
 @pytest.mark.slow
@@ -366,11 +364,11 @@ def test_files_that_are_no_text(kits, run_fedrec):
     data = kits / "clients" / "a" / "interactions.csv"
     data.write_bytes(GARBAGE)
     said = run_fedrec("client", "run", str(kits / "clients" / "a" / "client.toml"))
-    assert said.startswith(f"error [data]: {data}, line 1, ") and "no table of text" in said
+    assert said.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in said
     # Nothing was applied for with data that cannot be read.
     assert "starting" not in said
     said = run_fedrec(
         "provision", "other.toml", "--data", str(data), "--clients", "a,b,c",
         "--address", "127.0.0.1:1", "--into", str(kits.parent / "others"),
     )  # fmt: skip
-    assert said.startswith(f"error [data]: {data}, line 1, ") and "no table of text" in said
+    assert said.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in said

@@ -1,7 +1,5 @@
 """What was lost: coordinators come back from their key authority, authorities from backups."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from contextlib import closing
@@ -335,7 +333,7 @@ def test_authority_lost(found, revealing, tmp_path):
         with pytest.raises(AuthorityIsOld, match="another folder of this authority went on"):
             look.look()
         rotate(authority_of(federation), number=9)
-        with pytest.raises(ProtocolError, match="restored one took the place of"):
+        with pytest.raises(ProtocolError, match="replaced by a restored one"):
             link.install_epoch((authority_of(federation).epoch_path).read_bytes())
     assert [event.name for event in events if event.name == "reveal refused"] == []
 

@@ -3,8 +3,6 @@
 Six clients are two cells. All six are in the first two rounds: each upload waits for the others.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections import defaultdict
@@ -244,7 +242,7 @@ def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, p
     finally:
         link.close()
     reason = f"{REFUSED}: {OUT_OF_BOUNDS}" if holder else OUT_OF_BOUNDS
-    assert f"stalled: 3 rounds in a row were given up, the last because {reason}" in waits
+    assert f"Stalled: 3 rounds in a row were abandoned, the last because {reason}" in waits
     for client in federation.clients:
         assert client.wait_for("round_refused", 4).detail == reason
     federation.clock.jump(3_600.0)

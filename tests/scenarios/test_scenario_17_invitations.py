@@ -4,8 +4,6 @@ What the scenario says of tokens holds of invitations. Nobody guesses one: witho
 the authority no handshake succeeds.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +60,7 @@ def test_scenario_17_invitation_twice(tmp_path):
                 raise
             return answer(who, attempts - 1)
         except FedrecError as error:
-            assert "used already" in error.message
+            assert "already used" in error.message
             return error.code
 
     with serving(bench, tmp_path) as found:

@@ -1,1 +1,1 @@
-"""`fedrec client serve`: this client's recommendations over HTTP, on its own machine."""
+"""`fedrec client serve`: a client's recommendations over HTTP on its own machine."""

@@ -1,4 +1,4 @@
-"""Holding the model that is served: its data, its next version, and what became of it."""
+"""Hold the served model: its data, its next version, and its problems."""
 
 from __future__ import annotations
 
@@ -48,14 +48,13 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A version, with what its answers say besides items.
+    """A version of the model, with the fixed parts of its answers.
 
-    A request's handler takes one of these and nothing else, so that an answer is wholly
-    of one version.
+    A request's handler uses only one of these, so that an answer comes from a single version.
 
     Attributes:
         run: the run that the model belongs to.
-        named: what `_named` made so far.
+        named: the results of `_named` so far.
     """
 
     recommender: Recommender
@@ -66,16 +65,16 @@ class ServedModel:
         """Return the answer to a question, as JSON.
 
         Raises:
-            Refusal: an unknown user or item, or a history of which nothing follows.
-            StorageError: what is stored of the user cannot be read any more.
+            Refusal: the user or item is unknown, or the history has no learned item.
+            StorageError: the user's stored data can no longer be read.
         """
         own, unknown = self.recommender, _Unknown(ignored=question.ignore_unknown)
         candidates, block = self._filters(question, unknown)
         if question.user and not own.knows(question.user):
             raise Refusal(
                 "unknown_user",
-                "This client has no such user in the model's data.",
-                "Give an id as the data file writes it, or a history for a new user.",
+                "The model's data has no such user of this client.",
+                "Give an id as in the data file, or a history for a new user.",
             )
         if question.user and not question.recent:
             found = own.recommend(
@@ -107,10 +106,10 @@ class ServedModel:
         return self._answer(found, unknown, basis="history")
 
     def similar(self, question: Similar) -> bytes:
-        """Return the items most like one, as JSON.
+        """Return the items most similar to one, as JSON.
 
         Raises:
-            Refusal: an unknown item, or one that was never learned.
+            Refusal: the item is unknown or was never learned.
         """
         own, unknown = self.recommender, _Unknown(ignored=question.ignore_unknown)
         candidates, block = self._filters(question, unknown)
@@ -125,7 +124,7 @@ class ServedModel:
     def _filters(
         self, question: Recommend | Similar, unknown: _Unknown
     ) -> tuple[list[str] | None, list[str] | None]:
-        """Return the candidates and what is never returned, None where nothing is said."""
+        """Return the candidates and the blocked items, or None if they are not given."""
         candidates = None
         if question.candidates is not None:
             candidates = self._known(question.candidates, unknown)
@@ -144,8 +143,8 @@ class ServedModel:
     def _answer(self, found: tuple[Ids, Scores], unknown: _Unknown, *, basis: str) -> bytes:
         ids, scores = found[0].tolist(), found[1].tolist()
         if not math.isfinite(sum(scores)):
-            raise Refusal("internal", "The model has values that are no finite numbers.")
-        # A float32 is a number of JSON without loss: who reads it gets the same bits back.
+            raise Refusal("internal", "The model has values that are not finite numbers.")
+        # A float32 is a JSON number without loss, so a reader gets the same bits.
         items = ",".join(
             f'{{"rank":{rank},{self._named(item)},"score":{score!r}}}'
             for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1)
@@ -160,7 +159,7 @@ class ServedModel:
         return f'{_ENCODE(answer)[:-1]},"items":[{items}]}}'.encode()
 
     def _named(self, item: str) -> str:
-        """Return an item's id and title as JSON, made once: most of an answer's time is here."""
+        """Return an item's id and title as JSON, computed once to save most of the time."""
         known = self.named.get(item)
         if known is None:
             title = self.recommender.catalogue.title_of(item)
@@ -169,7 +168,7 @@ class ServedModel:
 
 
 class _Unknown:
-    """Items of a question that the catalogue has not."""
+    """Items in a request that are not in the catalogue."""
 
     def __init__(self, *, ignored: bool) -> None:
         self.ignored = ignored
@@ -181,19 +180,19 @@ def _unknown_item(missing: Sequence[str]) -> Refusal:
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     return Refusal(
         "unknown_item",
-        f"The model's catalogue has no {shown}{more}.",
-        "Give items as the catalogue names them, or ignore_unknown = true to leave others out.",
+        f"The model's catalogue does not have {shown}{more}.",
+        "Give items as in the catalogue, or set ignore_unknown = true to skip others.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChange:
-    """A version that is served from now on, or one that could not be read.
+    """A new served version, or a version that could not be read.
 
     Attributes:
-        version: what is served; None where nothing is.
-        run: the run that it belongs to; empty where nothing is served.
-        problem: why a newer version is not served; empty where it is.
+        version: the served version, or None.
+        run: its run, or empty without one.
+        problem: why a newer version is not served, or empty.
     """
 
     version: RoundId | None
@@ -209,7 +208,7 @@ class ModelChange:
 
 
 def log_change(change: ModelChange) -> None:
-    """Write it to the log."""
+    """Write one line about the change."""
     log = structlog.get_logger("fedrec.client")
     said = {key: value for key, value in asdict(change).items() if value not in ("", None)}
     if not change.problem:
@@ -224,15 +223,15 @@ _ERROR, _USERS = b"E", b"U"
 
 
 def read_users_apart(settings: Settings, which: Which, version: RoundId) -> UsersFile:
-    """Return the users with their histories, and their parameters if these have to be made.
+    """Read the users with their histories, and with parameters if those must be computed.
 
-    Where they lie in the state folder already, `private` is empty.
+    If the state folder already has the parameters, `private` is empty.
 
     Args:
-        version: the one whose users are wanted.
+        version: the version for which users are needed.
 
     Raises:
-        StorageError: the folder moved on, or cannot be read.
+        StorageError: the folder has moved on, or cannot be read.
         DataError: the data cannot be used.
     """
     asked = {
@@ -251,7 +250,7 @@ def read_users_apart(settings: Settings, which: Which, version: RoundId) -> User
     if done.returncode or kind not in (_ERROR, _USERS):
         raise StorageError(
             f"The process that reads the users' data ended with {done.returncode}.",
-            remedy="See the lines above; it may want more memory.",
+            remedy="See the lines above. It may need more memory.",
         )
     if kind == _ERROR:
         said = json.loads(content)
@@ -269,9 +268,9 @@ def _users(held: HeldModel, settings: Settings) -> UsersFile:
 
 
 def _main() -> None:
-    # Ctrl-C reaches the whole group; the process that serves ends this one.
+    # Ctrl-C reaches the whole process group, but the serving process ends this one.
     ignore_stop_signals()
-    # Nothing that a library prints may get among the bytes.
+    # Output of libraries must not mix with the bytes.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     asked = json.load(sys.stdin)
@@ -282,7 +281,7 @@ def _main() -> None:
     try:
         held = read_held_model(settings, asked["which"])
         if held.version != asked["version"]:
-            raise StorageError("The state folder has moved on to another version meanwhile.")
+            raise StorageError("The state folder has moved on to another version in the meantime.")
         users = _users(held, settings)
     except FedrecError as error:
         said = {"code": error.code, "message": error.message, "remedy": error.remedy}
@@ -295,24 +294,24 @@ def _main() -> None:
 
 _Stamp = tuple[tuple[int, int, int], ...] | None
 _Stamps = tuple[bytes | None, _Stamp, _Stamp]
-"""Of the state, the catalogue and the data file."""
+"""Stamps of the state, the catalogue and the data file."""
 _UsersKey = tuple[_Stamp, str, str]
-"""The data file, its users, and the catalogue whose rows their histories are."""
+"""The data file, its users, and the catalogue with the rows of their histories."""
 _LONGEST_PAUSE = 64
-"""Looks after which what could not be read is tried again at the latest."""
+"""The largest number of looks after which reading is tried again."""
 _ReadUsers = Callable[[Settings, Which, RoundId], UsersFile]
 
 
 class ModelHolder:
-    """The model in a client's state folder, as it stands there; only ever reads.
+    """The model in a client's state folder, which is only read.
 
-    A model that cannot be read leaves the one before it in service, and is tried again.
+    If a model cannot be read, the previous one stays in service, and reading is tried again.
 
     Args:
         settings: the client's.
         which: the model that measured best on validation, or the latest one.
-        on_change: told what became of it.
-        read_users: reads the users' data; see `read_users_apart`.
+        on_change: called with each change.
+        read_users: reads the users' data, as `read_users_apart` does.
     """
 
     def __init__(
@@ -337,7 +336,7 @@ class ModelHolder:
         self.problem: FedrecError | None = None
 
     def look(self) -> None:
-        """Take what the folder has, if it has changed, or if it is time to try again."""
+        """Load the folder's model if it has changed, or if it is time to try again."""
         stamps = self._stamps()
         if stamps == self._looked_at:
             if self.problem is None:
@@ -353,11 +352,11 @@ class ModelHolder:
             self._fail(_as_known(error))
         else:
             self.problem, self._failures = None, 0
-        # What is written while this was read is seen by the next look.
+        # Changes during the reading are found by the next look.
         self._looked_at = stamps
 
     def _fail(self, error: FedrecError) -> None:
-        """Keep what is served, and say what is wrong unless that was said before."""
+        """Keep the served version, and report a new problem once."""
         if self.problem is None or str(self.problem) != str(error):
             self._on_change(_change_of(self.current, str(error)))
         self.problem = error
@@ -365,14 +364,14 @@ class ModelHolder:
         self._pause = min(2**self._failures, _LONGEST_PAUSE)
 
     def look_soon(self) -> None:
-        """Have `follow` read all anew now, because a file that should be there is not."""
+        """Make `follow` read everything again now, because a file is unexpectedly missing."""
         self._wanted.set()
 
     async def follow(self, every_seconds: float) -> None:
-        """Look again and again, in a thread, until cancelled."""
+        """Look repeatedly, in a thread, until cancelled."""
         while True:
             if self._wanted.is_set():
-                # Before the look: whoever asks during it may ask for more than it finds.
+                # Before the look, because a request during it may need a further look.
                 self._wanted.clear()
                 self._looked_at, self._name = (), None
             await asyncio.to_thread(self.look)
@@ -397,8 +396,8 @@ class ModelHolder:
         if not users.private.tensors and held.private is not None:
             users = replace(users, private=held.private)
         recommender = Recommender(model_file_of(held), held.catalogue, users)
-        # The first question makes ready what the others find; an algorithm that scores with torch
-        # imports it here.
+        # A warm-up prepares what later requests need. An algorithm that scores with torch imports
+        # it here.
         recommender.recommend(recommender.user_ids[:1], 1)
         before = self.current
         self.current = ServedModel(recommender=recommender, run=held.pin.run)
@@ -407,7 +406,7 @@ class ModelHolder:
             self._on_change(_change_of(self.current))
 
     def _users_of(self, held: HeldModel, *, fresh: bool) -> UsersFile:
-        """Return the users and their histories, read again only if they may be others."""
+        """Return the users and their histories, reading them only if they may have changed."""
         key = (self._stamps()[2], held.pin.users, held.pin.catalogue_fingerprint)
         if self._users is not None and self._users[0] == key and not fresh:
             return self._users[1]
@@ -418,7 +417,7 @@ class ModelHolder:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return what changes with the content of a file or folder, or None where there is none."""
+    """Return a stamp that changes with a file's or folder's content, or None without it."""
     try:
         found = [os.stat(each) for each in (path, *sorted(path.rglob("*")))]
     except OSError:

@@ -1,4 +1,4 @@
-"""The OpenAPI document of what is served, for programs and as a page."""
+"""The OpenAPI document of the served API, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from fedrec_client.serve.request_reading import (
 )
 
 _SENTENCES = {
-    "user": "A user of this client, as the data file names it. Either this or history.",
-    "history": "Items of somebody new, from which a vector is made and forgotten.",
-    "recent": "What a known user has had since the data file was written: folded in with all that "
-    "the user had, without a round. What is answered is then the history, not the trained vector.",
-    "n": "How many items, at most.",
-    "exclude_seen": "Leave out what the user has already.",
-    "exclude": "Items that are never returned; stronger than candidates.",
-    "candidates": "Items to choose from; without it, all.",
-    "ignore_unknown": "Leave out items that the catalogue has not, and name them in the answer, "
-    "in place of refusing the question.",
-    "item": "The item, as the catalogue names it.",
+    "user": "A user of this client, as in the data file. Give either this or history.",
+    "history": "Items of a new user. The vector computed from them is discarded afterwards.",
+    "recent": "Items that a known user has had since the data file was written. They are folded "
+    "in with the user's whole history, without a round. The answer then comes from the "
+    "history, not from the trained vector.",
+    "n": "Largest number of items.",
+    "exclude_seen": "Leave out items of the user's history.",
+    "exclude": "Items that are never returned, even if they are candidates.",
+    "candidates": "Items to choose from. If omitted, all.",
+    "ignore_unknown": "Skip items that are not in the catalogue and list them in the answer, "
+    "instead of refusing the request.",
+    "item": "The item, as in the catalogue.",
 }
 _KINDS: dict[str, dict[str, Any]] = {
     "text": {"type": "string", "minLength": 1},
@@ -60,22 +61,23 @@ _EXAMPLES = {
 
 
 def document() -> dict[str, Any]:
-    """Return the document, version 3.1."""
+    """Return the OpenAPI document, version 3.1."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Recommendations of one fedrec client",
             "version": __version__,
-            "description": "Answers are made on this machine, from the model that the federation "
-            "published and this client's own users; nothing is sent anywhere. Every answer is "
-            "wholly of one version, and says of which. A GET has its fields in the address, lists "
-            "as repeated parameters; a POST has them in one JSON object of at most "
-            f"{MOST_BODY_BYTES} bytes, so that no user stands in an address.",
+            "description": "Answers are computed on this machine, from the model that the "
+            "federation published and this client's own users. Nothing is sent "
+            "anywhere. Every answer comes from a single version and names it. A "
+            "GET has its fields in the address, with lists as repeated parameters. "
+            f"A POST has them in one JSON object of at most {MOST_BODY_BYTES} "
+            "bytes, so that no user appears in an address.",
         },
         "paths": {
             "/v1/recommend": _questions(
                 "/v1/recommend",
-                "The best items for a user of this client, or for somebody new.",
+                "The best items for a user of this client, or for a new user.",
                 RECOMMEND_FIELDS,
                 (*_OF_QUESTIONS, "unknown_user", "no_fold_in"),
                 required=[],
@@ -90,17 +92,17 @@ def document() -> dict[str, Any]:
             "/health": {
                 "get": {
                     "operationId": "health",
-                    "summary": "Whether there is a model, and of which version.",
+                    "summary": "Whether there is a model, and its version.",
                     "responses": {
-                        "200": _response("There is one.", "Health"),
-                        "503": _response("There is none yet.", "Health"),
+                        "200": _response("There is a model.", "Health"),
+                        "503": _response("There is no model yet.", "Health"),
                     },
                 }
             },
             "/metrics": {
                 "get": {
                     "operationId": "metrics",
-                    "summary": "Numbers for Prometheus; none is about a user or an item.",
+                    "summary": "Metrics for Prometheus, none of which is about a user or an item.",
                     "responses": {
                         "200": {
                             "description": "The numbers.",
@@ -181,7 +183,7 @@ def _response(description: str, schema: str) -> dict[str, Any]:
 def _schemas() -> dict[str, Any]:
     text, whole = {"type": "string"}, {"type": "integer"}
     item = {"rank": whole, "item_id": text, "title": text, "score": {"type": "number"}}
-    version = {"type": ["integer", "null"], "description": "The round that made the model."}
+    version = {"type": ["integer", "null"], "description": "The round that produced the model."}
     error = {"code": {"type": "string", "enum": list(REFUSALS)}, "message": text, "remedy": text}
     problem = {"code": text, "message": text, "remedy": text}
     return {
@@ -192,8 +194,8 @@ def _schemas() -> dict[str, Any]:
                 "basis": {
                     "type": "string",
                     "enum": ["user", "history", "item"],
-                    "description": "What was compared: the user's own parameters, the vector of a "
-                    "history, or the item's row.",
+                    "description": "The vector that was compared: the user's own parameters, the "
+                    "vector of a history, or the item's row.",
                 },
                 "items": {"type": "array", "items": _object(item)},
                 "ignored": {"type": "array", "items": text},
@@ -239,7 +241,7 @@ pre { overflow-x: auto; padding: .7rem; border: 1px solid; border-radius: .3rem;
 
 
 def page_of(document: Mapping[str, Any]) -> bytes:
-    """Return the page."""
+    """Return the document as an HTML page."""
     info = document["info"]
     parts = [
         "<!doctype html>",

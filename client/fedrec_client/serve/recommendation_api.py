@@ -1,7 +1,6 @@
-"""The ASGI application: routes, and what becomes of a question.
+"""The ASGI application: routes and request handling.
 
-It is an application without a framework: of the time that a question takes, the framework's part
-would be the largest.
+It uses no framework, which would take the largest part of a request's time.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 
 
 class ServerNumbers:
-    """Counts questions by what became of them, and how long they took.
+    """Metrics of requests, by outcome and duration.
 
     Args:
-        holder: the model that is served.
-        now: a clock that never goes back.
+        holder: the holder of the served model.
+        now: a monotonic clock.
     """
 
     kind = CONTENT_TYPE_LATEST.encode()
@@ -55,20 +54,22 @@ class ServerNumbers:
         numbers = Numbers("client")
         self._registry = numbers.registry
         requests = numbers.counter(
-            "fedrec_serve_requests_total", "Requests by what became of them.", ["outcome"]
+            "fedrec_serve_requests_total", "Requests by outcome.", ["outcome"]
         )
         self._outcomes = {name: requests.labels(name) for name in ("answered", *REFUSALS)}
         self._durations = numbers.histogram(
-            "fedrec_serve_request_duration_seconds", "How long answers took.", _SECONDS
+            "fedrec_serve_request_duration_seconds", "Time to answer.", _SECONDS
         )
-        version = numbers.gauge("fedrec_serve_model_version", "The version served; -1 for none.")
+        version = numbers.gauge(
+            "fedrec_serve_model_version", "The served version, or -1 without one."
+        )
         version.set_function(
             lambda: -1 if holder.current is None else holder.current.recommender.round
         )
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Count the request that is answered, or refused, inside."""
+        """Count the request that is handled inside."""
         began = self._now()
         try:
             yield
@@ -82,11 +83,11 @@ class ServerNumbers:
         self._durations.observe(self._now() - began)
 
     def refused(self, code: str) -> None:
-        """Count a refusal."""
+        """Count a refused request."""
         self._outcomes[code].inc()
 
     def text(self) -> bytes:
-        """Return the numbers in Prometheus' form."""
+        """Return the metrics in Prometheus' format."""
         return generate_latest(self._registry)
 
 
@@ -96,7 +97,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _DRAINED_BYTES = 16 * MOST_BODY_BYTES
-"""So much of a body that is too large is still taken, so that its sender reads the answer."""
+"""This much of an oversized body is still read, so that its sender reads the answer."""
 _JSON, _HTML, _CSS = b"application/json", b"text/html; charset=utf-8", b"text/css; charset=utf-8"
 _ALWAYS = (
     (b"cache-control", b"no-store"),
@@ -109,21 +110,21 @@ _RETRY_SECONDS = 1
 
 
 class RecommendationApi:
-    """Answers questions from whatever version the holder has at the moment.
+    """Answer requests from the version that the holder has at the moment.
 
     Args:
-        holder: the model.
-        gate: who may ask.
+        holder: the holder of the model.
+        gate: the check of requests.
 
     Attributes:
-        numbers: what became of requests; those that are refused before they arrive are added.
+        numbers: metrics of requests, including those that are refused early.
     """
 
     def __init__(self, holder: ModelHolder, gate: Gate) -> None:
         self._holder = holder
         self._gate = gate
         self.numbers = ServerNumbers(holder)
-        # Making a vector of a history takes milliseconds, for which others should not wait.
+        # Folding in a history takes milliseconds, which must not delay other requests.
         self._folding = ThreadPoolExecutor(1, thread_name_prefix="fold-in")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,12 +139,12 @@ class RecommendationApi:
             await self._refuse(send, refusal)
         except Exception as error:
             incident = secrets.token_hex(4)
-            # Neither the address nor the body: they name people.
+            # Neither address nor body is logged, because they name people.
             get_logger("fedrec.client").error(
                 "request failed", incident=incident, path=scope["path"], exc_info=error
             )
             await self._refuse(
-                send, Refusal("internal", f"A defect: the log has the details under {incident}.")
+                send, Refusal("internal", f"A defect. The log has the details under {incident}.")
             )
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,7 +173,7 @@ class RecommendationApi:
 
     @cached_property
     def _pages(self) -> Mapping[str, tuple[bytes, bytes]]:
-        """What is there besides questions, and never changes."""
+        """The fixed pages."""
         described = document()
         page = page_of(described)
         return {
@@ -207,7 +208,7 @@ class RecommendationApi:
         )
 
     async def _recommend(self, question: Recommend) -> bytes:
-        """Return the answer of one version.
+        """Answer from one version.
 
         Raises:
             Refusal: there is none.
@@ -219,11 +220,11 @@ class RecommendationApi:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._folding, model.recommend, question)
         except StorageError:
-            # Tables in files go when their version does.
+            # The files of a version's tables are deleted with it.
             self._holder.look_soon()
             raise Refusal(
                 "not_ready",
-                "The user's stored parameters are being replaced by another version's.",
+                "The user's stored parameters are being replaced by those of another version.",
                 "Ask again.",
                 retry_after_seconds=_RETRY_SECONDS,
             ) from None
@@ -265,29 +266,31 @@ class RecommendationApi:
 
 
 async def _given(scope: Scope, receive: Receive, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a question, from the address of a GET or the body of a POST.
+    """Return the fields of a request, from the address of a GET or the body of a POST.
 
     Raises:
-        Refusal: another method, or a question that cannot be read.
+        Refusal: the method is not allowed, or the request cannot be read.
     """
     if scope["method"] == "GET":
         return from_query(scope["query_string"], fields)
     if scope["method"] != "POST":
         raise _wrong_method("GET, POST")
     kinds = [value for name, value in scope["headers"] if name == b"content-type"]
-    # A page of another site could send a form, but not this type unasked.
+    # A page of another site could send a form, but not this content type.
     if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != _JSON:
-        raise Refusal("not_json", "The body has no type application/json.", "Send JSON.")
+        raise Refusal(
+            "not_json", "The content type of the body is not application/json.", "Send JSON."
+        )
     if scope["query_string"]:
         raise Refusal("malformed", "A POST has its fields in the body.", "Send one object.")
     return from_body(await _body(receive), fields)
 
 
 async def _body(receive: Receive) -> bytes:
-    """Return a body.
+    """Read a body.
 
     Raises:
-        Refusal: it is too large; as much was read as may be.
+        Refusal: it is too large. It was read up to the limit.
     """
     parts, length, more = [], 0, True
     while more and length <= _DRAINED_BYTES:
@@ -303,13 +306,13 @@ async def _body(receive: Receive) -> bytes:
         raise Refusal(
             "too_large",
             f"The body has more than {MOST_BODY_BYTES} bytes.",
-            "Give fewer ids; of a long history the latest items matter most.",
+            "Give fewer ids. In a long history the latest items matter most.",
         )
     return b"".join(parts)
 
 
 def _wrong_method(allowed: str) -> Refusal:
-    return Refusal("wrong_method", "The path takes other methods.", allowed)
+    return Refusal("wrong_method", "The path does not support this method.", allowed)
 
 
 async def _answer(

@@ -1,8 +1,8 @@
-"""Who may ask, and reading what is asked strictly and within limits, or refusing it.
+"""Check which requests are allowed, and read them strictly and within limits.
 
-A web page that somebody looks at can make their browser call this machine. Two things tell it: the
-Host header, which after DNS rebinding names the page's host and never an address; and what browsers
-say of who asks (Origin, Sec-Fetch-Site). No answer ever allows another site to read it.
+A web page can make a browser call this machine. Two headers reveal that: Host, which after DNS
+rebinding has the page's name and never an address, and Origin or Sec-Fetch-Site, with which
+browsers name the page. No answer ever allows another site to read it.
 """
 
 from __future__ import annotations
@@ -20,50 +20,49 @@ from fedrec.listening import names_server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalKind:
-    """One code: the HTTP status, and a sentence for the documentation."""
+    """A code with its HTTP status and a sentence for the documentation."""
 
     status: int
     meaning: str
 
 
 REFUSALS: dict[str, RefusalKind] = {
-    "malformed": RefusalKind(status=400, meaning="The request is not what the document describes."),
+    "malformed": RefusalKind(status=400, meaning="The request does not match the document."),
     "unauthorised": RefusalKind(status=401, meaning="The token is missing or wrong."),
-    "cross_origin": RefusalKind(status=403, meaning="A page of another site asks."),
+    "cross_origin": RefusalKind(status=403, meaning="The request comes from another site's page."),
     "not_found": RefusalKind(status=404, meaning="There is nothing at this path."),
     "unknown_user": RefusalKind(status=404, meaning="This client has no such user."),
     "unknown_item": RefusalKind(status=404, meaning="The catalogue has no such item."),
-    "wrong_method": RefusalKind(status=405, meaning="The path takes other methods."),
+    "wrong_method": RefusalKind(status=405, meaning="The path does not support this method."),
     "too_slow": RefusalKind(status=408, meaning="The request did not arrive in time."),
-    "too_large": RefusalKind(status=413, meaning="The body is larger than is read."),
-    "not_json": RefusalKind(status=415, meaning="A body has to be application/json."),
-    "foreign_host": RefusalKind(
-        status=421, meaning="The Host header names another host than this server goes by."
-    ),
+    "too_large": RefusalKind(status=413, meaning="The body is too large."),
+    "not_json": RefusalKind(status=415, meaning="The body must be application/json."),
+    "foreign_host": RefusalKind(status=421, meaning="The Host header does not name this server."),
     "never_learned": RefusalKind(
-        status=422, meaning="Too few users hold the items for the model to have learned them."
+        status=422, meaning="The items have too few users, so the model has not learned them."
     ),
     "no_fold_in": RefusalKind(
-        status=422, meaning="The algorithm makes no user of a history; ask for a known user."
+        status=422,
+        meaning="The algorithm cannot compute a user from a history. Ask for a known user.",
     ),
     "head_too_large": RefusalKind(status=431, meaning="The address and headers are too long."),
-    "internal": RefusalKind(status=500, meaning="A defect; the log has the details."),
+    "internal": RefusalKind(status=500, meaning="A defect. The log has the details."),
     "not_ready": RefusalKind(
-        status=503, meaning="There is no model yet, or it cannot be read; it is tried again."
+        status=503, meaning="There is no model yet, or it cannot be read. Reading is tried again."
     ),
     "too_busy": RefusalKind(status=503, meaning="There are too many connections at once."),
 }
-"""By code; codes are stable."""
+"""Kinds of refusals by their codes, which are stable."""
 
 
 class Refusal(Exception):
-    """A request that is not answered.
+    """A refused request.
 
     Args:
         code: one of `REFUSALS`.
         message: what was found and what was expected.
-        remedy: what who asks should do next.
-        retry_after_seconds: when to ask again, where that helps.
+        remedy: the advice for the sender.
+        retry_after_seconds: when to ask again, if that helps.
     """
 
     def __init__(
@@ -79,12 +78,12 @@ class Refusal(Exception):
 
 DEFAULT_N = 10
 MOST_N = 1000
-"""Items that one answer has, at most."""
+"""The largest number of items in an answer."""
 MOST_IDS = 10_000
-"""Ids in one list."""
+"""The largest number of ids in a list."""
 MOST_BODY_BYTES = 256 << 10
 MOST_PARAMETERS = 1000
-"""Parameters in an address; longer lists go into a body."""
+"""The largest number of parameters in an address. Longer lists go into a body."""
 
 RECOMMEND_FIELDS: dict[str, str] = {
     "user": "text",
@@ -96,7 +95,7 @@ RECOMMEND_FIELDS: dict[str, str] = {
     "candidates": "ids",
     "ignore_unknown": "flag",
 }
-"""What each field of a question for recommendations is."""
+"""The kind of each field of a request for recommendations."""
 SIMILAR_FIELDS: dict[str, str] = {
     "item": "text",
     "n": "count",
@@ -110,13 +109,13 @@ _Given = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommend:
-    """A question for recommendations: of a known user, or of somebody with a history.
+    """A request for recommendations, for a known user or for a history.
 
     Attributes:
-        user: empty for somebody new.
-        history: items of somebody new.
-        recent: what a known user has had since; folded in with all that the user had before.
-        ignore_unknown: leave items out that the catalogue has not, in place of a refusal.
+        user: the user, or empty for a new one.
+        history: the items of a new user.
+        recent: items that a known user has had since, folded in with the whole history.
+        ignore_unknown: skip items outside the catalogue instead of refusing them.
     """
 
     user: str = ""
@@ -131,7 +130,7 @@ class Recommend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Similar:
-    """A question for items like one."""
+    """A request for similar items."""
 
     item: str
     n: int = DEFAULT_N
@@ -141,40 +140,40 @@ class Similar:
 
 
 def recommend_question(given: _Given) -> Recommend:
-    """Return a question for recommendations.
+    """Return a request for recommendations from its fields.
 
     Raises:
-        Refusal: it names neither a user nor a history, or both, or the history has no item.
+        Refusal: it does not have exactly one of user and history, or the history is empty.
     """
     found = Recommend(**given)
     if bool(found.user) == ("history" in given):
         raise Refusal(
             "malformed",
-            "Either a user or a history is needed, and not both.",
-            "Give user, with recent for what they have had since; or history for a new user.",
+            "Either a user or a history is needed, but not both.",
+            "Give user, with recent for new items. Or give history for a new user.",
         )
     if not found.user and not found.history:
         raise Refusal(
-            "malformed", "history has no item.", "Give the items that somebody new has had."
+            "malformed", "history has no item.", "Give the items that the new user has had."
         )
     if found.recent and not found.user:
-        raise Refusal("malformed", "recent needs a user.", "Give history for somebody new.")
+        raise Refusal("malformed", "recent needs a user.", "Give history for a new user.")
     return found
 
 
 def similar_question(given: _Given) -> Similar:
-    """Return a question for similar items.
+    """Return a request for similar items from its fields.
 
     Raises:
         Refusal: it names no item.
     """
     if "item" not in given:
-        raise Refusal("malformed", "An item is needed.", "Give item, as the catalogue names it.")
+        raise Refusal("malformed", "An item is needed.", "Give item, as in the catalogue.")
     return Similar(**given)
 
 
 def from_query(query: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields that an address gives; lists are repeated parameters.
+    """Return the fields in an address. Lists are repeated parameters.
 
     Raises:
         Refusal: it cannot be read, or a field is unknown, twice or out of range.
@@ -205,7 +204,7 @@ def from_query(query: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
         if name in found:
             raise Refusal("malformed", f"{name} is given twice.", "Give it once.")
         if kind == "count":
-            # What int() takes besides, as in "1_0" or " 1", is a mistake here.
+            # int() also accepts forms such as "1_0" or " 1", which are mistakes here.
             found[name] = _count(name, int(text) if _is_short_number(text) else text)
         elif kind == "flag":
             found[name] = _flag(name, _FLAGS.get(text, text))
@@ -218,16 +217,16 @@ def from_body(body: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a JSON object.
 
     Raises:
-        Refusal: it is none, or a field is unknown or out of range.
+        Refusal: it is not one, or a field is unknown or out of range.
     """
     try:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Refusal(
-            "malformed", f"The body is no JSON ({type(error).__name__}).", "Send one object."
+            "malformed", f"The body is not JSON ({type(error).__name__}).", "Send one object."
         ) from None
     if not isinstance(given, dict):
-        raise Refusal("malformed", "The body is no JSON object.", "Send one object.")
+        raise Refusal("malformed", "The body is not a JSON object.", "Send one object.")
     found: dict[str, Any] = {}
     for name, value in given.items():
         kind = fields.get(name)
@@ -250,7 +249,7 @@ def _is_short_number(text: str) -> bool:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise Refusal("malformed", f"{name} has an id that is no text, or empty.", "Give an id.")
+        raise Refusal("malformed", f"{name} has an id that is not text, or empty.", "Give an id.")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -262,7 +261,7 @@ def _ids(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MOST_IDS:
         raise Refusal(
             "malformed",
-            f"{name} is no list of at most {MOST_IDS} ids.",
+            f"{name} is not a list of at most {MOST_IDS} ids.",
             f'Give a list, as in {{"{name}": ["50", "181"]}}.',
         )
     return tuple(_text(name, entry) for entry in value)
@@ -272,7 +271,7 @@ def _count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_N:
         raise Refusal(
             "malformed",
-            f"{name} is no whole number from 1 to {MOST_N}.",
+            f"{name} is not a whole number from 1 to {MOST_N}.",
             f"Give {name} = {DEFAULT_N}, for example.",
         )
     return value
@@ -289,7 +288,7 @@ def _unknown(name: str, fields: Mapping[str, str]) -> Refusal:
     hint = f" Did you mean {near[0]}?" if near else ""
     return Refusal(
         "malformed",
-        f"{name[:40]!r} is no field here.{hint}",
+        f"{name[:40]!r} is not a field of this request.{hint}",
         f"The fields are {', '.join(fields)}.",
     )
 
@@ -301,11 +300,11 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Gate:
-    """Checks the headers of every request.
+    """Check the headers of every request.
 
     Args:
-        names: host names that the server goes by, besides localhost and every address.
-        token: what `Authorization: Bearer` has to carry; empty for none.
+        names: host names of the server, in addition to localhost and addresses.
+        token: the required token in `Authorization: Bearer`, or empty.
     """
 
     def __init__(self, names: Sequence[str] = (), *, token: str = "") -> None:
@@ -314,10 +313,10 @@ class Gate:
         self._known: set[bytes] = set()
 
     def check(self, headers: Headers) -> None:
-        """Let a request in, as far as its host and the page that asks are concerned.
+        """Check the host and the calling page of a request.
 
         Raises:
-            Refusal: it names another host, or a page of another site asks.
+            Refusal: it names another host, or another site's page sent it.
         """
         hosts, origin = [], b""
         for name, value in headers:
@@ -330,21 +329,21 @@ class Gate:
         if len(hosts) != 1 or not self._is_own(hosts[0]):
             raise Refusal(
                 "foreign_host",
-                "The Host header names another host than this server goes by.",
-                "Call it by its address, by localhost, or start it with --allow-host NAME.",
+                "The Host header does not name this server.",
+                "Use its address or localhost, or start the server with --allow-host NAME.",
             )
         if origin and origin.partition(b"://")[2] != hosts[0]:
             raise _cross_origin()
 
     def allows(self, headers: Headers) -> bool:
-        """Return whether a request carries the token, where there is one."""
+        """Return whether a request has the token, if one is required."""
         if not self._expected:
             return True
         given = [value for name, value in headers if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
 
     def check_token(self, headers: Headers) -> None:
-        """Let a request see what is about people.
+        """Check the token of a request for data about people.
 
         Raises:
             Refusal: the token is missing or wrong.
@@ -368,6 +367,6 @@ class Gate:
 def _cross_origin() -> Refusal:
     return Refusal(
         "cross_origin",
-        "A page of another site asks.",
-        "Ask from a program, or from a page that this server shows.",
+        "The request comes from another site's page.",
+        "Send it from a program, or from a page of this server.",
     )

@@ -1,4 +1,4 @@
-"""Serving until somebody stops it: the address, TLS, signals, connections with limits."""
+"""Serve until a signal: address, TLS, signals, and limits on connections."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from fedrec_client.serve.request_reading import REFUSALS, Gate
 MOST_CONNECTIONS = 512
 MOST_HEAD_BYTES = 32 << 10
 REQUEST_SECONDS = 10.0
-"""From a connection, or a request's first byte, to its last one."""
+"""The time from a connection, or a request's first byte, to its last byte."""
 _LOOK_SECONDS = 1.0
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """uvicorn's connection, which by itself takes heads of any length and waits for ever.
+    """A uvicorn connection with limits on the size of heads and on waiting, which uvicorn lacks.
 
     Attributes:
-        waiting_since: when the request began that has not arrived as yet, in the loop's time;
-            None while none is awaited, or where uvicorn's own limit of idle connections counts.
+        waiting_since: when the incomplete request began, in the loop's time. None without one, or
+            while uvicorn's own limit for idle connections applies.
     """
 
     waiting_since: float | None = None
@@ -51,40 +51,40 @@ class LimitedConnection(HttpToolsProtocol):
     _was_read = False
 
     def connection_made(self, transport: Any) -> None:
-        """Take a connection, unless there are too many."""
+        """Accept a connection, unless there are too many."""
         super().connection_made(transport)
         self.waiting_since = self.loop.time()
         if len(self.connections) > MOST_CONNECTIONS:
             self.refuse("too_busy")
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of a request."""
+        """Receive bytes of a request."""
         if self.transport.is_closing():
             return
         self._was_read = False
         super().data_received(data)
         if self._in_head or not self._was_read:
-            # The parser keeps what has no end as yet, in a head or behind a body.
+            # The parser buffers data without an end, in a head or after a body.
             self._unfinished_bytes += len(data)
             if self._unfinished_bytes > MOST_HEAD_BYTES:
                 self.refuse("head_too_large")
         if self.waiting_since is None and (self.cycle is None or self.cycle.response_complete):
-            # Bytes that begin no request: uvicorn's own limit of idle connections is over.
+            # Bytes that begin no request end uvicorn's own limit for idle connections.
             self.waiting_since = self.loop.time()
 
     def on_message_begin(self) -> None:
-        """Begin to wait for a request."""
+        """Start the time limit of a request."""
         super().on_message_begin()
         self.waiting_since = self.loop.time()
         self._in_head, self._head_bytes, self._unfinished_bytes = True, 0, 0
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the address."""
+        """Receive a part of the address."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; what comes behind a body as one says nothing."""
+        """Receive a header. One after the body is ignored."""
         self._count(len(name) + len(value))
         if self._in_head:
             super().on_header(name, value)
@@ -93,30 +93,30 @@ class LimitedConnection(HttpToolsProtocol):
         self._head_bytes += length
         if self._head_bytes > MOST_HEAD_BYTES:
             self.refuse("head_too_large")
-            # Ends the parser's work on what it was given.
+            # Stops the parser.
             raise ValueError("The head is too large.")
 
     def on_headers_complete(self) -> None:
-        """Let the application begin, which sees to the body's length."""
+        """Let the application begin. It checks the length of the body."""
         self._in_head, self._was_read = False, True
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Receive a part of the body."""
         self._was_read = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Wait no more."""
+        """Stop the time limit."""
         self.waiting_since = None
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in the form that every refusal has."""
+        """Refuse data that is not HTTP, in the form of every refusal."""
         self.refuse("malformed")
 
     def refuse(self, code: str) -> None:
-        """Answer in place of the application, and close."""
+        """Answer instead of the application, and close."""
         if self.transport.is_closing():
             return
         self.app.numbers.refused(code)
@@ -133,7 +133,7 @@ class LimitedConnection(HttpToolsProtocol):
 
 
 async def close_slow_ones(connections: set[Any]) -> None:
-    """Close connections whose request does not arrive, until cancelled."""
+    """Close connections whose request takes too long, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
@@ -148,7 +148,7 @@ async def close_slow_ones(connections: set[Any]) -> None:
 
 
 LOOK_SECONDS = 0.5
-"""Between two looks at the state folder."""
+"""The time between two looks at the state folder."""
 _KEEP_ALIVE_SECONDS = 30
 _STOPPING_SECONDS = 5
 _FEWEST_TOKEN_CHARACTERS = 16
@@ -159,13 +159,13 @@ _OWN_FILES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """Where to serve, and to whom.
+    """The address and the access rules of a server.
 
     Attributes:
-        port: 0 for any that is free.
-        token_file: its content is what every question has to carry; None for no token.
+        port: the port, or 0 for a free one.
+        token_file: the file with the required token, or None.
         accept_plaintext: serve other machines without TLS, because something else encrypts.
-        names: host names besides localhost that requests may be addressed to.
+        names: host names to which requests may be addressed, in addition to localhost.
     """
 
     host: str = "127.0.0.1"
@@ -178,16 +178,17 @@ class ServingOptions:
 
 
 def serve(place: ServingOptions, holder: ModelHolder, on_start: Callable[[str], None]) -> bool:
-    """Serve until SIGINT, SIGTERM or SIGHUP comes.
+    """Serve until SIGINT, SIGTERM or SIGHUP.
 
     Args:
-        on_start: told the address once the folder was looked at; there need be no model yet.
+        on_start: called with the address after the first look at the folder. There may be no model
+            yet.
 
     Returns:
-        Whether it was another than SIGTERM.
+        Whether the signal was not SIGTERM.
 
     Raises:
-        SettingsError: the address cannot be used, or others could read what is about people.
+        SettingsError: the address cannot be used, or others could read data about people.
     """
     token = _checked_token(place)
     listening = _listen(place)
@@ -207,21 +208,20 @@ async def _serve(
     holder: ModelHolder,
     on_start: Callable[[], None],
 ) -> bool:
-    # A question must not wait for a thread that reads the next version.
+    # A request must not wait for a thread that reads the next version.
     sys.setswitchinterval(_SWITCH_SECONDS)
     came: list[int] = []
 
     def stop(number: int) -> None:
         came.append(number)
         server.should_exit = True
-        # The second one waits for nobody.
+        # The second signal does not wait.
         server.force_exit = len(came) > 1
 
     loop = asyncio.get_running_loop()
     for number in heeded_signals():
         loop.add_signal_handler(number, stop, number)
-    # Questions that come meanwhile wait in the socket's queue, in place of an answer that there is
-    # no model yet.
+    # Until then, requests wait in the socket's queue instead of getting an answer without a model.
     await asyncio.to_thread(holder.look)
     besides = [
         asyncio.ensure_future(holder.follow(LOOK_SECONDS)),
@@ -267,14 +267,15 @@ def _listen(place: ServingOptions) -> socket.socket:
         return listening_socket(place.host, place.port, backlog=_BACKLOG)
     except socket.gaierror as error:
         raise SettingsError(
-            f"--host {place.host} is no address of this machine: {error.strerror or error}.",
-            remedy="Leave --host out to serve this machine alone.",
+            f"--host {place.host} is not an address of this machine: {error.strerror or error}.",
+            remedy="Omit --host to serve this machine alone.",
         ) from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise SettingsError(
                 f"Port {place.port} of {place.host} is in use by another process.",
-                remedy="Stop that one, or give another port with --port, or 0 for any.",
+                remedy="Stop that process, or choose another port with --port (0 takes a free "
+                "one).",
             ) from None
         raise SettingsError(
             f"--host {place.host} --port {place.port} cannot be used: {error.strerror}.",
@@ -283,7 +284,7 @@ def _listen(place: ServingOptions) -> socket.socket:
 
 
 def _allow_connections() -> None:
-    """Raise this process's limit of open files, where it may, so that all connections fit."""
+    """Raise this process's limit of open files, if possible, to fit all connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + _OWN_FILES
     if hard != resource.RLIM_INFINITY:
@@ -293,24 +294,27 @@ def _allow_connections() -> None:
 
 
 def _checked_token(place: ServingOptions) -> str:
-    """Return the token, where there is one, if what is served is for nobody else.
+    """Return the token, if there is one, after checking that the server is not open to others.
 
     Raises:
-        SettingsError: others could ask, or read along.
+        SettingsError: others could send requests, or read answers.
     """
     problems = []
     if (place.tls_certificate is None) != (place.tls_key is None):
-        problems.append("--tls-certificate and --tls-key belong together.")
+        problems.append("--tls-certificate and --tls-key must be given together.")
     if not is_own_address(place.host):
         if place.token_file is None:
-            problems.append(f"--host {place.host}: anybody who reaches it could ask for anybody's.")
+            problems.append(
+                f"--host {place.host}: any machine that reaches it could ask for any "
+                "user's recommendations."
+            )
         if place.tls_certificate is None and not place.accept_plaintext:
             problems.append(f"--host {place.host}: answers would cross the network in the clear.")
     if problems:
         raise SettingsError(
-            "Recommendations are about people, and would not be for this machine alone.",
-            remedy="Leave --host out; or give --token-file FILE, and --tls-certificate FILE with "
-            "--tls-key FILE (or --accept-plaintext where something else encrypts).",
+            "Recommendations are about people, and would be open to other machines.",
+            remedy="Omit --host. Or give --token-file FILE, and --tls-certificate FILE with "
+            "--tls-key FILE (or --accept-plaintext if something else encrypts).",
             problems=tuple(problems),
         )
     return "" if place.token_file is None else _read_token(place.token_file)
@@ -324,17 +328,17 @@ def _read_token(path: Path) -> str:
     except OSError as error:
         raise SettingsError(
             f"--token-file {path} cannot be read: {error.strerror}.",
-            remedy="Give a file that holds the token.",
+            remedy="Name a file that holds the token.",
         ) from None
     if mode & 0o077:
         raise SettingsError(
-            f"--token-file {path} can be read by others (mode {mode:04o}).",
-            remedy=f"Give it to its owner alone: chmod 600 {path}",
+            f"--token-file {path} can be read by other users (mode {mode:04o}).",
+            remedy=f"Make it readable by its owner only: chmod 600 {path}",
         )
     if len(token) < _FEWEST_TOKEN_CHARACTERS or not token.isalnum() or not token.isascii():
         raise SettingsError(
-            f"--token-file {path} holds no token: {_FEWEST_TOKEN_CHARACTERS} or more letters and "
-            "digits on one line.",
-            remedy="Make one: (umask 077; openssl rand -hex 32 > FILE)",
+            f"--token-file {path} holds no token. Expected {_FEWEST_TOKEN_CHARACTERS} or more "
+            "letters and digits on one line.",
+            remedy="Make one: (umask 077. Openssl rand -hex 32 > FILE)",
         )
     return token

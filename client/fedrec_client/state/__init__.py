@@ -1,1 +1,1 @@
-"""What the client keeps: its folder, who reads it, and the records that only grow."""
+"""The client's durable state: its folder, its readers, and the records that only grow."""

@@ -1,4 +1,4 @@
-"""What a client's state folder says about its run, besides what every follower keeps."""
+"""The client's part of its state folder, in addition to that of every follower."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedrec.wire.messages import RoundKind, UploadHeader
 
 
 class StagedRound(Record):
-    """The round in progress: what was, or is about to be, sent, and what follows if it counts.
+    """The round in progress: the update to send, and the state that follows if it counts.
 
     Attributes:
         header: the signed header that belongs to `update`.
-        update: the protected vector; ciphertexts are randomised, so it is kept, not remade.
+        update: the protected vector. It is kept, because ciphertexts are randomised.
         private: the private state after this round's training.
-        acknowledged: whether the coordinator said that it holds the update durably.
-        closed: whether the coordinator said that it came too late; it is not sent again.
+        acknowledged: whether the coordinator acknowledged that the update is durable.
+        closed: whether the coordinator reported that it came too late. It is not sent again.
     """
 
     header: UploadHeader
@@ -30,7 +30,7 @@ class StagedRound(Record):
 
 
 class SentUpdate(Record):
-    """An update that this client sent, or was about to.
+    """An update that this client sent, or was about to send.
 
     Attributes:
         digest: BLAKE3 of its bytes.
@@ -41,18 +41,18 @@ class SentUpdate(Record):
 
 
 class SteppedRound(Record):
-    """A round of several steps: the last one that was taken, and what the next ones need.
+    """A round of several steps: the last completed one, and the data for the next ones.
 
     Attributes:
         base_state: digest of the model that was trained.
         step: the last one whose message was made.
         participant: `ClientSide.to_bytes` after it.
-        message: what is sent for it; None for the vector, which is the staged update.
-        vector: the vector before it is protected, little-endian int64; None afterwards.
+        message: the message for it, or None for the vector, which is the staged update.
+        vector: the vector before protection, little-endian int64. None afterwards.
         private: the private state after this round's training.
-        spent: the ledger of spent privacy with this round in it, which becomes the state's own with
-            the protected vector; None afterwards, and where sums carry no noise.
-        refused: whether this client refused to go on.
+        spent: the privacy ledger including this round. It becomes the state's own with the
+            protected vector. None afterwards, and without noise.
+        refused: whether this client refused to continue.
     """
 
     round: RoundId
@@ -69,12 +69,12 @@ class SteppedRound(Record):
 
 
 class BestModel(Record):
-    """The model that measured best on validation so far.
+    """The model with the best validation so far.
 
     Attributes:
         round: the version of the model, not the round that measured it.
-        validation: its rates over all clients' users, by which it was chosen.
-        test: on the test items, which choose nothing; None where they were not measured.
+        validation: its rates over all clients' users, which chose it.
+        test: its rates on the test items, which choose nothing. None if not measured.
     """
 
     round: RoundId
@@ -85,20 +85,20 @@ class BestModel(Record):
 
 
 class ClientState(StoredState):
-    """Everything about one run of a client.
+    """The state of a client in one run.
 
     Attributes:
-        provenance: what trains the run's users here; None where nobody trains.
-        private: the committed private state; None while it is the initial one.
-        answered_round: the last round for which an update was ever made.
-        acknowledged: the last update that the coordinator said it holds; None for none.
-        unacknowledged: those of later rounds, oldest first, of which nobody knows.
+        provenance: the training path and arithmetic on this machine, or None without training.
+        private: the committed private state, or None while it is the initial one.
+        answered_round: the last round for which an update was made.
+        acknowledged: the last update that the coordinator acknowledged, or None.
+        unacknowledged: the updates of later rounds, oldest first, whose arrival is unknown.
         acknowledged_header: that update's, for a coordinator that was recovered.
         masking: the round under masks in progress, or the last one until it is given up.
-        spent: what sums that go beyond this client have cost each user, of all runs; see
-            `fedrec_client.state.privacy_ledger`. None where no noise was ever asked for.
-        counted: what users had when they were counted last, in whatever run; see
-            `fedrec_client.state.counted_data`. None where nobody was.
+        spent: the privacy spent for each user in all runs, as in
+            `fedrec_client.state.privacy_ledger`. None if noise was never used.
+        counted: the data of users at their last count in any run, as in
+            `fedrec_client.state.counted_data`. None without a count.
     """
 
     provenance: Provenance | None = None
@@ -114,19 +114,19 @@ class ClientState(StoredState):
     counted: FileRef | None = None
 
     def private_files(self) -> list[FileRef]:
-        """Return the files of private states, which may name others."""
+        """Return the files of private states, which may refer to others."""
         refs = [self.private]
         refs += [record.private for record in (self.staged, self.masking, self.best) if record]
         return [ref for ref in refs if ref is not None]
 
     def in_epoch(self, epoch: int) -> Self:
-        """Return the state of the same run as a later key epoch begins."""
-        # Tags under the old epoch's key mean nothing to the new one's members.
-        # What was staged is of a round that the coordinator abandoned with its epoch.
+        """Return the state of the same run at the beginning of a later key epoch."""
+        # Tags under the old epoch's key are meaningless to the new epoch's members. The coordinator
+        # abandoned the staged round with its epoch.
         staged = self.staged and self.staged.model_copy(update={"closed": True})
         return super().in_epoch(epoch).model_copy(update={"staged": staged, "masking": None})
 
     def left_for(self, first: Self) -> Self:
-        """Return the first state of another run: what was said about users stays said."""
+        """Return the first state of another run. Privacy that was spent stays counted."""
         kept = {"spent": self.spent, "counted": self.counted}
         return super().left_for(first).model_copy(update=kept)

@@ -1,8 +1,8 @@
-"""What this client's users had when they were counted last: exact sums over them are repeated.
+"""The data of this client's users at their last count, so that exact sums over them are repeated.
 
-Two sums over the same clients differ by what changed in between. Where that is one user's data, the
-difference is that user's history. So the holder counts that were sent stay what this client sends,
-and with them whatever else follows from the data alone, until enough users differ.
+Two sums over the same clients differ by the changes in between. If one user's data changed, the
+difference is that user's history. So this client keeps sending the holder counts of the last count,
+and all else that follows from the data alone, until enough users differ.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _SPLIT = tuple(field.name for field in fields(UserSplit) if field.name != "user_
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedData:
-    """What was counted.
+    """The users' data at a count.
 
     Attributes:
-        run: for which run. What it was told stays the same to its end.
-        user_ids: who.
+        run: the run of the count. Its counts stay the same to its end.
+        user_ids: the counted users.
         digests: of each user's training items, uint8 (n_users, 16).
-        item_keys: digest of each item's id, int64 (n_items,): another run's rows may be others.
-        counts: users who hold each item, int64 (n_items,).
-        floor: users of an item's row that the run was told about, as
-            `client.minimum_own_item_users` was; 1 where it was told about all.
-        users: the data, where more than counts follows from it; else None.
+        item_keys: digest of each item's id, int64 (n_items,), because another run may have other
+            rows.
+        counts: number of users that hold each item, int64 (n_items,).
+        floor: the value of `client.minimum_own_item_users` at the count, or 1 without a floor.
+        users: the data, if more than counts follows from it, or None.
     """
 
     run: str
@@ -59,11 +59,11 @@ class CountedData:
         whole: bool,
         floor: int = 1,
     ) -> CountedData:
-        """Return what these users have.
+        """Return the count of these users.
 
         Args:
-            item_ids: of the catalogue, in its order.
-            run: that counts them.
+            item_ids: the catalogue's items, in its order.
+            run: the run that counts them.
             whole: whether to keep the data itself.
             floor: `client.minimum_own_item_users`.
         """
@@ -87,7 +87,7 @@ class CountedData:
         )
 
     def differing(self, other: CountedData) -> int:
-        """Return how many users came, went, or have other training items."""
+        """Return how many users joined, left, or have other training items."""
         mine, others = self._by_user(), other._by_user()
         return sum(mine.get(user) != others.get(user) for user in mine.keys() | others.keys())
 
@@ -95,10 +95,10 @@ class CountedData:
         return {user: row.tobytes() for user, row in zip(self.user_ids, self.digests, strict=True)}
 
     def stands_against(self, today: CountedData, least: int) -> bool:
-        """Tell whether this is what is sent, in place of what users have today.
+        """Tell whether this count is still sent instead of the users' current data.
 
         Args:
-            least: users that have to differ, or none at all.
+            least: the number of users that must differ, if any do.
         """
         if self.run == today.run:
             return True
@@ -107,10 +107,10 @@ class CountedData:
         )
 
     def over(self, today: CountedData) -> CountedData:
-        """Return the same for today's run and catalogue; items that it lacks are left out.
+        """Return the same for the current run and catalogue, without items that it lacks.
 
-        Where the counts alone are known, and more is wanted now, it is that of users who are as
-        they were: so it fits the counts.
+        If only counts are stored but the data is needed now, it is taken from users that have not
+        changed, so that it matches the counts.
         """
         row_of = {key: row for row, key in enumerate(today.item_keys.tolist())}
         rows = np.array([row_of.get(key, -1) for key in self.item_keys.tolist()], dtype=np.int64)
@@ -131,15 +131,15 @@ class CountedData:
         )
 
     def with_floor_of(self, before: CountedData) -> CountedData:
-        """Return the same with the floor that its run began with, if that was higher.
+        """Return the same with the floor at the beginning of its run, if that was higher.
 
-        Rows that one sum of a run lacks and the next one has would tell about few users.
+        Rows that one sum of a run lacks and the next one has would reveal data of few users.
         """
         known = before.floor if before.run == self.run else 1
         return replace(self, floor=max(known, self.floor))
 
     def to_bytes(self) -> bytes:
-        """Return it in safetensors form."""
+        """Return it in safetensors format."""
         arrays: dict[str, NDArray[Any]] = {
             "run": _packed(self.run),
             "user_ids": _packed(self.user_ids),
@@ -158,7 +158,7 @@ class CountedData:
         """Read what `to_bytes` wrote.
 
         Raises:
-            StorageError: it is something else.
+            StorageError: the bytes are something else.
         """
         try:
             found = load(raw)
@@ -175,7 +175,7 @@ class CountedData:
             return cls(run=run, user_ids=user_ids, users=users, floor=floor, **found)
         except (SafetensorError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise StorageError(
-                f"This is not what users had when they were counted: {error}.",
+                f"This is not the data of a count: {error}.",
                 remedy="Restore the state folder from a backup, or start again with an empty one.",
             ) from error
 

@@ -1,4 +1,4 @@
-"""Looking at the model in a state folder, without the coordinator and beside a running client."""
+"""Read the model in a state folder, without the coordinator and next to a running client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HeldModel:
     Attributes:
         pin: the run that it belongs to.
         epoch: the key epoch that the client is in.
-        private: its users' own parameters; None while they are the initial ones.
+        private: its users' own parameters, or None while they are the initial ones.
     """
 
     pin: RunPin
@@ -43,7 +43,7 @@ class HeldModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelName:
-    """What tells one model of a folder from every other, without reading it.
+    """A name that distinguishes the models of a folder, without reading them.
 
     Attributes:
         shared, private: names of its files, which follow from their content.
@@ -72,14 +72,14 @@ def name_of_held_model(settings: Settings, which: Which) -> ModelName:
 
 
 def read_held_model(settings: Settings, which: Which) -> HeldModel:
-    """Return the model that measured best on validation, or the latest one.
+    """Return the model with the best validation, or the latest one.
 
-    A client that runs meanwhile takes the files of a version away with the next one, which is
-    returned then.
+    A running client deletes the files of a version with the next one. Then the next one is
+    returned.
 
     Raises:
         StorageError: the state folder holds no model, or it is damaged.
-        CatalogueMismatch: the local catalogue is not the one that it was trained with.
+        CatalogueMismatch: the local catalogue differs from that of the training.
     """
     for left in reversed(range(_TRIES)):
         name = name_of_held_model(settings, which)
@@ -88,7 +88,7 @@ def read_held_model(settings: Settings, which: Which) -> HeldModel:
         except StorageError:
             if not left or name_of_held_model(settings, which) == name:
                 raise
-    raise StorageError("No version was tried.")
+    raise StorageError("No version was read.")
 
 
 def _read(settings: Settings, which: Which) -> HeldModel:
@@ -98,8 +98,8 @@ def _read(settings: Settings, which: Which) -> HeldModel:
     catalogue = Catalogue.load(store.catalogue_path if local is None else local)
     if catalogue.fingerprint() != state.pin.catalogue_fingerprint:
         raise CatalogueMismatch(
-            "The local catalogue is not the one that the model was trained with.",
-            remedy="Restore the catalogue of the federation.",
+            "The local catalogue differs from the one with which the model was trained.",
+            remedy="Restore the federation's catalogue.",
         )
     version, shared, private = _chosen(state, which)
     plan = plan_from_json(state.pin.plan_json.encode())
@@ -120,7 +120,7 @@ def _chosen(state: ClientState, which: Which) -> tuple[RoundId, FileRef, FileRef
         return state.best.round, state.best.shared, state.best.private
     if state.shared is None:
         raise StorageError(
-            "No round has been published to this client yet, so there is no model.",
+            "No round has been published to this client, so there is no model.",
             remedy="Let `fedrec client run` take part in some rounds first.",
         )
     return state.version, state.shared, state.private

@@ -1,7 +1,7 @@
-"""What this client's users have given away for good: a ledger of its own, whatever others say.
+"""The privacy that each user of this client has spent, independent of other parties' claims.
 
-A coordinator that opens more rounds than its plan allows, abandons rounds whose sums it has seen,
-or begins another run finds that users have stopped taking part.
+A coordinator that opens more rounds than its plan allows, abandons rounds after seeing their sums,
+or begins another run finds that users no longer take part.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FORMAT = "fedrec spent privacy 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserAccount:
-    """One user's releases.
+    """The releases about one user.
 
     Attributes:
-        rounds: training rounds taken part in, of the ledger's run.
+        rounds: the user's training rounds in the ledger's run.
         spent: their cost and that of all earlier runs.
     """
 
@@ -36,10 +36,10 @@ class UserAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyLedger:
-    """All users' accounts; a value, which a commit of the state folder replaces.
+    """All users' accounts. A commit of the state folder replaces the whole value.
 
     Attributes:
-        run: of which `UserAccount.rounds` are counted.
+        run: the run of `UserAccount.rounds`.
     """
 
     run: str = ""
@@ -58,7 +58,7 @@ class PrivacyLedger:
         users: Sequence[UserId],
         participating: NDArray[np.bool_] | None,
     ) -> NDArray[np.bool_]:
-        """Return who of the chosen may take part once more, bool (n_users,)."""
+        """Tell which of the chosen users may take part once more, bool (n_users,)."""
         chosen = np.ones(len(users), dtype=np.bool_) if participating is None else participating
         known: dict[UserAccount, bool] = {}
         may = np.zeros(len(users), dtype=np.bool_)
@@ -75,7 +75,7 @@ class PrivacyLedger:
     def charged(
         self, cost: Spent, run: str, users: Sequence[UserId], participating: NDArray[np.bool_]
     ) -> PrivacyLedger:
-        """Return the ledger after these users took part in one more round."""
+        """Return the ledger after one more round of these users."""
         accounts = dict(self.accounts)
         if run != self.run:
             accounts = {user: UserAccount(spent=a.spent) for user, a in accounts.items()}
@@ -104,7 +104,7 @@ class PrivacyLedger:
         """Read what `to_bytes` wrote.
 
         Raises:
-            StorageError: it is something else.
+            StorageError: the bytes are something else.
         """
         try:
             content = json.loads(raw)
@@ -126,7 +126,7 @@ class PrivacyLedger:
             ValueError,
         ) as error:
             raise StorageError(
-                f"The ledger of spent privacy cannot be understood: {error}.",
-                remedy="Restore the state folder from a backup. Without the ledger nobody knows "
-                "what was released about its users.",
+                f"The privacy ledger cannot be read: {error}.",
+                remedy="Restore the state folder from a backup. Without the ledger the privacy "
+                "that its users have spent is unknown.",
             ) from None

@@ -1,4 +1,4 @@
-"""The client's folder: private vectors, the update in progress, and what every follower keeps."""
+"""The client's state folder: private vectors, the update in progress, and the follower's state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedrec_client.state.client_state import (
 
 
 class PrivateStore(FollowerStore[ClientState]):
-    """A client's durable state; see `FollowerStore`."""
+    """A client's durable state, in addition to `FollowerStore`."""
 
     state_type = ClientState
 
@@ -35,33 +35,33 @@ class PrivateStore(FollowerStore[ClientState]):
         super().__init__(folder, read_only=read_only, setting=setting)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder."""
         if self._lock is not None:
             self._blocks.close()
         super().close()
 
     def go_on(self, present: Provenance, *, accepted: bool, now: float) -> None:
-        """Check that what trains is what trained the run so far, or write down that it changed.
+        """Check that the training path and arithmetic are unchanged, or record an accepted change.
 
-        Before the first answer there is nothing whose bits could differ.
+        Before the first answer there are no bits that could differ.
 
         Args:
-            accepted: whether somebody accepted another path or arithmetic.
+            accepted: whether the user accepts another path or arithmetic.
             now: unix seconds.
 
         Raises:
-            RefusedError: it differs, and nobody accepted that, or another release made it.
+            RefusedError: it differs without acceptance, or another release made it.
         """
         found = self.state.provenance
         if found is None or self.state.answered_round == 0:
             kept = present
         elif found.is_of_another_release(present):
-            # Headers name what trains a plan on processors: each further update would be refused.
+            # Headers name the training path, so every further update would be refused.
             raise RefusedError(
-                f"The run in {self.folder} began under {found.path}; this release of fedrec has "
-                f"{present.path}. Releases that train otherwise can't share a run. "
-                "Nothing was changed.",
-                remedy="End the run with the release that began it. Upgrade all parties before "
+                f"The run in {self.folder} began with {found.path}, but this release of fedrec has "
+                f"{present.path}. Releases with different training can't share a run. Nothing was "
+                "changed.",
+                remedy="Finish the run with the release that began it. Upgrade all parties before "
                 "the next run.",
             )
         else:
@@ -76,7 +76,7 @@ class PrivateStore(FollowerStore[ClientState]):
             self.change(provenance=kept)
 
     def read_private(self, ref: FileRef) -> PrivateState:
-        """Return a private state, of which nothing is read as yet but to check it."""
+        """Return a private state after checking its files, without reading its tensors."""
         return PrivateState.open(checked_path(self.folder, ref), self._blocks)
 
     def stage(
@@ -87,20 +87,20 @@ class PrivateStore(FollowerStore[ClientState]):
         *,
         spent: bytes | None = None,
     ) -> None:
-        """Keep an update and the private state that follows from it, before anything is sent.
+        """Store an update and the private state that follows from it, before anything is sent.
 
         Args:
-            spent: what users' privacy has cost with this update; it is charged in the same
-                commit, and never taken back, even if the round is abandoned.
+            spent: the privacy spent including this update. It is charged in the same commit and
+                never refunded, even if the round is abandoned.
 
         Raises:
-            StorageError: there was an update of this or a later round already.
+            StorageError: this or a later round already has an update.
         """
         if self.state.answered_round >= header.round:
             raise StorageError(
-                f"Round {self.state.answered_round} was answered; an update of round "
+                f"Round {self.state.answered_round} was answered. An update for round "
                 f"{header.round} would be a second answer.",
-                remedy="This is a defect of fedrec; please report it.",
+                remedy="This is a defect of fedrec. Please report it.",
             )
         charged = self.state.spent if spent is None else write_blob(self.folder, "spent", spent)
         self.change(
@@ -116,14 +116,14 @@ class PrivateStore(FollowerStore[ClientState]):
 
     @property
     def in_progress(self) -> RoundId | None:
-        """The round that this client answered and whose end it does not know, or None."""
+        """The round that this client answered and whose outcome it does not know, or None."""
         staged, masking = self.state.staged, self.state.masking
         if masking is not None:
             return masking.round
         return None if staged is None else staged.header.round
 
     def keep_counted(self, content: bytes) -> None:
-        """Keep for good what this client is about to send of its users' data."""
+        """Record permanently the data that this client is about to send about its users."""
         self.change(counted=self.keep_file("counted", content))
 
     def keep_masking(
@@ -133,24 +133,24 @@ class PrivateStore(FollowerStore[ClientState]):
         *,
         spent: FileRef | None = None,
     ) -> None:
-        """Keep a step of a round under masks, its message with it, before anything is sent.
+        """Store a step of a round under masks with its message, before anything is sent.
 
         Args:
             masking: the round after the step.
             staged: the masked vector, in the step that makes it.
-            spent: what users' privacy has cost with that vector: charged in the same commit, and
-                never taken back. Before that step nothing about users has left the client.
+            spent: the privacy spent including that vector. It is charged in the same commit and
+                never refunded. Before that step, nothing about users has left the client.
 
         Raises:
-            StorageError: the round is new, and this or a later one was answered already.
+            StorageError: the round is new, but this or a later one was already answered.
         """
         before = self.state.masking
         begins = before is None or before.round != masking.round
         if begins and self.state.answered_round >= masking.round:
             raise StorageError(
-                f"Round {self.state.answered_round} was answered; keys for round "
-                f"{masking.round} would be a second answer.",
-                remedy="This is a defect of fedrec; please report it.",
+                f"Round {self.state.answered_round} was answered. Keys for round {masking.round} "
+                "would be a second answer.",
+                remedy="This is a defect of fedrec. Please report it.",
             )
         sent = () if staged is None else (_sent(staged.header),)
         self.change(
@@ -162,7 +162,7 @@ class PrivateStore(FollowerStore[ClientState]):
         )
 
     def mark_staged(self, *, acknowledged: bool = False, closed: bool = False) -> None:
-        """Note what the coordinator answered to the staged update."""
+        """Record the coordinator's answer to the staged update."""
         staged = self.state.staged
         if staged is None or (staged.acknowledged >= acknowledged and staged.closed >= closed):
             return
@@ -178,11 +178,11 @@ class PrivateStore(FollowerStore[ClientState]):
         )
 
     def acknowledge(self, header: UploadHeader) -> None:
-        """Note that the coordinator holds an update, whose receipt may have been lost."""
+        """Record that the coordinator has an update whose receipt may have been lost."""
         self.change(**_known(self.state, header))
 
     def take_back(self, latest: UploadHeader | None) -> None:
-        """Note that the coordinator lost updates after `latest`, whose rounds are not published."""
+        """Record that the coordinator lost the unpublished updates after `latest`."""
         state = self.state
         before = () if state.acknowledged is None else (state.acknowledged,)
         staged = state.staged
@@ -196,7 +196,7 @@ class PrivateStore(FollowerStore[ClientState]):
         )
 
     def roll_back(self) -> None:
-        """Forget the staged round: the committed private state is the present one."""
+        """Discard the staged round. The committed private state is the current one."""
         if self.state.staged is not None or self.state.masking is not None:
             self.change(staged=None, masking=None)
 
@@ -213,12 +213,12 @@ class PrivateStore(FollowerStore[ClientState]):
         """Move to a published round, and commit or drop the staged private state with it.
 
         Args:
-            counted: whether the staged update is among them.
-            best: replaces the best model where given.
+            counted: whether the round counted the staged update.
+            best: replaces the best model if given.
         """
         state = self.state
         staged = state.staged
-        # A published list names it: the coordinator holds it, whether its receipt came or not.
+        # A published list names it, so the coordinator has it, even if its receipt was lost.
         known = _known(state, staged.header) if counted and staged is not None else {}
         private = staged.private if counted and staged is not None else state.private
         waiting = staged if staged is not None and staged.header.round > round_id else None
@@ -226,7 +226,7 @@ class PrivateStore(FollowerStore[ClientState]):
             private = state.private
         masking = state.masking
         if masking is not None and masking.round <= round_id:
-            # Shares of others and keys serve one round.
+            # Keys and others' shares serve one round.
             masking = None
         self._move(
             round_id,
@@ -243,17 +243,17 @@ class PrivateStore(FollowerStore[ClientState]):
     def adopt(
         self, round_id: RoundId, shared: Content, *, statement: RevealStatement | None = None
     ) -> None:
-        """Move to a later round by a snapshot; the committed private state stays."""
+        """Move to a later round by a snapshot. The committed private state stays."""
         self._move(round_id, shared, b"", statement, staged=None, masking=None)
 
     def _check_files(self, there: list[str]) -> None:
         """Refuse a folder that lacks files of its state, before others are deleted.
 
         Raises:
-            StorageError: naming one.
+            StorageError: a file is missing. The message names one.
         """
         super()._check_files(there)
-        # Before a table is deleted that a damaged list would have named.
+        # Before deleting a table that a damaged list would have named.
         if self._state is not None and any((self.folder / BLOCKS).glob("*.bin")):
             for ref in self._state.private_files():
                 checked_path(self.folder, ref)
@@ -271,7 +271,7 @@ def _sent(header: UploadHeader) -> SentUpdate:
 
 
 def _known(state: ClientState, header: UploadHeader) -> dict[str, Any]:
-    """Return what changes where the coordinator is known to hold an update."""
+    """Return the changes if the coordinator is known to have an update."""
     found = _sent(header)
     before = state.acknowledged
     later = tuple(sent for sent in state.unacknowledged if sent.round > found.round)

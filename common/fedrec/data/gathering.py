@@ -1,4 +1,4 @@
-"""Some thousand rows at a time: what every layout yields, checked and gathered in one place."""
+"""Check the rows of any layout and gather them, some thousand at a time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class BadRow:
     """A row that was left out.
 
     Attributes:
-        line: its line in the file, from 1; in Parquet its row, from 1.
-        reason: what was found and what was expected.
+        line: its line in the file, from 1. In Parquet its row, from 1.
+        reason: the value that was found and what was expected.
     """
 
     line: int
@@ -35,11 +35,11 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChunk:
-    """Columns of equal length as the file has them, and rows that could not be split.
+    """Columns of equal length as in the file, and the rows that could not be split.
 
     Attributes:
         lines: each row's first line in the file, from 1.
-        ratings, times: None where the file has no such column, or nobody wants it.
+        ratings, times: None if the file has no such column or it is not needed.
     """
 
     lines: Sequence[int]
@@ -52,10 +52,10 @@ class RowChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns of a file by their names, ``column 1`` and so on where they have none.
+    """The names of a file's columns, ``column 1`` and so on without a header.
 
     Attributes:
-        rating, timestamp: None where the file has no such column.
+        rating, timestamp: None if the file has no such column.
         ignored: all others, in the order of the file.
     """
 
@@ -77,13 +77,13 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What a layout yields of a file.
+    """The rows and columns that a layout reads from a file.
 
     Attributes:
-        separator: what is between two fields; None in what has no such thing.
+        separator: the text between two fields, or None for formats without one.
         decimal_comma: whether a rating may be written as 3,5.
-        header: the fields of a header as they stand in the file; None where it has none.
-        has_dates: whether times are a column of dates, which comes as microseconds since 1970.
+        header: the fields of the header as in the file, or None without one.
+        has_dates: whether times are dates, given as microseconds since 1970.
     """
 
     columns: Columns
@@ -101,19 +101,19 @@ _DECIMAL_COMMA = re.compile(r"\s*-?\d+,\d{1,2}\s*")
 
 @dataclass(slots=True, kw_only=True)
 class Gathered:
-    """What came of a table's rows.
+    """The interactions from a table's rows, with counts of what was left out.
 
     Attributes:
         n_rows: rows found, bad ones included.
         n_bad: rows left out because they cannot be read.
         n_below: rows left out for their rating.
-        n_without_id, n_headers: of the bad ones, those without a user or an item, and those that
-            repeat the header.
+        n_without_id, n_headers: bad rows without a user or an item, and bad rows that repeat the
+            header.
         bad: the first bad rows.
-        frequent: of users and of items the id that suspiciously many kept rows have: its role,
-            itself and how many.
-        written_twice: how many users, or items, are written both as 1 and as 1.0.
-        unread_times: the first values that should be times and are none.
+        frequent: ids of users and items in suspiciously many kept rows, as role, id and number of
+            rows.
+        written_twice: for users and items, how many ids are written both as 1 and as 1.0.
+        unread_times: the first values that should be times and are not.
         has_dates: whether times were dates.
     """
 
@@ -132,7 +132,7 @@ class Gathered:
 
 
 class _Ids(dict[str, int]):
-    """Numbers ids as they come; each distinct one is kept once."""
+    """Number ids in the order of their appearance, keeping each distinct id once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class _Ids(dict[str, int]):
         return code
 
     def encode(self, values: Sequence[Any], role: str) -> tuple[NDArray[np.int32], dict[int, str]]:
-        """Return the number of each id, and why those in these places are none."""
+        """Return the number of each id, and why some places have no valid id."""
         before = len(self)
         bad: dict[int, str] = {}
         if set(map(type, values)) - {str}:
@@ -163,9 +163,9 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
     """Read a table to its end.
 
     Raises:
-        DataError: its times have no common order.
+        DataError: the times have no common order.
     """
-    # Dates that are no text have one unit, whatever their size.
+    # Dates of a typed column have one unit, whatever their size.
     times = Times("number" if table.has_dates else reading.timestamp_format)
     users, items = _Ids(), _Ids()
     kept: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64] | None]] = []
@@ -210,7 +210,7 @@ def gather(path: Path, table: Table, reading: Reading) -> Gathered:
             _note_odd_ids(found, role, ids, codes)
             names.append(_names(ids, codes))
         if found.frequent and found.frequent[0][::2] == ("user", len(codes)):
-            found.frequent.clear()  # one person may well have one item above all
+            found.frequent.clear()  # one user may well have one favourite item
         found.interactions = Interactions(
             user_ids=names[0],
             item_ids=names[1],
@@ -228,10 +228,10 @@ def _names(ids: _Ids, codes: NDArray[np.int32]) -> NDArray[np.object_]:
 
 
 def _note_odd_ids(found: Gathered, role: str, ids: _Ids, codes: NDArray[np.int32]) -> None:
-    """Note which ids of the kept rows may be no user or item of their own."""
+    """Note ids of the kept rows that may not identify a user or an item."""
     n_rows = np.bincount(codes, minlength=len(ids))
     n_ids, most = np.count_nonzero(n_rows), int(n_rows.argmax())
-    # Of a few ids or rows, one has a tenth in any case.
+    # With a few ids or rows, one of them always has a tenth.
     if n_rows[most] * (10 if n_ids > 10 else 2) > len(codes) >= _FEW_ROWS:
         found.frequent.append((role, list(ids)[most], int(n_rows[most])))
     n_twice = 0
@@ -249,7 +249,7 @@ def _repeated(
     user: tuple[NDArray[np.int32], _Ids],
     item: tuple[NDArray[np.int32], _Ids],
 ) -> list[int]:
-    """Return where a chunk has the header once more, as files have that were joined."""
+    """Return the rows of a chunk that repeat the header, as joined files have them."""
     if header is None or header.user not in user[1] or header.item not in item[1]:
         return []
     same = (user[0] == user[1][header.user]) & (item[0] == item[1][header.item])
@@ -267,7 +267,7 @@ def _bad_rows(chunk: RowChunk, bad: dict[int, str]) -> Iterator[BadRow]:
 
 
 def _as_text(values: Sequence[Any], role: str) -> tuple[list[str], dict[int, str]]:
-    """Return ids that came as numbers as text, and why those in these places are none."""
+    """Return numeric ids as text, and why some places have no valid id."""
     texts: list[str] = []
     bad: dict[int, str] = {}
     for place, value in enumerate(values):
@@ -280,11 +280,11 @@ def _as_text(values: Sequence[Any], role: str) -> tuple[list[str], dict[int, str
 
 
 def _id_text(value: Any) -> str | None:
-    """Return an id as text; None where it is none."""
+    """Return an id as text, or None if it is not one."""
     if isinstance(value, str):
         return value
     if isinstance(value, float):
-        # A column of integers with gaps comes as floats.
+        # A column of integers with gaps arrives as floats.
         return str(int(value)) if value.is_integer() else None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -292,7 +292,7 @@ def _id_text(value: Any) -> str | None:
 def _ratings(
     values: Sequence[Any], *, decimal_comma: bool
 ) -> tuple[NDArray[np.float64], dict[int, str]]:
-    """Return ratings of shape (n_rows,), and why those in these places are none."""
+    """Return ratings of shape (n_rows,), and why some places have no valid rating."""
     try:
         found = np.fromiter(map(float, values), np.float64, len(values))
         if not np.isnan(found).any():

@@ -1,4 +1,4 @@
-"""What a file's columns are: by their names, and for what errors propose by their first rows."""
+"""Find a file's columns by their names, and propose columns in errors by their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_READINGS = 4
 _MOST_COLUMNS, _SHOWN_COLUMNS = 20, 10
 
 Rows = Sequence[Sequence[str]]
-"""Rows of a file as its fields, the first one first; the header is none of them."""
+"""The first rows of a file as fields, without the header."""
 Choice = Mapping[str, Sequence[Column]]
 """The columns that each role may have."""
 
@@ -28,19 +28,20 @@ _ALONE = {ColumnKind.CODES}
 _IDS = _ALONE | {ColumnKind.WORDS}
 _SMALL = _IDS | {ColumnKind.SCALE, ColumnKind.FEW, ColumnKind.CONSTANT}
 _TIERS = (_ALONE, _IDS, _SMALL | {ColumnKind.MOMENTS})
-"""Kinds of columns that are looked at for ids, one set after the other."""
+"""Kinds of columns that may hold ids, tried in this order."""
 _NO_IDS = (ColumnKind.EMPTY, ColumnKind.DATES, ColumnKind.MEASURES, ColumnKind.PROSE)
 _TIMES = (ColumnKind.DATES, ColumnKind.MOMENTS)
 _DISTINCT = 0.9
-"""Ids of a few small numbers count if at least this share of rows has a pair of its own."""
+"""Columns of a few small numbers count as ids if at least this share of rows has a distinct pair.
+"""
 _DISTINCT_OF_FEW = 0.2
-"""The same of a few users who have items again and again."""
+"""The same share for a few users with repeated items."""
 
 
 def is_header(names: Sequence[str], rows: Rows) -> bool:
-    """Tell whether a first line looks like names, above rows that look like what is named.
+    """Tell whether a first line looks like names above rows of matching values.
 
-    Where nothing tells, it is a row: a name among ids does less harm than an id that is lost.
+    In doubt it counts as a row: a name among ids does less harm than a lost id.
     """
     if _is_numbered(names, rows):
         return True
@@ -60,7 +61,7 @@ def is_header(names: Sequence[str], rows: Rows) -> bool:
 
 
 def _is_numbered(names: Sequence[str], rows: Rows) -> bool:
-    """Tell whether a first line numbers columns, as pandas does where they have no names."""
+    """Tell whether a first line numbers the columns, as pandas does for columns without names."""
     without_index = list(names[1:] if names and not names[0] else names)
     if len(names) < 3 or without_index != list(map(str, range(len(without_index)))):
         return False
@@ -68,12 +69,12 @@ def _is_numbered(names: Sequence[str], rows: Rows) -> bool:
 
 
 def is_value(text: str) -> bool:
-    """Tell whether a field is a number or a date, as no name of a column is."""
+    """Tell whether a field is a number or a date, which names of columns are not."""
     return number_of(text) is not None or looks_like_time(text)
 
 
 def columns_of(names: Sequence[str], rows: Rows) -> list[Column]:
-    """Return the columns of rows that have as many fields as names; rows that repeat count once."""
+    """Return the columns of rows with as many fields as names, counting repeated rows once."""
     whole = list(dict.fromkeys(tuple(row) for row in rows if len(row) == len(names)))
     values = zip(*whole, strict=True) if whole else [()] * len(names)
     return [
@@ -87,14 +88,14 @@ def columns_of(names: Sequence[str], rows: Rows) -> list[Column]:
 
 
 def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, int]]:
-    """Return the places of user, item, rating and time in each reading that values allow.
+    """Return the places of user, item, rating and time in each reading that the values allow.
 
     Args:
-        columns: those that may be taken.
-        given: the columns of which one has a role, where names say so.
+        columns: the candidates.
+        given: for roles that names determine, the columns from which to take one.
 
     Returns:
-        No reading where nothing fits, or too many do.
+        No reading if none fits or too many do.
     """
     whens = given.get("timestamp") or ()
     times = [each for each in whens if each.kind in _TIMES] or whens or _times(columns)
@@ -117,18 +118,18 @@ def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, i
 
 
 def _whens(times: Sequence[Column], ids: tuple[Column, Column]) -> list[Column]:
-    """Return the columns that may be times: those of the user or the item are none of a row."""
+    """Return the columns that may be times, other than attributes of the user or the item."""
     left = [each for each in times if each not in ids]
     own = [each for each in left if not any(column.determines(each) for column in ids)]
     return own or [each for each in left if each.told == "timestamp"]
 
 
 def why_none(columns: Sequence[Column]) -> str:
-    """Return why values tell no user and no item, in a sentence with a blank after it."""
+    """Return why values determine no user and no item, as a sentence with a blank after it."""
     shown = "; ".join(column.in_words for column in columns[:_SHOWN_COLUMNS])
     more = len(columns) - _SHOWN_COLUMNS
     shown += f"; and {more} more" if more > 0 else ""
-    return f"Their values do not tell which are the user and the item: {shown}. " if shown else ""
+    return f"Their values do not determine the user and the item: {shown}. " if shown else ""
 
 
 def _times(columns: Sequence[Column]) -> list[Column]:
@@ -149,7 +150,7 @@ def _ratings(columns: Sequence[Column]) -> list[Column]:
 def _pairs(
     columns: Sequence[Column], given: Choice, times: Sequence[Column]
 ) -> list[tuple[Column, Column]]:
-    """Return the pairs of columns that may be user and item; in a file without names in order."""
+    """Return pairs of columns that may be user and item, in order for a file without names."""
     users, items = given.get("user", []), given.get("item", [])
     users = users or [each for each in columns if each.told == "user"]
     users = users or [each for each in columns if each.told == "session"]
@@ -175,7 +176,7 @@ def _pairs(
         if not (users or items):
             found = [pair for pair in found if _are_in_order(*pair, [*events, *times])]
         if kinds > _IDS and not (users and items):
-            # Where an id differs in every row, the others may be anything.
+            # If an id differs in every row, the other columns may be anything.
             found = [pair for pair in found if not unique or pair[1] in unique]
             found = _pairs_of_small(found)
         if found:
@@ -189,10 +190,10 @@ def _pairs(
 def _pairs_of_few_rows(
     users: Sequence[Column], items: Sequence[Column], ids: Sequence[Column], times: Sequence[Column]
 ) -> list[tuple[Column, Column]]:
-    """Return the pairs that may be user and item where rows are too few to show what repeats.
+    """Return pairs that may be user and item if rows are too few to show what repeats.
 
-    Names tell both, or one and a single column is left, or columns are those that files without
-    names usually have: user, item, and perhaps a rating and a time.
+    Either names determine both, or they determine one and a single column is left, or the columns
+    are in the usual order of files without names: user, item, and perhaps rating and time.
     """
     left = [each for each in ids if not each.is_unique]
     if users or items:
@@ -217,9 +218,9 @@ def _pairs_of_few_rows(
 def _pairs_of_first(
     pairs: Sequence[tuple[Column, Column]], ids: Sequence[Column]
 ) -> list[tuple[Column, Column]]:
-    """Return pairs of columns that stand before all others, as users do, and have few values.
+    """Return pairs of columns before all others, as users often are, with few values.
 
-    The first rows of a file may be of few users.
+    The first rows of a file may belong to few users.
     """
     first = min((user.place for user, _ in pairs), default=0)
     return [
@@ -237,10 +238,10 @@ def _repeats_as_ids_do(column: Column) -> bool:
 
 
 def _are_in_order(user: Column, item: Column, events: Sequence[Column]) -> bool:
-    """Tell whether two columns that nothing names can be user and item in this order.
+    """Tell whether two unnamed columns can be user and item in this order.
 
-    Rows of one order or of one time have one user. Else, where columns have no names, users are
-    taken to stand before items.
+    Rows of one order or of one time have one user. Otherwise, users are assumed to come before
+    items.
     """
     owners = [each for each in (user, item) if any(event.determines(each) for event in events)]
     if len(owners) == 1:
@@ -253,7 +254,7 @@ def _may_be_ids(user: Column, item: Column, *, certain: bool) -> bool:
     """Tell whether values allow two columns to be user and item.
 
     Args:
-        certain: names tell both.
+        certain: names determine both.
     """
     if user.kind in _NO_IDS or item.kind in (*_NO_IDS, ColumnKind.CONSTANT) or user.is_unique:
         return False
@@ -266,16 +267,16 @@ def _may_be_ids(user: Column, item: Column, *, certain: bool) -> bool:
 
 
 def _is_event(column: Column, others: Sequence[Column], times: Sequence[Column]) -> bool:
-    """Tell whether a column is an order or the like: it has one time and one of another's ids."""
+    """Tell whether a column is an order or the like, with one time and one other id."""
     return any(map(column.determines, times)) and any(
         column.determines(each) for each in others if each is not column
     )
 
 
 def _pairs_of_small(pairs: Sequence[tuple[Column, Column]]) -> list[tuple[Column, Column]]:
-    """Return those of columns with few values that are ids: a rating or a kind of event repeats.
+    """Return pairs of columns with few values that are ids, not ratings or events.
 
-    One user may have an item in many rows.
+    A user may have the same item in many rows.
     """
     shares = [
         1.0
@@ -296,7 +297,7 @@ def _share_of_pairs(user: Column, item: Column) -> float:
 
 
 def _without_aliases(pairs: Sequence[tuple[Column, Column]]) -> Iterator[tuple[Column, Column]]:
-    """Leave out what a better column stands for, one named as an id or the first: same values."""
+    """Drop columns with the same values as a better one: one named as an id, or the first."""
     kept: list[tuple[Column, Column]] = []
     for pair in sorted(pairs, key=lambda pair: -sum(each.is_named_as_id for each in pair)):
         if not any(
@@ -316,12 +317,12 @@ def _stands_for(better: Column, column: Column) -> bool:
 def no_header(
     path: Path, first: str, fields: Sequence[str], rows: Rows, reading: Reading, separator: str = ""
 ) -> DataError:
-    """Return what to say of a file whose first line names no columns.
+    """Return the error for a file whose first line names no columns.
 
     Args:
         first: its first line.
         fields: that line's fields.
-        separator: the word for what is between them, where that is not clear from the file.
+        separator: the word for the separator, if the file does not show it.
     """
     told: dict[str, str | None] = {
         name: None
@@ -338,11 +339,11 @@ def no_header(
         )
     ]
     return DataError(
-        f"The layout of {path} is unknown; its first line is {first[:120]!r}: no header, as it "
-        "looks.",
+        f"The layout of {path} is unknown. Its first line, {first[:120]!r}, does not look like a "
+        "header.",
         remedy=("" if found else why_none(columns))
-        + f"Name its columns in order with {flag_of('columns')}: user, item, rating, "
-        "timestamp, and - for any other. If that line is a header, name columns of it with "
+        + f"Name its columns in order with {flag_of('columns')}: user, item, rating, timestamp, "
+        "and - for any other. If the line is a header, name its columns with "
         f"{flag_of('user_column')} and {flag_of('item_column')}.",
         readings=[told | {"columns": each} for each in found],
     )
@@ -362,12 +363,12 @@ _KNOWN: dict[str, tuple[str, ...]] = {
         "timestamp", "time", "unix_timestamp", "ts", "unixreviewtime", "date", "datetime",
     ),
 }  # fmt: skip
-"""Usual names of columns, in any case, with blanks or hyphens in place of underscores."""
+"""Usual names of columns, without regard to case, blanks, hyphens and underscores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where in a row each column is, from 0; None where a file has none."""
+    """The position of each column in a row, from 0, or None if it is missing."""
 
     user: int
     item: int
@@ -375,7 +376,7 @@ class Places:
     timestamp: int | None = None
 
     def columns(self, names: Sequence[str]) -> Columns:
-        """Return these columns, and the ignored ones, by the names of all of them."""
+        """Return the names of these columns and of the ignored ones."""
         taken = (self.user, self.item, self.rating, self.timestamp)
         rating, timestamp = (
             None if place is None else names[place] for place in (self.rating, self.timestamp)
@@ -400,11 +401,11 @@ def _folded(name: str) -> str:
 
 
 def places_of_roles(roles: Sequence[str], reading: Reading) -> Places:
-    """Return the places in a file without a header."""
+    """Return the positions of roles in a file without a header."""
     at = {role: roles.index(role) if role in roles else None for role in ROLES}
     user, item = at["user"], at["item"]
     if user is None or item is None:
-        raise DataError(f"The columns {', '.join(roles)} have no user or no item.")
+        raise DataError(f"The columns {', '.join(roles)} lack the user or the item.")
     when = None if reading.timestamp_format == "none" else at["timestamp"]
     return Places(user=user, item=item, rating=at["rating"], timestamp=when)
 
@@ -412,13 +413,13 @@ def places_of_roles(roles: Sequence[str], reading: Reading) -> Places:
 def find_places(
     path: Path, header: Sequence[str], reading: Reading, rows: Callable[[], Rows] = tuple
 ) -> Places:
-    """Look the columns up in a header, by the names that were given or by usual ones.
+    """Find the columns in a header by the given names or by usual ones.
 
     Args:
-        rows: returns the first rows under it, to judge by them what columns are.
+        rows: returns the first rows below it, which tell what columns contain.
 
     Raises:
-        DataError: a column is missing, or two could be meant; every problem is named.
+        DataError: a column is missing or ambiguous. The message has every problem.
     """
     names = [name.strip() for name in header]
     problems = [f"the column {name!r} twice" for name in names if name and names.count(name) > 1][
@@ -448,8 +449,8 @@ def find_places(
             f"{path}, line 1, has the columns {', '.join(names[:20]) or 'none'}: "
             f"{'; '.join(problems)}.",
             remedy=f"{reason}Name columns with {flag_of('user_column')}, {flag_of('item_column')}, "
-            f"{flag_of('rating_column')} and {flag_of('timestamp_column')}. If line 1 is no "
-            f"header, name all of them, in order, with {flag_of('columns')}.",
+            f"{flag_of('rating_column')} and {flag_of('timestamp_column')}. If line 1 is "
+            f"not a header, name all columns, in order, with {flag_of('columns')}.",
             options=options,
             readings=[options | each for each in readings],
         )
@@ -460,7 +461,7 @@ def find_places(
 def _possible(
     names: Sequence[str], rows: Rows, reading: Reading, found: Mapping[str, Sequence[str]]
 ) -> list[dict[str, str]]:
-    """Return names for the roles that have none or several, in each reading that values allow."""
+    """Return names for the missing and ambiguous roles, in each reading that the values allow."""
     columns = columns_of(names, rows)
     given = {role: [columns[names.index(name)] for name in usual] for role, usual in found.items()}
     taken = {each.place for usual in given.values() for each in usual}

@@ -1,4 +1,4 @@
-"""Who interacted with what, and when, in orders that depend on ids; parts and counts of it."""
+"""Interactions: rows of user, item and time in canonical orders, with selections and counts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedrec.ids import digest
 def sorted_ids(ids: Iterable[str]) -> list[str]:
     """Return the distinct ids in their canonical order.
 
-    If every id consists of ASCII digits they are ordered by (length, text), which is the
-    numeric order of ids without leading zeros; otherwise by Unicode code points.
+    If every id consists of ASCII digits they are ordered by (length, text), which is the numeric
+    order of ids without leading zeros. Otherwise by Unicode code points.
     """
     distinct = set(ids)
     if all(id_.isascii() and id_.isdigit() for id_ in distinct):
@@ -43,10 +43,10 @@ def encode_ids(ids: NDArray[np.object_]) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def recency_keys(user_ids: Sequence[str], item_ids: Sequence[str]) -> NDArray[np.uint64]:
-    """Return the numbers that order interactions of equal or missing time.
+    """Return the tie-break for interactions with equal or missing times.
 
-    The key is the first 8 bytes, big-endian, of SHA-256 of ``user<TAB>item`` in UTF-8; a larger
-    key counts as more recent. It is part of the evaluation protocol, so it never changes.
+    The key is the first 8 bytes, big-endian, of SHA-256 of ``user<TAB>item`` in UTF-8. A larger key
+    counts as more recent. It is part of the evaluation protocol, so it never changes.
 
     Args:
         user_ids: n_rows ids.
@@ -66,24 +66,24 @@ def recency_keys(user_ids: Sequence[str], item_ids: Sequence[str]) -> NDArray[np
 
 
 MISSING_TIMESTAMP = -1
-"""A single timestamp that the data does not have; ordered by the tie rule, before any other."""
+"""The timestamp of a row without a time. It sorts by the tie rule, before all times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Interactions:
-    """One row per interaction; ids are the data's own strings and the arrays are read-only.
+    """One row for each interaction. Ids are the data's own strings, and the arrays are read-only.
 
-    Ids are object arrays whose rows share one string per distinct id: 8 bytes a row however
-    long an id is. Ratings are not kept: every row counts as an interaction.
+    Ids are object arrays whose rows share one string for each distinct id: 8 bytes a row, whatever
+    its length. Ratings are not kept, because every row counts as an interaction.
 
     Attributes:
         user_ids: strings, shape (n_rows,).
         item_ids: strings, shape (n_rows,).
-        timestamps: int64 of shape (n_rows,) in the data's own unit, `MISSING_TIMESTAMP` where
-            a row has none, or None where the whole data has none.
+        timestamps: int64 of shape (n_rows,) in the data's own unit, `MISSING_TIMESTAMP` if a row
+            has none, or None if no row has one.
 
     Raises:
-        DataError: lengths differ, an id is empty or no string, or a timestamp is negative.
+        DataError: lengths differ, an id is empty or not a string, or a timestamp is negative.
     """
 
     user_ids: NDArray[np.object_]
@@ -136,18 +136,18 @@ class Interactions:
 
     @property
     def has_times(self) -> bool:
-        """Whether any row has a time; where none has, the tie rule orders everything."""
+        """Whether any row has a time. Without times, the tie rule orders everything."""
         return self.timestamps is not None and bool((self.timestamps != MISSING_TIMESTAMP).any())
 
     def times(self) -> NDArray[np.int64]:
-        """Return the timestamps of shape (n_rows,), `MISSING_TIMESTAMP` where there is none."""
+        """Return the timestamps of shape (n_rows,), with `MISSING_TIMESTAMP` for missing ones."""
         if self.timestamps is None:
             return np.full(len(self), MISSING_TIMESTAMP, dtype=np.int64)
         return self.timestamps
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Interactions:
         """Return the chosen rows, given as positions or as a mask of shape (n_rows,)."""
-        # What was checked is not looked at again: a million strings take a while.
+        # Rows that were checked are not checked again: a million strings take a while.
         made = object.__new__(Interactions)
         for name in ("user_ids", "item_ids", "timestamps"):
             column = getattr(self, name)
@@ -158,7 +158,7 @@ class Interactions:
         return made
 
     def canonical(self) -> Interactions:
-        """Return the rows ordered by user, item and time: the same for any order of rows."""
+        """Return the rows ordered by user, item and time, independent of their order before."""
         order, _ = self._canonical_order()
         return self.take(order)
 
@@ -172,19 +172,20 @@ class Interactions:
     def with_minimum(
         self, interactions_per_user: int, interactions_per_item: int = 1
     ) -> Interactions:
-        """Keep users with at least so many distinct items, and items with so many users.
+        """Keep users with enough distinct items and items with enough users.
 
-        Leaving an item out may take a user below the minimum and the other way round, so both
-        are left out in turn until nobody is below: the k-core of the field. It does not depend
-        on who is left out first. Rows of what is kept are all kept, in their order.
+        Removing an item may take a user below the minimum and the other way round. Both are removed
+        in turn until all reach it, which gives the k-core and does not depend on the order of
+        removal. All rows of the remaining pairs stay, in their order.
 
         Raises:
             DataError: a minimum is below 1.
         """
         if min(interactions_per_user, interactions_per_item) < 1:
             raise DataError(
-                f"The minimum is {min(interactions_per_user, interactions_per_item)} interactions.",
-                remedy="Give 1 or more.",
+                f"The minimum is {min(interactions_per_user, interactions_per_item)} interactions, "
+                "expected at least 1.",
+                remedy="Set it to 1 or more.",
             )
         users, user_index = encode_ids(self.user_ids)
         items, item_index = encode_ids(self.item_ids)
@@ -218,12 +219,12 @@ def _objects(ids: list[str]) -> NDArray[np.object_]:
 def _id_column(name: str, values: object) -> NDArray[np.object_]:
     column = np.asarray(values, dtype=np.object_).view()
     if column.ndim != 1:
-        raise DataError(f"{name} has {column.ndim} dimensions; expected one string per row.")
+        raise DataError(f"{name} has {column.ndim} dimensions, expected one string for each row.")
     ids = column.tolist()
     foreign = sorted(kind.__name__ for kind in set(map(type, ids)) if not issubclass(kind, str))
     if foreign:
         raise DataError(
-            f"{name} contains values of type {', '.join(foreign)}; ids are strings.",
+            f"{name} contains values of type {', '.join(foreign)}, expected strings.",
             remedy="Convert them with str() first.",
         )
     if "" in ids:
@@ -236,39 +237,39 @@ def _timestamp_column(values: object) -> NDArray[np.int64]:
     times = np.asarray(values)
     if times.ndim != 1 or times.dtype.kind not in "iu":
         raise DataError(
-            f"timestamps have shape {times.shape} and type {times.dtype}; expected integers, "
-            "one per row."
+            f"timestamps have shape {times.shape} and type {times.dtype}, expected one integer for "
+            "each row."
         )
     times = times.astype(np.int64, copy=False).view()
     if len(times) and times.min() < MISSING_TIMESTAMP:
         raise DataError(
-            f"timestamps contain {times.min()}; expected 0 or more, or {MISSING_TIMESTAMP} "
-            "for a missing one."
+            f"timestamps contain {times.min()}, expected 0 or more, or {MISSING_TIMESTAMP} for a "
+            "missing one."
         )
     times.flags.writeable = False
     return times
 
 
 def user_groups(user_ids: Sequence[str], n_parts: int, *, seed: int = 0) -> list[NDArray[np.int64]]:
-    """Return the positions of each part's users, ascending; parts may be empty.
+    """Return the positions of each part's users, ascending. Parts may be empty.
 
-    Users are ordered by a hash of (seed, id) and dealt out in turn, so that part sizes differ by at
-    most one user and neither their order nor the machine matters. Adding a user may move others.
+    Users are ordered by a hash of (seed, id) and dealt out in turn. So part sizes differ by at most
+    one user, and neither order nor machine matters. Adding a user may move others.
 
     Raises:
         DataError: `n_parts` is below 1.
     """
     if n_parts < 1:
-        raise DataError(f"{n_parts} parts were asked for.", remedy="Ask for 1 or more.")
+        raise DataError(f"{n_parts} parts were requested.", remedy="Ask for 1 or more.")
     hashes = [digest("fedrec partition", seed, user) for user in user_ids]
     dealt = np.array(sorted(range(len(user_ids)), key=hashes.__getitem__), dtype=np.int64)
     return [np.sort(dealt[part::n_parts]) for part in range(n_parts)]
 
 
 def partition_users(interactions: Interactions, n_parts: int, seed: int = 0) -> list[Interactions]:
-    """Give every user, with all rows, to exactly one of `n_parts` parts, by `user_groups`.
+    """Assign every user, with all its rows, to exactly one of `n_parts` parts, by `user_groups`.
 
-    Rows of a part are in canonical order; parts may be empty.
+    Rows of a part are in canonical order. Parts may be empty.
 
     Raises:
         DataError: `n_parts` is below 1.
@@ -284,7 +285,7 @@ def partition_users(interactions: Interactions, n_parts: int, seed: int = 0) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSummary:
-    """What `describe` counts; an interaction is a distinct pair of user and item.
+    """The counts of `describe`. An interaction is a distinct pair of user and item.
 
     Attributes:
         n_users: distinct users.
@@ -295,12 +296,11 @@ class DatasetSummary:
         minimum_per_user: fewest interactions of a user.
         median_per_user: median over users.
         maximum_per_user: most interactions of a user.
-        interactions_without_time: pairs whose time is missing; where all are, held-out items are
-            random ones.
-        users_with_tied_last_timestamp: users whose latest time belongs to two or more of their
-            items, so that the tie rule chooses the test item.
+        interactions_without_time: pairs without a time. If all lack one, held-out items are random.
+        users_with_tied_last_timestamp: users with two or more items at their latest time. The tie
+            rule chooses their test item.
         items_with_one_holder: items whose row in a released sum is one user's alone.
-        items_below_minimum_holders: items with fewer holders than asked about.
+        items_below_minimum_holders: items with fewer holders than the given minimum.
     """
 
     n_users: int
@@ -318,7 +318,7 @@ class DatasetSummary:
 
 
 def describe(interactions: Interactions, *, minimum_item_users: int = 10) -> DatasetSummary:
-    """Count users, items, interactions, ties and rarely held items; all 0 for no data."""
+    """Count users, items, interactions, ties and rarely held items. All 0 for no data."""
     unique = interactions.deduplicated()
     users, user_index = encode_ids(unique.user_ids)
     items, item_index = encode_ids(unique.item_ids)

@@ -1,4 +1,4 @@
-"""How the supported files lay out their rows: one line for each layout, JSON lines and Parquet."""
+"""The supported file layouts: one entry each, with readers for JSON lines and Parquet."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from fedrec.errors import DataError
 from fedrec.extras import how_to_install
 
 _FIRST_ROWS = 100
-"""Objects in which keys are looked for: a key may be missing where it has no value."""
+"""The number of objects in which keys are searched, because a key may be absent if it has no value.
+"""
 _PYTHON = re.compile(r"\{\s*u?'")
 
 
 def read_json_lines(path: Path, reading: Reading) -> Table:
-    """Read objects one a line; a number is the id that its digits spell.
+    """Read one JSON object from each line. Ids given as numbers keep their digits.
 
     Raises:
         DataError: the first objects lack a key.
@@ -38,9 +39,9 @@ def read_json_lines(path: Path, reading: Reading) -> Table:
     if first and not objects:
         if _PYTHON.match(lines[0].lstrip()):
             raise _python(path, lines[0])
-        leave = f"Leave {flag_of('layout')} out, or write" if reading.layout else "Write"
+        leave = f"Omit {flag_of('layout')}, or write" if reading.layout else "Write"
         raise DataError(
-            f"{path}, line 1, is no JSON line: {first[0]}.",
+            f"{path}, line 1, is not a JSON line: {first[0]}.",
             remedy=f"{leave} one object on each line.",
             options={"layout": None} if reading.layout else None,
         )
@@ -64,11 +65,11 @@ def _field(value: Any) -> str:
 
 
 def _python(path: Path, line: str) -> DataError:
-    """Return what to say of a file of dictionaries as Python prints them."""
+    """Return the error for a file of dictionaries in Python's notation."""
     plain = plain_name(path)
     unpacked = "" if plain == path else f"Unpack it to {plain.name}. "
     code = (
-        "import ast, json, sys; [print(json.dumps(ast.literal_eval(line))) for line in sys.stdin "
+        "import ast, json, sys;[print(json.dumps(ast.literal_eval(line))) for line in sys.stdin "
         "if line.strip()]"
     )
     target = plain.with_suffix(".jsonl")
@@ -107,20 +108,20 @@ def _json_chunks(path: Path, reading: Reading, keys: list[str | None]) -> Iterat
 
 
 def _object(text: str) -> dict[str, Any] | str:
-    """Return a line's object, or why it has none."""
+    """Return a line's object, or why there is none."""
     try:
         found = json.loads(text.removeprefix("\ufeff"))
     except ValueError as error:
-        return f"no JSON: {error}"
+        return f"not JSON: {error}"
     except RecursionError:
-        return "no JSON: too deeply nested"
+        return "not JSON: too deeply nested"
     return found if isinstance(found, dict) else f"{text.strip()[:40]!r}, expected a JSON object"
 
 
 def parts_of(path: Path) -> list[Path]:
-    """Return a file itself, or a folder's Parquet files in the order of their names.
+    """Return a file itself, or a folder's Parquet files ordered by name.
 
-    Names that begin with ``_`` or a dot are what writers leave beside the parts.
+    Names that begin with ``_`` or a dot are files that writers leave next to the parts.
     """
     if not path.is_dir():
         return [path]
@@ -137,8 +138,8 @@ def read_parquet(path: Path, reading: Reading) -> Table:
     """Read a Parquet file or a folder of them, points in time as microseconds since 1970.
 
     Raises:
-        DataError: pyarrow is missing, a file or a column cannot be used, or files differ in
-            their columns.
+        DataError: pyarrow is missing, a file or column is unsupported, or files have different
+            columns.
     """
     reading.refuse_beyond("parquet", *(f"{role}_column" for role in ROLES))
     try:
@@ -146,22 +147,22 @@ def read_parquet(path: Path, reading: Reading) -> Table:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise DataError(
-            f"{path} is Parquet and pyarrow is not installed.",
-            remedy=f"Install it with: {how_to_install('pyarrow')}; or convert the file to CSV.",
+            f"{path} is Parquet, which needs pyarrow.",
+            remedy=f"Install it with: {how_to_install('pyarrow')}. Or convert the file to CSV.",
         ) from error
     schemas: dict[Path, Any] = {}
     for part in parts_of(on_disk(path)):
         try:
-            # A handle keeps pyarrow from guessing partitions from the names of the folders above.
+            # A file handle keeps pyarrow from deriving partitions from the names of folders.
             with part.open("rb") as file, parquet.ParquetFile(file) as table:
-                # What has no rows may have lost the types of its columns.
+                # A part without rows may have lost the types of its columns.
                 if table.metadata.num_rows or not schemas:
                     schemas[part] = table.schema_arrow
         except arrow.ArrowException as error:
             raise _unreadable(part, error) from error
     parts = list(schemas)
     names = list(schemas[parts[0]].names)
-    # Rows are needed for a guess alone: a group of them takes memory in all of its columns.
+    # Only guessing needs rows: a group of them takes memory for all of its columns.
     columns = find_places(path, names, reading, partial(_first_rows, parts[0])).columns(names)
     chosen = [*columns.by_role().values()]
     for part, schema in schemas.items():
@@ -224,10 +225,10 @@ def _parquet_chunks(parts: list[Path], names: list[str | None]) -> Iterator[RowC
 def _check_columns(
     part: Path, schema: Any, first: Path, names: list[str], chosen: list[str | None]
 ) -> None:
-    """Refuse a part with other columns than the first one, or with values of no use.
+    """Refuse a part whose columns differ from the first one's or have unsupported types.
 
     Raises:
-        DataError: naming the column.
+        DataError: the columns differ or have unsupported types. The message names the column.
     """
     import pyarrow as arrow
 
@@ -245,14 +246,14 @@ def _check_columns(
         kind = _plain(schema.field(name).type)
         if not any(is_one(kind) for is_one in allowed):
             raise DataError(
-                f"{part}: the column {name!r} has the type {kind}; expected text, numbers or "
+                f"{part}: the column {name!r} has the type {kind}, expected text, numbers or "
                 "times.",
                 remedy="Convert the column, or name another one.",
             )
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type of a column's values, which a dictionary may hold."""
+    """Return the type of a column's values, including those of a dictionary."""
     import pyarrow as arrow
 
     return kind.value_type if arrow.types.is_dictionary(kind) else kind
@@ -276,13 +277,13 @@ def _values(column: Any) -> list[Any]:
 
 
 def _values_shown(column: Any) -> list[str]:
-    """Return values as text, dates as ISO 8601 writes them."""
+    """Return values as text, with dates in ISO 8601."""
     values = _in_microseconds(column).to_pylist()
     return ["" if value is None else str(value) for value in values]
 
 
 def _in_microseconds(column: Any) -> Any:
-    """Return a column without a dictionary, its dates as points in time."""
+    """Return a column without a dictionary, its dates in microseconds."""
     import pyarrow as arrow
 
     kind = _plain(column.type)
@@ -299,7 +300,7 @@ _NAMED = (*_TEXT, *(f"{role}_column" for role in ROLES))
 def _read_fixed(
     path: Path, reading: Reading, *, layout: str, separator: str, roles: Sequence[str]
 ) -> Table:
-    """Read a layout that has no header and always the same columns."""
+    """Read a layout without a header, whose columns are fixed."""
     reading.refuse_beyond(layout, *_TEXT)
     return read_headless(path, reading, separator=separator, roles=roles)
 
@@ -310,7 +311,7 @@ def _read_movielens_csv(path: Path, reading: Reading) -> Table:
 
 
 def _read_csv(path: Path, reading: Reading) -> Table:
-    """Read fields under a header, whatever is between them."""
+    """Read fields below a header, with any separator."""
     reading.refuse_beyond("csv", "separator", *_NAMED)
     return read_headed(path, reading, separator=header_separator(path, reading))
 
@@ -320,7 +321,7 @@ def _read_table(path: Path, reading: Reading) -> Table:
     reading.refuse_beyond("table", "columns", "separator", *_TEXT)
     if reading.roles is None:
         raise DataError(
-            "The layout table has no header, and nothing says what its columns are.",
+            "The layout table has no header, and no setting names its columns.",
             remedy=f"Name them in order with {flag_of('columns')}.",
             options={"layout": None},
         )
@@ -329,7 +330,7 @@ def _read_table(path: Path, reading: Reading) -> Table:
 
 
 def _read_inter(path: Path, reading: Reading) -> Table:
-    """Read a RecBole `.inter` file: tab separated under a header of ``name:type``."""
+    """Read a RecBole `.inter` file: tab-separated, with a header of ``name:type``."""
     reading.refuse_beyond("inter", *_NAMED)
     return read_headed(path, reading, separator="\t", typed=True)
 
@@ -346,4 +347,4 @@ READERS: dict[str, Callable[[Path, Reading], Table]] = {
     "amazon": partial(_read_fixed, layout="amazon", separator=",", roles=ROLES),
     "inter": _read_inter,
 }
-"""One reader for each layout; ``amazon`` and ``table`` are never found out, only named."""
+"""One reader for each layout. ``amazon`` and ``table`` are never detected, only named."""

@@ -1,8 +1,8 @@
-"""Public data sets by name: where they come from, what they are known by, where they are kept.
+"""Public data sets by name: their sources, their known copies, and their place in the cache.
 
-One entry of `PUBLIC` for each. The SHA-256 sums are those of the copies that the figures in
-docs/explanation/reproduction.md were made with; where no copy was at hand there is no sum, and a
-file is known by its counts alone.
+`PUBLIC` has one entry for each. The SHA-256 sums belong to the copies that produced the figures in
+docs/explanation/reproduction.md. Without a copy there is no sum, and the counts alone identify a
+file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fedrec.data.writing import INTERACTIONS_FILE
 from fedrec.errors import DataError
 
 ORIGIN_FILE = "origin.json"
-"""Beside imported interactions: name, SHA-256 and counts of the file that they came from."""
+"""Written next to imported interactions: the name, SHA-256 and counts of their source file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Users, items and distinct pairs of the users with at least `minimum` items."""
+    """Numbers of users, items and distinct pairs, among users with at least `minimum` items."""
 
     minimum: int
     users: int
@@ -39,14 +39,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCopy:
-    """A file in which a data set is passed on.
+    """A file in which a data set is distributed.
 
     Attributes:
         file: its usual name.
         layout: a key of `READERS`.
-        sha256: of the copy that figures were made with; None where no copy was at hand.
-        counts: what a right file has, after each pair was kept once.
-        note: what a reader of figures made with it has to know.
+        sha256: of the copy behind the published figures, or None without one.
+        counts: the expected counts, with each pair kept once.
+        note: a caveat for figures made with it.
     """
 
     file: str
@@ -62,14 +62,13 @@ class PublicDataset:
 
     Attributes:
         title: its name in full.
-        source: where its owners give it away.
-        licence: what they allow.
-        citation: what they ask to be cited.
-        copies: the files it may come in; the first is the one to look for.
-        duplicates: what is done with a pair that a file has more than once.
-        get: how somebody who has nothing gets it.
-        cached: the file of interactions inside the cache's folder of this data set, by
-            preference.
+        source: its owners' download page.
+        licence: the owners' terms.
+        citation: the reference that the owners ask for.
+        copies: the files in which it is distributed. The first is preferred.
+        duplicates: how repeated pairs are treated.
+        get: the command, or the download and the command, that gets it.
+        cached: file names of the interactions in the cache, in order of preference.
     """
 
     title: str
@@ -83,7 +82,7 @@ class PublicDataset:
 
 
 _MOVIELENS_LICENCE = (
-    "For research; not for commercial use and not to be redistributed without permission of "
+    "For research, not for commercial use and not to be redistributed without permission of "
     "GroupLens Research, University of Minnesota. See the README in the archive."
 )
 _MOVIELENS = (
@@ -104,7 +103,7 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
                     layout="u.data",
                     sha256="111b236b64b4e2d00f96b1031dde214bb2ad8bfb0b4922dd166db968f3431477",
                     counts=Counts(minimum=1, users=943, items=1682, interactions=100_000),
-                    note="Copies differ in the order of their rows, on which nothing here depends.",
+                    note="Copies differ in the order of their rows, which has no effect here.",
                 ),
             ),
             get="fedrec data fetch ml-100k",
@@ -121,7 +120,7 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
                     layout="ratings.dat",
                     sha256=None,
                     counts=Counts(minimum=1, users=6040, items=3706, interactions=1_000_209),
-                    note="The original file; the counts are those that papers print.",
+                    note="The original file. Papers print the same counts.",
                 ),
                 KnownCopy(
                     file="interactions.csv",
@@ -129,8 +128,8 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
                     sha256="5227bdcbc717e328c7aa4dd9fda090c6093d6960c79dabd2867a9a56eb725aeb",
                     counts=Counts(minimum=1, users=6040, items=3695, interactions=920_193),
                     note="An implicit variant without times, with 920,193 of 1,000,209 "
-                    "interactions and 3,695 of 3,706 items: without times the held-out items are "
-                    "random ones, so that no figure made with it is the original's.",
+                    "interactions and 3,695 of 3,706 items. Without times the held-out items "
+                    "are random, so figures differ from the original's.",
                 ),
             ),
             get="download ml-1m.zip there, then: fedrec data import ml-1m ml-1m.zip",
@@ -138,7 +137,7 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
         "filmtrust": PublicDataset(
             title="FilmTrust",
             source="https://guoguibing.github.io/librec/datasets.html",
-            licence="No licence is stated with the file; see the source's terms.",
+            licence="The file states no licence. See the source's terms.",
             citation="G. Guo, J. Zhang and N. Yorke-Smith, A Novel Bayesian Similarity Measure "
             "for Recommender Systems, IJCAI 2013.",
             copies=(
@@ -147,17 +146,17 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
                     layout="ratings.txt",
                     sha256="977afa8d83c75736ba072f7938b1c345f7bd83455f07167ac1949d3198d61677",
                     counts=Counts(minimum=5, users=1227, items=2059, interactions=34_886),
-                    note="No times: the held-out items are random ones.",
+                    note="No times, so the held-out items are random.",
                 ),
             ),
-            duplicates="Four rows repeat another one; each pair counts once. One paper counts "
+            duplicates="Four rows are duplicates, and each pair counts once. One paper counts "
             "34,889 interactions of the same 1,227 users.",
             get="download filmtrust.zip there, then: fedrec data import filmtrust filmtrust.zip",
         ),
         "amazon-video": PublicDataset(
             title="Amazon Instant Video, ratings only",
             source="http://jmcauley.ucsd.edu/data/amazon/",
-            licence="No licence is stated with the file; see the source's terms.",
+            licence="The file states no licence. See the source's terms.",
             citation="R. He and J. McAuley, Ups and Downs: Modeling the Visual Evolution of "
             "Fashion Trends with One-Class Collaborative Filtering, WWW 2016.",
             copies=(
@@ -167,14 +166,14 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
                     sha256="a1292e4a4dba6c37be6ae5dc83d4404af96bf3eace4c8954e2f4e8360a3cdd76",
                     counts=Counts(minimum=5, users=8072, items=11_830, interactions=63_836),
                     note="The copy holds only users with 5 items or more. Its times end in July "
-                    "2014; a paper with the same counts cites the collection of 2018.",
+                    "2014. A paper with the same counts cites the collection of 2018.",
                 ),
                 KnownCopy(
                     file="ratings_Amazon_Instant_Video.csv",
                     layout="amazon",
                     sha256=None,
                     counts=Counts(minimum=5, users=8072, items=11_830, interactions=63_836),
-                    note="All users; the counts say whether those with 5 items or more are the "
+                    note="All users. Compare the counts of those with 5 items or more with the "
                     "papers'.",
                 ),
             ),
@@ -186,7 +185,7 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
 
 
 def cache_folder() -> Path:
-    """Return where fetched data is kept: FEDREC_CACHE, or fedrec in the user's cache folder."""
+    """Return the cache folder: FEDREC_CACHE, or fedrec in the user's cache folder."""
     chosen = os.environ.get("FEDREC_CACHE")
     if chosen:
         return Path(chosen)
@@ -194,7 +193,7 @@ def cache_folder() -> Path:
 
 
 def cached_path(name: str, cache: str | Path | None = None) -> Path:
-    """Return the cached interactions of a public data set, or where they would be."""
+    """Return the path of a public data set's cached interactions, present or not."""
     folder = (cache_folder() if cache is None else Path(cache)) / name
     paths = [folder / file for file in PUBLIC[name].cached]
     return next((path for path in paths if path.is_file()), paths[0])
@@ -204,7 +203,7 @@ def find(name: str, cache: str | Path | None = None) -> Path:
     """Return the cached interactions of a public data set.
 
     Raises:
-        DataError: there is no such data set, or it is not on this machine.
+        DataError: the data set is unknown or not on this machine.
     """
     if name not in PUBLIC:
         raise DataError(
@@ -217,10 +216,10 @@ def find(name: str, cache: str | Path | None = None) -> Path:
 
 
 def require_if_public(path: str) -> None:
-    """Refuse a path that is where a public data set would be in the cache, and is not.
+    """Refuse a path in the cache at which a public data set is missing.
 
     Raises:
-        DataError: with where the data set comes from.
+        DataError: the data set is missing. The remedy tells how to get it.
     """
     for name in PUBLIC:
         if Path(path) == cached_path(name) and not Path(path).is_file():
@@ -230,24 +229,24 @@ def require_if_public(path: str) -> None:
 def _missing(name: str, path: Path) -> DataError:
     dataset = PUBLIC[name]
     return DataError(
-        f"{dataset.title} ({dataset.copies[0].file}) is not on this machine; expected {path}.",
+        f"{dataset.title} ({dataset.copies[0].file}) is not on this machine, expected {path}.",
         remedy=how_to_get(name),
     )
 
 
 def other_counts(name: str, cache: str | Path | None = None) -> str:
-    """Return what the cached data set has where that is not what papers count; else nothing."""
+    """Return the cached data set's counts if they differ from the papers', or nothing."""
     expected = PUBLIC[name].copies[0].counts
     try:
         record = json.loads((cached_path(name, cache).parent / ORIGIN_FILE).read_text("utf-8"))
         found = Counts(**record["counts"])
     except (OSError, ValueError, TypeError, KeyError):
-        # What was fetched in place of imported is known by its sum.
+        # A fetched data set was checked by its sum.
         return ""
-    return "" if found == expected else f"{found} in place of {expected}"
+    return "" if found == expected else f"{found} instead of {expected}"
 
 
 def how_to_get(name: str) -> str:
-    """Return the sentence that says where a data set comes from, and the command."""
+    """Return where a data set comes from and the command to get it, as a sentence."""
     dataset = PUBLIC[name]
-    return f"Get it: {dataset.source}; {dataset.get}"
+    return f"Get it: {dataset.source}. Then: {dataset.get}"

@@ -1,4 +1,4 @@
-"""Reading interactions from the files that recommender data comes in."""
+"""Read interactions from the usual file formats of recommender data."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ _AS_FOUND = Reading()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReport:
-    """What was read from a file, and what was not.
+    """The result of reading a file, with counts of the rows that were left out.
 
     Attributes:
         path: the file.
         layout: the layout it was read in, a key of `READERS`.
-        columns: which columns were taken, and which were ignored.
-        separator: the word for what is between two fields, or that itself; None in what has no
-            such thing.
-        n_rows: rows found, bad ones included, header and blank lines not.
+        columns: the columns that were used, and the ignored ones.
+        separator: the separator, as a word or itself, or None for formats without one.
+        n_rows: rows found, including bad ones, without header and blank lines.
         n_bad: rows left out because they cannot be read.
         bad_rows: the first 20 of them.
         n_without_id: bad rows without a user or an item: empty, nan, NA, NULL and the like.
         n_headers: bad rows that repeat the header, as in files that were joined.
         n_below_rating: rows left out because their rating is below the minimum.
-        n_missing_timestamps: kept rows whose time is missing (all where there is no column).
-        n_rounded_timestamps: kept rows whose time had a fraction, which was cut off.
-        n_zero_timestamps: kept rows whose time is 0, where that is unlikely.
+        n_missing_timestamps: kept rows without a time (all of them if there is no column).
+        n_rounded_timestamps: kept rows whose time had a fraction, which was truncated.
+        n_zero_timestamps: kept rows whose time is 0, if that is unlikely to be meant.
         has_dates: whether times were dates, which became microseconds since 1970.
-        frequent: an id that more than a tenth of the kept rows have, or half of them where there
-            are ten ids or fewer: ``("user", "guest", 72)``. Not where there is one user.
+        frequent: an id in more than a tenth of the kept rows, as in ``("user", "guest", 72)``. With
+            ten ids or fewer the limit is half the rows, and with one user none is reported.
         written_twice: how many ids are written both as 1 and as 1.0: ``("user", 12)``.
     """
 
@@ -66,7 +65,7 @@ class ReadReport:
 
     @property
     def read_as(self) -> str:
-        """How the file was read, in words."""
+        """A description of the layout and separator."""
         if self.separator is None:
             return f"read as {self.layout}"
         between = f"{self.separator}s" if self.separator in SEPARATORS else repr(self.separator)
@@ -74,7 +73,7 @@ class ReadReport:
 
     @property
     def left_out(self) -> str:
-        """How many rows were left out because they cannot be read, in words."""
+        """The number of unreadable rows, as text."""
         reasons = {"without a user or an item": self.n_without_id, "the header": self.n_headers}
         counted = ", ".join(f"{count} {words}" for words, count in reasons.items() if count)
         return (
@@ -83,7 +82,7 @@ class ReadReport:
         )
 
     def below_rating(self, minimum: float) -> str:
-        """Return how many rows were left out for their rating, in words."""
+        """Return the number of rows left out for their rating, as text."""
         has, was = ("has", "was") if self.n_below_rating == 1 else ("have", "were")
         return (
             f"{self.n_below_rating} of {self.n_rows} rows {has} a rating below {minimum:g} and "
@@ -91,49 +90,46 @@ class ReadReport:
         )
 
     def doubts(self, *, named: bool = False) -> Iterator[str]:
-        """Say what is read as it stands and may mean something else.
+        """List values that were read literally but may mean something else.
 
         Args:
-            named: whether an id may be named.
+            named: whether the text may contain an id.
         """
         n_kept = self.n_rows - self.n_bad - self.n_below_rating
         for role, id_, count in self.frequent:
             which = f"the {role} {id_!r}" if named else f"one {role}"
             yield (
-                f"{which} has {count} of {n_kept} rows; leave them out if that stands for a "
-                f"missing {role}"
+                f"{which} has {count} of {n_kept} rows. Leave them out if it marks a missing {role}"
             )
         for role, count in self.written_twice:
             yield f"{role}s written both as 1 and as 1.0, each of which counts as two: {count}"
         if self.n_zero_timestamps:
             yield (
                 f"{self.n_zero_timestamps} of {n_kept} rows have the time 0, which counts as the "
-                "oldest; leave it empty if it is missing"
+                "oldest. Leave it empty if it is missing"
             )
 
 
 def read_interactions(
     path: str | Path, reading: Reading = _AS_FOUND
 ) -> tuple[Interactions, ReadReport]:
-    """Read one file of interactions, of whatever size, a chunk at a time.
+    """Read one file of interactions in chunks, whatever its size.
 
-    Ids are kept as the file writes them, so that 007 and 7 are two. Every row counts, whatever
-    its rating, unless `reading` has a minimum. A row is bad if it has another number of fields
-    than its file, an id that is empty or NaN, a time that is neither empty nor readable, or,
-    where ratings count, a rating that is no number.
+    Ids are kept as in the file, so 007 and 7 are different. Every row counts, whatever its rating,
+    unless `reading` has a minimum. These rows are bad: rows with a wrong number of fields, an empty
+    or NaN id, or an unreadable time. If ratings count, so are rows with an unreadable rating.
 
     Args:
         path: the file, compressed or not.
-        reading: how to read it; what it does not say is found out where only one reading is
-            possible.
+        reading: how to read it. Missing options are detected if only one reading is possible.
 
     Returns:
         The interactions in the order of the file, and the report.
 
     Raises:
-        DataError: the file is missing, empty, damaged, in another encoding, of unknown layout,
-            lacks a column, mixes kinds of times, has no usable row, or has a bad row where
-            `reading.strict`.
+        DataError: the file is missing, empty, damaged, in another encoding or of unknown layout.
+            Also if it lacks a column, mixes kinds of times, has no usable row, or has a bad row
+            under `reading.strict`.
     """
     found, report = _read(Path(path), reading, n_chunks=None)
     return found.interactions, report
@@ -142,10 +138,10 @@ def read_interactions(
 def try_reading(
     path: Path, reading: Reading, *, n_chunks: int = 1
 ) -> tuple[Interactions, ReadReport]:
-    """Read a file's first rows, to see whether it can be read so.
+    """Read a file's first rows, to check that it can be read with these options.
 
     Raises:
-        DataError: see `read_interactions`; or most of those rows are bad.
+        DataError: as for `read_interactions`, or most of these rows are bad.
     """
     found, report = _read(path, reading, n_chunks=n_chunks)
     if 2 * report.n_bad > report.n_rows:
@@ -168,8 +164,8 @@ def _read(path: Path, reading: Reading, *, n_chunks: int | None) -> tuple[Gather
             raise DataError(
                 f"{path}, read as {name}, has no ratings to compare with "
                 f"{flag_of('minimum_rating')}.",
-                remedy=f"Leave {flag_of('minimum_rating')} out, or name the column with "
-                f"{flag_of('rating_column')}, or where there is no header in {flag_of('columns')}.",
+                remedy=f"Omit {flag_of('minimum_rating')}, or name the column with "
+                f"{flag_of('rating_column')} or, without a header, in {flag_of('columns')}.",
                 options={"minimum_rating": None},
             )
         found = gather(path, replace(table, chunks=islice(table.chunks, n_chunks)), reading)
@@ -203,12 +199,12 @@ def _refuse_unreadable(path: Path, reading: Reading) -> None:
         return
     if not source.is_file():
         raise DataError(
-            f"{path} is {'a folder' if source.is_dir() else 'not there'}; expected a file, or a "
+            f"{path} is {'a folder' if source.is_dir() else 'not there'}. Expected a file, or a "
             "folder of Parquet files.",
             remedy="Check the path.",
         )
     if source.stat().st_size == 0:
-        raise DataError(f"{path} is empty; expected interactions.", remedy="Check the path.")
+        raise DataError(f"{path} is empty. Expected interactions.", remedy="Check the path.")
 
 
 def _refuse_unusable(found: Gathered, report: ReadReport, reading: Reading) -> None:
@@ -237,21 +233,21 @@ def _refuse_unusable(found: Gathered, report: ReadReport, reading: Reading) -> N
 def _way_out(
     found: Gathered, report: ReadReport, reading: Reading
 ) -> tuple[str, list[dict[str, str | None]]]:
-    """Return what to do about rows that are bad, and the settings that do it or may do it."""
+    """Return the remedy for bad rows, and the settings that may help."""
     if len(found.interactions):
-        remedy = f"Correct these rows, or leave them out by reading without {flag_of('strict')}."
+        remedy = f"Correct these rows, or omit {flag_of('strict')} to leave them out."
         return remedy, [{"strict": None}]
     n_times = sum(bad.reason.startswith("the time") for bad in report.bad_rows)
     if 2 * n_times <= len(report.bad_rows):
         told = [name for name in ("layout", "columns", "separator") if getattr(reading, name)]
-        remedy = f"Correct these rows, or name another {flag_of('layout')}."
+        remedy = f"Correct these rows, or choose another {flag_of('layout')}."
         return remedy, [dict.fromkeys(told)]
     fitting = formats_that_fit(found.unread_times)
-    which = "Say how times are written"
+    which = "Set how times are written"
     if len(fitting) > 1:
-        which = f"They may be written as {' or as '.join(fitting)}: say which"
+        which = f"They may be written as {' or as '.join(fitting)}: choose"
     remedy = (
-        f"{which} with {flag_of('timestamp_format')}; none leaves them out, so that held-out "
-        "items are random."
+        f"{which} with {flag_of('timestamp_format')}. none ignores times, so that held-out items "
+        "are random."
     )
     return remedy, [{"timestamp_format": each} for each in fitting]

@@ -1,4 +1,4 @@
-"""How a file is to be read: the section `data` of a settings file, and what it comes to."""
+"""The section `data` of a settings file: the options for reading a file."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from fedrec.errors import DataError
 from fedrec.section import Section
 
 ROLES = ("user", "item", "rating", "timestamp")
-"""What a column may be; ``-`` is any other."""
+"""Roles of columns. ``-`` is any other column."""
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
-"""The words for what is between two fields; other characters stand for themselves."""
+"""Words for separators. Any other character is written as itself."""
 
 
 UNQUOTED = ("\t", "|", "::", " ")
-"""Between fields like these a quotation mark is text, unless `Reading.quotes` says otherwise."""
+"""Separators between which a quotation mark is text, unless `Reading.quotes` is set."""
 _WORDS = {text: word for word, text in SEPARATORS.items()}
 _NOTHING = frozenset(
     {"", "nan", "NaN", "NA", "N/A", "<NA>", "NULL", "null", "None", "\\N"}
 )  # fmt: skip
-"""What exports write where a value is missing."""
+"""Texts that exports write for a missing value."""
 
 
 def separator_word(separator: str) -> str:
-    """Return the word for what is between two fields, or that itself where it has none."""
+    """Return the word for a separator, or the separator itself."""
     return _WORDS.get(separator, separator)
 
 
 def is_nothing(text: str) -> bool:
-    """Tell whether a field has no value: it is empty, or a word for that."""
+    """Tell whether a field is empty or has a text for a missing value."""
     return text.strip() in _NOTHING
 
 
 def flag_of(name: str) -> str:
-    """Return how a command's flag and the setting of the same meaning are called."""
+    """Return a flag together with the setting of the same meaning."""
     return f"--{name.replace('_', '-')} (data.{name})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How to read one file; see the settings of the same names for what each means.
+    """The options for reading one file, as the settings of the same names explain them.
 
     Raises:
-        DataError: a value that has no meaning.
+        DataError: a value is invalid.
     """
 
     layout: str | None = None
@@ -62,7 +62,7 @@ class Reading:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        """Check what can be checked without the file."""
+        """Check all that can be checked without the file."""
         _ = self.roles, self.separating
         if self.quotes not in (None, "none", "fields", "lines"):
             raise DataError(
@@ -75,13 +75,13 @@ class Reading:
             raise DataError(
                 f"timestamp_format is {how!r}.",
                 remedy=f"Set {flag_of('timestamp_format')} to auto, number, iso, none, or a format "
-                "as in %d.%m.%Y.",
+                "such as %d.%m.%Y.",
                 options={"timestamp_format": "auto"},
             )
 
     @property
     def roles(self) -> tuple[str, ...] | None:
-        """What each column of a file without a header is, in order; None where it has one."""
+        """The roles of the columns of a file without a header, or None."""
         if self.columns is None:
             return None
         roles = tuple(word.strip() for word in self.columns.split(","))
@@ -89,22 +89,22 @@ class Reading:
         twice = [role for role in ROLES if roles.count(role) > 1]
         if unknown or twice or "user" not in roles or "item" not in roles:
             listed = ", ".join(map(repr, unknown or twice))
-            wrong = "names no user or no item"
+            wrong = "lacks the user or the item"
             if unknown:
-                wrong = f"{listed} is none of {', '.join(ROLES)} and -"
+                wrong = f"{listed} is not one of {', '.join(ROLES)} and -"
             elif twice:
-                wrong = f"{listed} stands there twice"
+                wrong = f"{listed} appears twice"
             raise DataError(
                 f"columns is {self.columns!r}: {wrong}.",
-                remedy=f"Name each column of the file in {flag_of('columns')}, in order: user and "
-                "item, rating and timestamp where it has them, - for any other.",
+                remedy=f"Name each column of the file in {flag_of('columns')}, in order: user, "
+                "item, rating and timestamp if it has them, and - for any other.",
                 options={"columns": None},
             )
         return roles
 
     @property
     def separating(self) -> str | None:
-        """What is between two fields, None where it has to be found out."""
+        """The text between two fields, or None if it is to be detected."""
         if self.separator is None:
             return None
         found = SEPARATORS.get(self.separator, self.separator)
@@ -118,16 +118,16 @@ class Reading:
         return found
 
     def quotes_between(self, separator: str) -> str:
-        """Return what quotation marks do between these separators: none, fields or lines."""
+        """Return how quotation marks between these separators are read: none, fields or lines."""
         if self.quotes is None:
             return "none" if separator in UNQUOTED else "fields"
         return self.quotes
 
     def refuse_beyond(self, layout: str, *allowed: str) -> None:
-        """Refuse what a layout would ignore.
+        """Refuse options that a layout would ignore.
 
         Raises:
-            DataError: an option that says how to split or name columns is none of `allowed`.
+            DataError: an option for splitting or naming columns is not in `allowed`.
         """
         about = (
             "columns",
@@ -139,10 +139,10 @@ class Reading:
         beyond = [name for name in about if getattr(self, name) and name not in allowed]
         if beyond:
             raise DataError(
-                f"The layout {layout} does not go with {', '.join(map(flag_of, beyond))}: its "
-                "columns have fixed places, or no names to find them by.",
-                remedy=f"Leave that out, or choose another {flag_of('layout')}: csv has a header, "
-                "table has none.",
+                f"The layout {layout} cannot be combined with {', '.join(map(flag_of, beyond))}: "
+                "its columns have fixed places, or no names to find them by.",
+                remedy=f"Omit that option, or choose another {flag_of('layout')}: csv has a "
+                "header, table has none.",
                 options=dict.fromkeys(beyond),
             )
 
@@ -153,7 +153,7 @@ class Reading:
 
 
 class DataSettings(Section):
-    """Where this machine's interactions are, how they are read, and which of them count."""
+    """This machine's interactions: their file, how to read it, and which of them count."""
 
     path: str | None = Field(
         default=None,
@@ -162,33 +162,32 @@ class DataSettings(Section):
     )
     layout: str | None = Field(
         default=None,
-        description="File layout: csv (a header), table (none), jsonl, parquet, u.data, "
-        "ratings.dat, ratings.csv, ratings.txt, inter or amazon; found out from the file where it "
-        "is missing.",
+        description="File layout: csv (with a header), table (without), jsonl, parquet, u.data, "
+        "ratings.dat, ratings.csv, ratings.txt, inter or amazon. Detected if omitted.",
     )
     catalogue: str | None = Field(
         default=None, description="The federation's public catalogue of items."
     )
     columns: str | None = Field(
         default=None,
-        description="Columns of a file without a header, in order, as in user,item,rating,"
-        "timestamp; - is a column that does not count.",
+        description="Columns of a file without a header, in order, such as "
+        "user,item,rating,timestamp. Use - for a column to ignore.",
     )
     separator: str | None = Field(
         default=None,
-        description="Between two fields: tab, comma, semicolon, pipe, space (any white space), :: "
-        "or another character; found out where it is missing.",
+        description="Text between two fields: tab, comma, semicolon, pipe, space (any white "
+        "space), :: or another character. Detected if omitted.",
     )
     encoding: str | None = Field(
         default=None,
-        description="Encoding of the text, as in latin-1; UTF-8, or what its byte order mark "
-        "says, where it is missing.",
+        description="Encoding of the text, such as latin-1. If omitted, UTF-8 or the one of the "
+        "byte order mark.",
     )
     quotes: str | None = Field(
         default=None,
-        description="What quotation marks do: none (they are text), fields (they may hold "
-        "separators) or lines (line breaks, too); where it is missing, none between tabs, pipes, "
-        ":: and white space, else fields.",
+        description="How to read quotation marks: none (as text), fields (they may enclose "
+        "separators) or lines (also line breaks). If omitted, none between tabs, "
+        "pipes, :: and white space, otherwise fields.",
     )
     user_column: str | None = Field(default=None, description="Name of the user column.")
     item_column: str | None = Field(default=None, description="Name of the item column.")
@@ -196,29 +195,30 @@ class DataSettings(Section):
     timestamp_column: str | None = Field(default=None, description="Name of the time column.")
     timestamp_format: str = Field(
         default="auto",
-        description="How times are written: number, iso (ISO 8601), a format as in %d.%m.%Y, none "
-        "to leave them out, or auto: numbers of one unit, or ISO dates.",
+        description="How times are written: number, iso (ISO 8601), a format such as %d.%m.%Y, "
+        "none to ignore them, or auto (numbers of one unit, or ISO dates).",
     )
     minimum_rating: float | None = Field(
         default=None,
         allow_inf_nan=False,
-        description="Rows with a lower rating are left out; every row counts where it is missing.",
+        description="Leave out rows with a lower rating. If omitted, every row counts.",
     )
     minimum_interactions: int = Field(
-        default=1, ge=1, description="Users with fewer distinct items are left out."
+        default=1, ge=1, description="Leave out users with fewer distinct items."
     )
     minimum_item_interactions: int = Field(
         default=1,
         ge=1,
-        description="Items with fewer distinct users are left out, then users and items in turn "
-        "until both minimums hold (a k-core). One client cannot know it: refused there.",
+        description="Leave out items with fewer distinct users, and repeat for users and items "
+        "until both minimums hold (a k-core). A client refuses it, because it can't "
+        "know other clients' users.",
     )
     strict: bool = Field(default=False, description="Refuse a file with unreadable rows.")
 
     def reading(self) -> Reading:
-        """Return how the file is to be read.
+        """Return the options for reading the file.
 
         Raises:
-            DataError: a value that has no meaning.
+            DataError: a value is invalid.
         """
         return Reading(**{name: getattr(self, name) for name in Reading.names()})

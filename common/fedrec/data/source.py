@@ -1,4 +1,4 @@
-"""What everybody who runs a federation needs of `data`: its file, read, and the items."""
+"""Read the data file that the section `data` describes, and its items."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _Tried = tuple[Interactions, ReadReport]
 
 
 def read_file(path: str | Path, data: DataSettings) -> tuple[Interactions, ReadReport]:
-    """Read a file as the section `data` says.
+    """Read a file with the options of the section `data`.
 
     Raises:
-        DataError: the file cannot be read so. Its options are settings with which its first rows
-            were read; where several readings are possible, these are its readings.
+        DataError: the file cannot be read with them. The error proposes settings with which its
+            first rows can be read, one set for each possible reading.
     """
     try:
         return read_interactions(path, data.reading())
@@ -55,8 +55,8 @@ def time_columns(report: ReadReport, data: DataSettings) -> list[dict[str, str]]
     """Return settings for each ignored column that could give each row a time.
 
     Args:
-        report: of reading a file that has no times.
-        data: how it was read.
+        report: the report of a file without times.
+        data: the options with which it was read.
     """
     was_said = data.columns is not None or data.timestamp_format == "none"
     if was_said or report.columns.timestamp is not None:
@@ -64,11 +64,11 @@ def time_columns(report: ReadReport, data: DataSettings) -> list[dict[str, str]]
     try:
         known, _ = try_reading(report.path, data.reading())
     except DataError:
-        return []  # the file's first rows are no sample of the others
+        return []  # the file's first rows do not represent the others
     names = [name for name in report.columns.ignored if name]
     told = [name for name in names if role_told(name) == "timestamp"]
     others = [name for name in names if name not in told and not is_named_as_id(name)]
-    # Each one costs reading the first thousands of rows.
+    # Each try reads the first thousands of rows.
     for some in (told[:_MOST_COLUMNS], others[:_MOST_COLUMNS]):
         ways = [
             way for name in some if (way := _as_times(name, report.path, data, known)) is not None
@@ -82,13 +82,13 @@ def time_columns(report: ReadReport, data: DataSettings) -> list[dict[str, str]]
 def _as_times(
     name: str, path: Path, data: DataSettings, known: Interactions
 ) -> tuple[dict[str, str], bool] | None:
-    """Return settings with which a column gives each row a time; None if it does not.
+    """Return settings that read a column as times, or None if it has none.
 
     Args:
-        known: the first rows, read without it.
+        known: the first rows, read without times.
 
     Returns:
-        The settings, and whether its times are the rows' own, not of their users or items.
+        The settings, and whether the times belong to rows rather than to users or items.
     """
     options = {"timestamp_column": name}
     for _ in range(2):
@@ -112,19 +112,19 @@ def _as_times(
 
 
 def _ways(path: Path, data: DataSettings, error: DataError) -> list[tuple[Options, _Tried]]:
-    """Follow what errors propose, one after the other, until the file can be read.
+    """Apply the proposals of errors one after another until the file can be read.
 
     Returns:
-        Each reading's settings and what was read so; none twice.
+        The settings and the result of each distinct reading.
     """
     if not (error.options or error.readings) and not isinstance(_try(path, data), DataError):
-        return []  # what is wrong lies further down, and is no matter of settings
+        return []  # the problem is further down, and settings do not help
     found: list[tuple[Options, _Tried]] = []
     left: list[tuple[dict[str, str | None], DataError]] = [({}, error)]
     for _ in range(_MOST_STEPS):
         ahead: list[tuple[dict[str, str | None], DataError]] = []
         for changed, problem in left:
-            # Where nothing is known of what is wrong, perhaps one finds out what it was told.
+            # Without a proposal, trying the options that errors ask for may help.
             told = {
                 name: None
                 for name in _SPLITTING
@@ -164,7 +164,7 @@ def _with(data: DataSettings, options: Options) -> DataSettings:
 
 
 def _try(path: Path, data: DataSettings) -> _Tried | DataError:
-    """Read a file's first rows under these settings, or return what is wrong with them."""
+    """Read a file's first rows with these settings, or return the problem."""
     try:
         try_reading(path, data.reading())
         return try_reading(path, data.reading(), n_chunks=_TRIED_CHUNKS)
@@ -187,27 +187,27 @@ def _first_rows(found: Interactions, report: ReadReport) -> list[str]:
 
 
 RANDOM_HOLDOUT = (
-    "has no times, so that held-out items are random ones: the tie rule, by SHA-256 of user and "
-    "item, orders them"
+    "has no times, so held-out items are random: the tie rule, SHA-256 of user and item, orders "
+    "them"
 )
 
 
 def _quiet(note: str) -> None:
-    """Tell nobody."""
+    """Discard a message."""
 
 
 def check_one_party(data: DataSettings) -> None:
-    """Refuse what only somebody with all data could know.
+    """Refuse settings that need the data of all clients.
 
     Raises:
-        SettingsError: a client is to leave out items that few users of all clients have.
+        SettingsError: a client would have to leave out items with few users among all clients.
     """
     if data.minimum_item_interactions > 1:
         raise SettingsError(
-            f"data.minimum_item_interactions is {data.minimum_item_interactions}, but one client "
-            "cannot know how many users of all clients have an item.",
-            remedy="Leave it out of a client's settings: federation.minimum_item_users freezes "
-            "rare items for everybody, by counts that are summed under protection.",
+            f"data.minimum_item_interactions is {data.minimum_item_interactions}, but a client "
+            "cannot count the users of other clients.",
+            remedy="Omit it from a client's settings. federation.minimum_item_users freezes rare "
+            "items for all clients, by counts that are summed under protection.",
         )
 
 
@@ -218,12 +218,12 @@ def read_source(
     tell: Callable[[str], None] = _quiet,
     warn: bool = False,
 ) -> Interactions:
-    """Read `data.path` the way that its section says; nobody is left out for a minimum.
+    """Read `data.path` with the options of its section, without applying minimums.
 
     Args:
-        reader: who needs the file, for the error: "a client".
-        tell: told, in a sentence, of what was left out and what the file lacks.
-        warn: also warn, as Python code expects it, of what was left out and no setting asks for.
+        reader: the party that needs the file, for the error: "a client".
+        tell: called with sentences about rows that were left out and what the file lacks.
+        warn: also issue Python warnings about omissions that no setting requests.
 
     Raises:
         SettingsError: no data file is named.
@@ -232,7 +232,7 @@ def read_source(
     if data.path is None:
         raise SettingsError(
             f"data.path is missing: {reader} needs a file with interactions.",
-            remedy="Set data.path in the settings or by a flag of the command.",
+            remedy="Set data.path in the settings or with a flag.",
         )
     require_if_public(data.path)
     found, report = read_file(data.path, data)
@@ -246,10 +246,10 @@ def read_source(
 def selected(
     found: Interactions, data: DataSettings, *, tell: Callable[[str], None] = _quiet
 ) -> Interactions:
-    """Keep who reaches the minimums of `data`, and say how many do not.
+    """Keep users and items that reach the minimums of `data`, and report how many do not.
 
     Raises:
-        DataError: nobody does.
+        DataError: no user or no item reaches them.
     """
     per_user, per_item = data.minimum_interactions, data.minimum_item_interactions
     if per_user == 1 and per_item == 1:
@@ -268,7 +268,7 @@ def selected(
 
 
 def _nothing_left(found: Interactions, data: DataSettings) -> DataError:
-    """Return what to say where nobody reaches the minimums; only those that were set are named."""
+    """Return the error if none reaches the minimums. It names only those that were set."""
     minimums = {
         "minimum_interactions": (data.minimum_interactions, "a user"),
         "minimum_item_interactions": (data.minimum_item_interactions, "an item"),
@@ -277,7 +277,7 @@ def _nothing_left(found: Interactions, data: DataSettings) -> DataError:
     about = f"{found.n_users} users and {found.n_items} items"
     reached = " and ".join(f"{minimum} interactions {each}" for minimum, each in asked.values())
     return DataError(
-        f"Nothing of {data.path} is left: of its {about}, none reach {reached}.",
+        f"The minimums leave nothing of {data.path}: of its {about}, none reach {reached}.",
         remedy=f"Lower {' or '.join(map(flag_of, asked))}.",
         options=dict.fromkeys(asked, "1"),
     )
@@ -290,12 +290,12 @@ def kept_and_items(
     *,
     tell: Callable[[str], None] = _quiet,
 ) -> tuple[Interactions, Catalogue]:
-    """Return what counts of what `read_source` read, and the items; see `read_users`."""
+    """Return the users that count of what `read_source` read, and the items."""
     kept = selected(found, data, tell=tell)
     if catalogue is None and data.catalogue is not None:
         catalogue = Catalogue.load(data.catalogue)
     if catalogue is None:
-        # A minimum of users leaves users out; only one of items leaves items out.
+        # A minimum for users removes users, one for items alone removes items.
         by_items = data.minimum_item_interactions > 1
         catalogue = Catalogue.from_interactions(kept if by_items else found)
     return kept, catalogue
@@ -313,16 +313,16 @@ def read_users(
     """Read and split the data file.
 
     Args:
-        catalogue: the federation's items; None takes `data.catalogue`, and without that the
-            items of the file, less those that `data.minimum_item_interactions` leaves out.
-        reader: who needs the file, for the error.
+        catalogue: the federation's items. None takes `data.catalogue` or, without one, the items of
+            the file that reach `data.minimum_item_interactions`.
+        reader: the party that needs the file, for the error.
         tell, warn: see `read_source`.
-        divide: whether users' last items are held out.
+        divide: whether to hold out users' last items.
 
     Raises:
         SettingsError: no data file is named.
         DataError: the file or the catalogue cannot be used.
-        CatalogueMismatch: the file has items that the catalogue has not.
+        CatalogueMismatch: the file has items outside the catalogue.
     """
     found = read_source(data, reader=reader, tell=tell, warn=warn)
     kept, items = kept_and_items(found, data, catalogue, tell=tell)
@@ -330,23 +330,23 @@ def read_users(
 
 
 def load_data(source: str | Path, **reading: object) -> tuple[UserSplit, Catalogue]:
-    """Read interactions for a researcher: a file, or a public data set by its name.
+    """Read interactions for research from a file or a public data set.
 
-    ``load_data("ml-100k")`` downloads MovieLens 100K into the cache where it is missing; the
-    other public data sets are there after `fedrec data import`.
+    ``load_data("ml-100k")`` downloads MovieLens 100K into the cache if needed. The other public
+    data sets are there after `fedrec data import`.
 
     Rows that cannot be read and ids that look wrong are warnings.
 
     Args:
         source: a file, ``-`` for standard input, or a name in `PUBLIC`.
-        reading: further settings of the section `data`, as in ``minimum_rating=4``.
+        reading: further settings of the section `data`, such as ``minimum_rating=4``.
 
     Returns:
-        Everybody's items, the last of each held out for test and the one before for validation,
-        and the items by their ids.
+        The users' items, with the last one held out for test and the one before it for validation,
+        and the catalogue.
 
     Raises:
-        SettingsError: a setting that the section `data` does not have, or a wrong value.
+        SettingsError: the section `data` lacks a setting, or a value is invalid.
         DataError: the file cannot be used, or the data set is not there.
     """
     name = str(source)
@@ -360,23 +360,23 @@ def load_data(source: str | Path, **reading: object) -> tuple[UserSplit, Catalog
         place = ".".join(map(str, wrong["loc"]))
         raise SettingsError(
             f"data.{place}: {wrong['msg']}.",
-            remedy=f"Settings of reading are {', '.join(DataSettings.model_fields)}.",
+            remedy=f"The settings for reading are {', '.join(DataSettings.model_fields)}.",
         ) from None
     return read_users(data, reader="load_data", warn=True)
 
 
 def _unasked(report: ReadReport) -> Iterator[str]:
-    """Say what was left out or may be wrong, whatever the settings; no value of it is named."""
+    """List omissions and doubts that no setting requests, without naming a value."""
     if report.n_bad:
         yield (
-            f"{report.left_out}, the first in line {report.bad_rows[0].line}; "
-            "`fedrec data describe` lists them"
+            f"{report.left_out}, the first in line {report.bad_rows[0].line}. `fedrec data "
+            "describe` lists them"
         )
     yield from report.doubts()
 
 
 def _notes(found: Interactions, report: ReadReport, data: DataSettings) -> Iterator[str]:
-    """Say what follows from the settings, and which times are missing; no value is named."""
+    """List consequences of the settings, and missing times, without naming a value."""
     if report.n_below_rating:
         yield report.below_rating(data.minimum_rating or 0.0)
     if report.n_missing_timestamps == len(found):
@@ -385,7 +385,7 @@ def _notes(found: Interactions, report: ReadReport, data: DataSettings) -> Itera
             ", ".join(f'data.{name} = "{value}"' for name, value in options.items())
             for options in time_columns(report, data)
         ]:
-            yield f"an ignored column looks like times; {' or '.join(ways)} reads it"
+            yield f"an ignored column looks like times. Read it with {' or '.join(ways)}"
     elif report.n_missing_timestamps:
         yield (
             f"{report.n_missing_timestamps} of {len(found)} rows have no time and count as a "

@@ -1,4 +1,4 @@
-"""Leave-one-out: each user's last interaction is for test, the one before for validation."""
+"""Leave-one-out: each user's last interaction is for test and the previous one for validation."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from fedrec.errors import DataError
 from fedrec.ids import UserId
 
 NO_ITEM = -1
-"""In place of a validation or test item: the user has fewer than 3 interactions."""
+"""Marks a missing validation or test item, for users with fewer than 3 interactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UserSplit:
-    """Training items of each user as compressed rows, and the two held-out items.
+    """Training items of each user as compressed sparse rows, and the two held-out items.
 
-    Users stand in the canonical order of their ids; items are rows of the catalogue.
+    Users are in the canonical order of their ids, and items are rows of the catalogue.
 
     Attributes:
         user_ids: n_users ids.
-        train_indptr: int64 of shape (n_users + 1,); user u's training items are
+        train_indptr: int64 of shape (n_users + 1,). User u's training items are
             ``train_items[train_indptr[u]:train_indptr[u + 1]]``, ascending.
         train_items: int64 of shape (n_train,).
-        validation_items: int64 of shape (n_users,), `NO_ITEM` where there is none.
-        test_items: int64 of shape (n_users,), `NO_ITEM` where there is none.
+        validation_items: int64 of shape (n_users,), `NO_ITEM` if there is none.
+        test_items: int64 of shape (n_users,), `NO_ITEM` if there is none.
     """
 
     user_ids: tuple[UserId, ...]
@@ -56,7 +56,7 @@ class UserSplit:
 
     @property
     def train_owner(self) -> NDArray[np.int64]:
-        """The position of the user whom each of `train_items` belongs to, int64 (n_train,)."""
+        """The position of each training item's user, int64 (n_train,)."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.train_indptr))
 
     def train_of(self, user_index: int) -> NDArray[np.int64]:
@@ -67,10 +67,10 @@ class UserSplit:
         """Return the split of some users, in the order given.
 
         Args:
-            user_index: positions of users, shape (n_chosen,).
+            user_index: the users' positions, shape (n_chosen,).
 
         Raises:
-            DataError: a position outside 0 .. n_users - 1.
+            DataError: a position is outside 0 .. n_users - 1.
         """
         chosen = np.asarray(user_index, dtype=np.int64)
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
@@ -92,11 +92,11 @@ class UserSplit:
         """Return the split with other item rows.
 
         Args:
-            rows: for each item the new row, -1 where it is gone; int64 (n_items,).
+            rows: the new row of each item, or -1 if it has none, int64 (n_items,).
         """
         owner, items = self.train_owner, rows[self.train_items]
         owner, items = owner[items >= 0], items[items >= 0]
-        # Position -1 of what is looked up stands for `NO_ITEM`, which is -1, too.
+        # Index -1 of the lookup table maps `NO_ITEM`, which is -1, to itself.
         held_out = np.append(rows, NO_ITEM)
         return UserSplit(
             user_ids=self.user_ids,
@@ -107,7 +107,7 @@ class UserSplit:
         )
 
     def whole(self) -> UserSplit:
-        """Return the same users with their held-out items among the others: all that they have."""
+        """Return the same users with their held-out items added to the training items."""
         everybody = np.arange(len(self), dtype=np.int64)
         owner = np.concatenate([self.train_owner, everybody, everybody])
         items = np.concatenate([self.train_items, self.validation_items, self.test_items])
@@ -116,8 +116,8 @@ class UserSplit:
     def user_keys(self) -> NDArray[np.int64]:
         """Return each user's identity for streams of randomness, int64 of shape (n_users,).
 
-        It is the first 8 bytes, big-endian and signed, of SHA-256 of ``fedrec user<TAB>id``: it
-        depends on the user alone and not on who else is in the split.
+        It is the first 8 bytes, big-endian and signed, of SHA-256 of ``fedrec user<TAB>id``. It
+        depends on the user alone, not on other users in the split.
         """
         prefixes = b"".join(
             [sha256(f"fedrec user\t{user}".encode()).digest()[:8] for user in self.user_ids]
@@ -126,26 +126,26 @@ class UserSplit:
 
 
 Divide: TypeAlias = Callable[[Interactions, Catalogue], UserSplit]
-"""`leave_one_out` or `undivided`."""
+"""The signature of `leave_one_out` and `undivided`."""
 
 
 def leave_one_out(
     interactions: Interactions, catalogue: Catalogue, *, minimum_interactions: int = 1
 ) -> UserSplit:
-    """Split each user's history by time; the result does not depend on the order of rows.
+    """Split each user's history by time, independent of the order of rows.
 
-    A pair of user and item counts once, at its latest time. Equal or missing times are ordered
-    by `fedrec.data.interactions.recency_keys`. A user with fewer than 3 interactions keeps all of
-    them for training.
+    A pair of user and item counts once, at its latest time. Equal or missing times are ordered by
+    `fedrec.data.interactions.recency_keys`. A user with fewer than 3 interactions keeps all of them
+    for training.
 
     Args:
-        interactions: who interacted with what.
-        catalogue: the federation's items; may have more than the interactions do.
+        interactions: the interactions.
+        catalogue: the federation's items, which may include more than the interactions do.
         minimum_interactions: users with fewer distinct items are left out.
 
     Raises:
-        CatalogueMismatch: items outside the catalogue.
-        DataError: nothing is left to split.
+        CatalogueMismatch: some items are outside the catalogue.
+        DataError: no user is left.
     """
     unique = interactions.deduplicated()
     item_rows = catalogue.rows_of(unique.item_ids.tolist())
@@ -185,14 +185,14 @@ def leave_one_out(
 
 
 def undivided(interactions: Interactions, catalogue: Catalogue) -> UserSplit:
-    """Return what `leave_one_out` and then `UserSplit.whole` return: all items, none held out.
+    """Return the result of `leave_one_out` followed by `UserSplit.whole`: all items, none held out.
 
-    Nobody's interactions are put in an order for that, which is most of the work where times are
-    missing or equal.
+    It skips ordering each user's interactions, which is most of the work if times are missing or
+    equal.
 
     Raises:
-        CatalogueMismatch: items outside the catalogue.
-        DataError: there is nothing.
+        CatalogueMismatch: some items are outside the catalogue.
+        DataError: there are no interactions.
     """
     if not len(interactions):
         return leave_one_out(interactions, catalogue)
@@ -218,9 +218,9 @@ def _all_for_training(
 
 
 def _ascending(owner: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return items (n,) by their owners, and each owner's in ascending order."""
+    """Return items (n,) grouped by owner, ascending within each group."""
     width = int(items.max(initial=0)) + 1
-    # One sort of one number is a tenth of a sort by two keys.
+    # Sorting one combined number takes a tenth of the time of two keys.
     return np.sort(owner * width + items) % width
 
 
@@ -239,8 +239,8 @@ def _by_user_and_recency(
     rows = order[tied]
     if len(rows):
         keys = recency_keys(unique.user_ids[rows].tolist(), unique.item_ids[rows].tolist())
-        # The item's row decides between equal keys, so that even a collision has one outcome.
-        # Rows of one user and time stand together, so that they change places among themselves.
+        # The item's row decides between equal keys, so that even a hash collision has one
+        # outcome. Rows of one user and time are adjacent, so they are reordered among themselves.
         by = np.lexsort((item_rows[rows], keys, times[rows], user_index[rows]))
         order[tied] = rows[by]
     return order

@@ -1,4 +1,4 @@
-"""Interactions with planted tastes, so that the right recommendations are known."""
+"""Generate interactions with planted tastes, so that the right recommendations are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SyntheticDataset:
 
     Attributes:
         interactions: each user's items in a random order of time, without ties.
-        catalogue: all items, held or not; titles name the cluster.
+        catalogue: all items, held or not. Titles name the cluster.
         user_ids: n_users ids in canonical order.
         user_cluster: int64 of shape (n_users,), in the order of `user_ids`.
         item_cluster: int64 of shape (n_items,), in the order of the catalogue's rows.
@@ -40,15 +40,14 @@ def generate(
     noise: float = 0.0,
     seed: int = 0,
 ) -> SyntheticDataset:
-    """Generate users who like the items of their own cluster.
+    """Generate users that like the items of their own cluster.
 
-    User u and item i belong to clusters ``u % n_clusters`` and ``i % n_clusters``. Each of a
-    user's items, all distinct, comes from the user's cluster or, with probability `noise`, from
-    all items uniformly; ``noise=1`` has no structure that anything could learn. The same
-    arguments give the same data.
+    User u and item i belong to clusters ``u % n_clusters`` and ``i % n_clusters``. Each of a user's
+    items is distinct and comes from the user's cluster or, with probability `noise`, uniformly from
+    all items. ``noise=1`` has no structure to learn. The same arguments give the same data.
 
     Raises:
-        DataError: the numbers do not fit together; every misfit is named.
+        DataError: the numbers do not fit together. The message has every problem.
     """
     own_size = n_items // n_clusters if n_clusters > 0 else 0
     available = n_items if noise >= 1 else own_size
@@ -98,8 +97,8 @@ def _draw(
 ) -> NDArray[np.int64]:
     """Draw distinct items for each user, shape (n_users, interactions_per_user).
 
-    Repeated items are drawn again until none is left, which keeps memory linear in the
-    interactions instead of users times items.
+    Repeated items are drawn again until none is left. This keeps memory linear in the interactions,
+    not in users times items.
     """
     n_items = len(item_cluster)
     cluster_sizes = np.bincount(item_cluster, minlength=n_clusters)

@@ -1,7 +1,7 @@
-"""Times as files write them: numbers, ISO 8601, or a format that was named.
+"""Read times from files: numbers, ISO 8601, or a named format.
 
 Only the order of one user's times matters, so numbers stay in the file's own unit. Dates become
-microseconds since 1970 in UTC; one without a time zone counts as UTC.
+microseconds since 1970 in UTC. One without a time zone counts as UTC.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _EPOCH, _ZONELESS_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 FIRST_TIME = 10**8
-"""From here on, in 1973, a number may be seconds since 1970; ids and ratings are smaller."""
+"""The smallest number, from 1973, that may be seconds since 1970. Ids and ratings are smaller."""
 _FIRST_OF_UNIT = np.array([FIRST_TIME, 10**11, 10**14, 10**17], dtype=np.int64)
-"""From 1973 on a time's unit shows in its size: the four ranges do not meet before 5138."""
+"""From 1973 on, a time's size shows its unit: the four ranges do not overlap before 5138."""
 _LIKELY = (631_152_000, 2_051_222_400)
-"""Seconds since 1970 from 1990 to 2035, where a number is more likely a time than an id."""
+"""Seconds since 1970 from 1990 to 2035, in which a number is more likely a time than an id."""
 _DAYS = (
     "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d.%m.%y", "%d/%m/%y",
     "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y",
@@ -50,7 +50,7 @@ _FORMS = (
     "%d %b %Y, %H:%M",
     "Posted %B %d, %Y.",
 )
-"""How dates are often written, for proposals."""
+"""Common date formats, for proposals."""
 _DATE_LIKE = re.compile(r"(?=(?:\D*\d){3}).*(?:\d[-/., T]|[a-z] \d).{2,40}", re.IGNORECASE)
 _COMPACT = re.compile(r"(199|20[0-3])\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])((\d{2}){2,3})?")
 _ZONE_NAME = re.compile(r" (UTC|GMT)$")
@@ -60,10 +60,10 @@ _DATE, _ZONED = "a date without a time zone", "a date with a time zone"
 
 
 class Times:
-    """Reads the times of a file, chunk after chunk.
+    """Read the times of a file, chunk by chunk.
 
-    Under ``auto`` a file has numbers of one unit, or dates that all have a time zone, or none of
-    which has; what mixes them has no order that could be relied on, and `check` refuses it.
+    Under ``auto`` a file has numbers of one unit, or dates that either all have a time zone or all
+    lack one. A mixture has no reliable order, and `check` refuses it.
 
     Args:
         how: ``auto``, ``number``, ``iso``, or a format of `datetime.strptime`.
@@ -74,12 +74,12 @@ class Times:
         self._seen: dict[str, tuple[int, Any]] = {}
         self.n_rounded = 0
         self.unread: list[Any] = []
-        """The first of the values that are no times."""
+        """The first values that are not times."""
 
     def read(
         self, values: Sequence[Any], lines: Sequence[int]
     ) -> tuple[NDArray[np.int64], dict[int, str]]:
-        """Return times of shape (n_rows,), and why those in these places are none."""
+        """Return times of shape (n_rows,), and why some places have no valid time."""
         if self._how in ("auto", "number"):
             found = _whole_numbers(values)
             if found is not None:
@@ -106,21 +106,22 @@ class Times:
         """Refuse a file whose times have no common order.
 
         Raises:
-            DataError: naming a line of each kind.
+            DataError: it mixes kinds of times. The message has a line of each kind.
         """
         if self._how != "auto" or len(self._seen) < 2:
             return
         kinds = sorted(self._seen.items(), key=lambda found: found[1][0])
         listed = ", ".join(f"line {line} has {kind} ({value!r})" for kind, (line, value) in kinds)
         remedy = (
-            "iso takes dates alone, without a time zone as UTC, and leaves other rows out"
+            "iso takes dates alone, reads those without a time zone as UTC, and leaves other rows "
+            "out"
             if self.are_dates
-            else "number takes numbers as they are"
+            else "number takes numbers alone and leaves other rows out"
         )
         raise DataError(
             f"{path} mixes times of different kinds: {listed}.",
-            remedy=f"Write them alike, or say how to take them with {flag_of('timestamp_format')}: "
-            f"{remedy}; none leaves times out, so that held-out items are random.",
+            remedy=f"Write all of them in one form, or choose with {flag_of('timestamp_format')}: "
+            f"{remedy}. none ignores times, so that held-out items are random.",
             options={"timestamp_format": "iso"} if self._seen.keys() == {_DATE, _ZONED} else None,
         )
 
@@ -172,7 +173,7 @@ class Times:
 
 
 def formats_that_fit(values: Sequence[Any]) -> list[str]:
-    """Return the ways of writing times, `auto` among them, under which most values are times."""
+    """Return the time formats, including `auto`, with which most values can be read."""
     lines = range(len(values))
     forms = dict.fromkeys(how for value in values[:_TRIED] for how in _forms_of(str(value)))
     n_bad = {how: len(Times(how).read(values, lines)[1]) for how in forms}
@@ -181,7 +182,7 @@ def formats_that_fit(values: Sequence[Any]) -> list[str]:
 
 
 def is_date_form(values: Sequence[str]) -> bool:
-    """Tell whether text can hardly be anything but dates: one form fits the first values."""
+    """Tell whether text must be dates: a single form fits the first values."""
     some = values[:_TRIED]
     if not some or all(map(_COMPACT.fullmatch, some)):
         return bool(some)
@@ -197,9 +198,9 @@ def _forms_of(value: str) -> list[str]:
 
 
 def looks_like_moments(values: Sequence[float]) -> bool:
-    """Tell whether all numbers are times of one unit since 1970, of years in which files are made.
+    """Tell whether all numbers are plausible times since 1970 in one unit.
 
-    Smaller numbers may be times, too, but as well ids or ratings.
+    Smaller numbers may be times, but also ids or ratings.
     """
     least, most = min(values), max(values)
     return any(
@@ -209,17 +210,17 @@ def looks_like_moments(values: Sequence[float]) -> bool:
 
 
 def looks_like_time(text: str) -> bool:
-    """Tell whether text can hardly be anything but a time: a date, or a number of recent years."""
+    """Tell whether text must be a time: a date, or a number from recent years."""
     number = _number(text)
     return is_date_form([text]) if number is None else looks_like_moments([number])
 
 
 def shown_span(times: NDArray[np.int64], *, are_dates: bool) -> tuple[str, str] | None:
-    """Return the first and last of some times as people read them; None where all are missing.
+    """Return the first and last time in readable form, or None if all are missing.
 
     Args:
-        are_dates: they came of dates. Else the size of the last one tells the unit, and numbers
-            that look like no time stay numbers.
+        are_dates: the times were read from dates. Otherwise the size of the last one shows the
+            unit, and other numbers stay numbers.
     """
     known = times[times != MISSING_TIMESTAMP]
     if not len(known):
@@ -241,7 +242,7 @@ def shown_span(times: NDArray[np.int64], *, are_dates: bool) -> tuple[str, str] 
 
 
 def _whole_numbers(values: Sequence[Any]) -> NDArray[np.int64] | None:
-    """Return times that are all whole numbers from 0; None where one is not."""
+    """Return times as integers if all are whole numbers from 0, or None."""
     kinds = set(map(type, values))
     if kinds != {int} and (kinds != {str} or "_" in "".join(values)):
         return None
@@ -253,7 +254,7 @@ def _whole_numbers(values: Sequence[Any]) -> NDArray[np.int64] | None:
 
 
 def _number(value: Any) -> float | int | None:
-    """Return a value as a number; None where it is none."""
+    """Return a value as a number, or None if it is not one."""
     if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Writing CSV: interactions, as every part of fedrec reads them; text for people's spreadsheets."""
+"""Write CSV: interactions for fedrec itself, and text that is safe in spreadsheets."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _HEADER = ("user_id", "item_id", "timestamp")
 _ELSEWHERE = "Choose another folder."
 _NUMBER = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?")
 _FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""What OWASP names under "CSV injection", wide forms included."""
+"""The characters that OWASP lists under "CSV injection", including wide forms."""
 
 
 def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False) -> None:
-    """Make a folder in which none of the named files exists, unless `force`.
+    """Make a folder, and refuse if it has one of the named files, unless `force` is set.
 
     Raises:
-        DataError: a file is there.
-        SettingsError: the folder cannot be made there.
-        StorageError: the disk refuses.
+        DataError: one of the files exists.
+        SettingsError: the folder cannot be created.
+        StorageError: the disk is full or failed.
     """
     present = [name for name in names if (folder / name).exists()]
     if present and not force:
         raise DataError(
-            f"{folder} has {', '.join(present)} already; nothing was changed.",
+            f"{folder} already has {', '.join(present)}. Nothing was changed.",
             remedy="Choose another folder, or give --force to replace them.",
         )
     try:
@@ -40,9 +40,9 @@ def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False
 
 
 def no_formula(text: str) -> str:
-    """Return text that spreadsheets show as it is: a formula gets a leading apostrophe.
+    """Return text that spreadsheets show literally, with an apostrophe before a formula.
 
-    For files that people open. What fedrec reads again is written without.
+    Use it for files that people open. Files that fedrec reads again are written without it.
     """
     if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
         return f"'{text}"
@@ -50,16 +50,16 @@ def no_formula(text: str) -> str:
 
 
 def write_interactions(path: Path, interactions: Interactions, *, private: bool = False) -> None:
-    """Write interactions as CSV with a header; a missing time is an empty field.
+    """Write interactions as CSV with a header. A missing time is an empty field.
 
     Args:
-        path: the file; it appears whole or not at all.
-        interactions: what to write.
-        private: readable by its owner only.
+        path: the file, which is written atomically.
+        interactions: the rows to write.
+        private: whether only the owner may read the file.
 
     Raises:
-        SettingsError: it cannot be written there.
-        StorageError: the disk refuses.
+        SettingsError: the folder is not writable.
+        StorageError: the disk is full or failed.
     """
     times = interactions.times().tolist()
     try:

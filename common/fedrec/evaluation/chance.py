@@ -1,4 +1,4 @@
-"""What somebody who learns nothing gets: under sampled candidates, and from the leak of paper."""
+"""Rates without learning: of random scores under sampled candidates, and of the leak of paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedrec.evaluation.metrics import N_CANDIDATES, Rates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chance:
-    """What candidates are worth before anything is learned.
+    """The value of candidates before anything is learned.
 
     Attributes:
         never_trained: share of candidates that are never trained, a mean over users.
@@ -28,7 +28,7 @@ class Chance:
 def chance_of(
     users: UserSplit, active: NDArray[np.int64], *, n_items: int, at: int
 ) -> Chance | None:
-    """Return the means over users with a test item; None where nobody has one.
+    """Return the means over users with a test item, or None if no user has one.
 
     Args:
         active: rows of the items that are trained, ascending.
@@ -78,7 +78,7 @@ def no_learning_rates(
     negatives_per_positive: int,
     at: int,
 ) -> Rates | None:
-    """Return the formula's means over users with a test item; None where nobody has one.
+    """Return the means of the formula over users with a test item, or None if no user has one.
 
     Args:
         active: rows of the items that can be drawn and recommended, ascending.
@@ -97,7 +97,7 @@ def no_learning_rates(
     pool = np.maximum(len(active) - kept, 1)
     held_out = np.diff(users.train_indptr)[present] + 1 + (users.validation_items[present] >= 0)
     found = is_active[users.test_items[present]]
-    # Users with as many items of each kind have the same chances.
+    # Users with equal numbers of items of each kind have the same chances.
     alike = np.stack([trained, pool, held_out])[:, found]
     (trained, pool, held_out), n_alike = np.unique(alike, axis=1, return_counts=True)
     recommendable = pool / np.maximum(n_items - held_out, 1)
@@ -123,7 +123,7 @@ def _values_by_tied(at: int) -> list[tuple[float, float, float]]:
 
 
 def _binomial(n: int, p: float) -> list[tuple[int, float]]:
-    """Return the outcomes of Binomial(n, p) that matter, with their probabilities."""
+    """Return the outcomes of Binomial(n, p) with relevant probabilities."""
     if p >= 1.0:
         return [(n, 1.0)]
     logs = [

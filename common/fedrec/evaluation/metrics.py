@@ -1,8 +1,8 @@
-"""Metric sums: what every user contributes to, and the rates that follow from the sums.
+"""Metric sums: each user's contribution, and the rates computed from the sums.
 
 The metrics segment of an update is a list of non-negative int64 sums over users, in the order of
-`METRIC_NAMES`. Only sums over all users of a round exist outside the clients, and under
-encryption not even one client's sums are seen.
+`METRIC_NAMES`. Outside the clients only sums over all users of a round exist. Under encryption not
+even one client's sums are visible.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ __all__ = [
 Scorer = Literal["model", "popularity", "know_nothing", "untrained", "local"]
 Split = Literal["validation", "test"]
 Protocol = Literal["full", "sampled", "paper"]
-"""What a held-out item is ranked among; see `fedrec.evaluation.protocols`."""
+"""The sets of items to rank against, as `fedrec.evaluation.protocols` defines them."""
 
 SCORERS: tuple[Scorer, ...] = ("model", "popularity", "know_nothing", "untrained", "local")
-"""The model and its references; all but the model only in the evaluation round."""
+"""The model and its references. References are measured only in the measuring round."""
 SPLITS: tuple[Split, ...] = ("validation", "test")
 PROTOCOLS: tuple[Protocol, ...] = ("full", "sampled", "paper")
 N_CANDIDATES = 99
-"""Negatives that a held-out item is ranked among under `sampled` and `paper`."""
+"""The number of negatives to rank against under `sampled` and `paper`."""
 _TRAINING_FIELDS = ("participants", "loss", "clipped_values", "clipped_users", "abstained")
-"""The last counts parties whose training diverged, so that they contributed nothing."""
+"""The last one counts parties that contributed nothing, because training diverged."""
 
 FRACTION_BITS = 20
 """Gains and reciprocal ranks are multiples of 2^-20."""
 LOSS_BITS = 15
 MAXIMUM_LOSS = 32.0
 MAXIMUM_PER_USER = 1 << FRACTION_BITS
-"""No slot of the segment takes more than this from one user."""
+"""A bound on one user's contribution to any slot of the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankMetric:
-    """A sum over users of what the rank of a held-out item is worth, and the rates read from it.
+    """A sum over users of the value of a held-out item's rank, and the rates computed from it.
 
     Attributes:
-        name: of the sum.
+        name: the name of the sum.
         rates: the fields of `Rates` that are its mean.
-        unit: what the first rank is worth.
-        discount: of float64 ranks from 0 below K, by what the unit is divided there; 1 at rank 0.
+        unit: the value of the first rank.
+        discount: the divisor of the unit for float64 ranks from 0 below K. It is 1 at rank 0.
     """
 
     name: str
@@ -74,7 +74,7 @@ class RankMetric:
 
 
 RANK_METRICS: tuple[RankMetric, ...] = (
-    # With one held-out item a user, Recall@K equals HR@K.
+    # With one held-out item for each user, Recall@K equals HR@K.
     RankMetric("hits", ("hr", "recall"), 1, np.ones_like),
     RankMetric("gain", ("ndcg",), MAXIMUM_PER_USER, lambda ranks: np.log2(ranks + 2.0)),
     RankMetric("reciprocal", ("mrr",), MAXIMUM_PER_USER, lambda ranks: ranks + 1.0),
@@ -88,7 +88,7 @@ METRIC_NAMES: tuple[str, ...] = _TRAINING_FIELDS + tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Means over the users who have a held-out item."""
+    """Means over the users that have a held-out item."""
 
     users: int
     hr: float
@@ -113,17 +113,17 @@ class MetricSums:
 
     @property
     def participants(self) -> int:
-        """Users who trained in the round."""
+        """The number of users that trained in the round."""
         return self.sum_of("participants")
 
     @property
     def abstained(self) -> int:
-        """Parties whose training diverged in the round, and who contributed nothing."""
+        """The number of parties that contributed nothing, because training diverged."""
         return self.sum_of("abstained")
 
     @property
     def loss(self) -> float | None:
-        """Mean training loss per participating user, or None when nobody trained."""
+        """Mean training loss per participating user, or None if no user trained."""
         if self.participants == 0:
             return None
         return self.sum_of("loss") / (self.participants * float(1 << LOSS_BITS))
@@ -132,14 +132,14 @@ class MetricSums:
 def largest_sums(
     found: NDArray[np.int64], *, most_users: int, n_parties: int, trains: bool
 ) -> NDArray[np.int64]:
-    """Return what each sum may be at most beside the numbers of users that a segment says itself.
+    """Return a bound on each sum, given the numbers of users in the same segment.
 
-    Rates are then at most 1, and nobody's share of them is more than that of its users.
+    Within it rates are at most 1, and no party's share exceeds that of its users.
 
     Args:
         found: the segment, int64 (len(METRIC_NAMES),).
-        most_users: users that all its parties may have.
-        trains: whether anybody trained.
+        most_users: largest number of users of all its parties.
+        trains: whether any user trained.
     """
     largest = np.empty(len(METRIC_NAMES), dtype=np.int64)
     trained = min(max(int(found[0]), 0), most_users)
@@ -155,9 +155,9 @@ def largest_sums(
 
 
 def rates_of(sums: Iterable[int]) -> Rates | None:
-    """Return the rates that follow from sums in the order of `RANK_FIELDS`.
+    """Return the rates for sums in the order of `RANK_FIELDS`.
 
-    None where no user was measured.
+    Return None if no user was measured.
     """
     users, *others = sums
     if users == 0:
@@ -174,8 +174,8 @@ def rank_values(ranks: NDArray[np.float64], at: int) -> NDArray[np.int64]:
     """Return every user's contribution to the sums of `RANK_FIELDS`.
 
     Args:
-        ranks: expected 0-based ranks of the held-out items, float64 (n_users,); negative where a
-            user has none. A tie with m other items counts m / 2 places.
+        ranks: expected 0-based ranks of the held-out items, float64 (n_users,). Negative if a user
+            has none. A tie with m other items counts m / 2 places.
         at: the K of HR@K.
 
     Returns:
@@ -192,10 +192,10 @@ def rank_values(ranks: NDArray[np.float64], at: int) -> NDArray[np.int64]:
 
 
 def rates_of_ranks(ranks: NDArray[np.float64], at: int) -> Rates | None:
-    """Return the means over users with a held-out item; None where nobody has one."""
+    """Return the means over users with a held-out item, or None if no user has one."""
     return rates_of(rank_values(ranks, at).sum(0).tolist())
 
 
 def ndcg_of_users(ranks: NDArray[np.float64], at: int) -> NDArray[np.float64]:
-    """Return every user's NDCG@K, float64 (n_users,), as the sums count it; see `rank_values`."""
+    """Return every user's NDCG@K, float64 (n_users,), rounded as in the sums."""
     return rank_values(ranks, at)[:, RANK_FIELDS.index("gain")] / float(MAXIMUM_PER_USER)

@@ -1,9 +1,9 @@
-"""Ranking the held-out items: `full`, `sampled` and `paper`.
+"""Rank held-out items under the protocols `full`, `sampled` and `paper`.
 
 `full` ranks every item except the user's training items and, at test, its validation item.
-`sampled` and `paper` rank the held-out item among 99 items drawn once per user from outside all
-its interactions; they differ in the training negatives only. Items that too few users hold are
-never recommended: they rank below all others.
+`sampled` and `paper` rank the held-out item among 99 items drawn once per user from outside all its
+interactions. They differ only in the training negatives. Items with too few holders are never
+recommended: they rank below all others.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_st
 __all__ = ["N_CANDIDATES", "Protocol", "Ranking", "draw_candidates", "held_out_ranks"]
 
 _WORDS_AT_ONCE = 1 << 18
-"""Random words in memory while candidates are drawn; so few stay in a processor's cache."""
+"""The number of random words to keep in memory while drawing, few enough for a processor's cache.
+"""
 
 _CANDIDATES_KEPT = 1 << 25
-"""Candidates of this many users times places are kept; each takes 9 bytes."""
+"""The largest number of users times places for which candidates are kept, at 9 bytes each."""
 
 
 class Ranking:
-    """Some users' held-out items, and what each is ranked among: prepared once for many scorers.
+    """The held-out items of some users with their candidates, prepared once for many scorers.
 
     Args:
-        users: whose held-out items are ranked.
+        users: the users with the held-out items.
         n_items: items in the whole catalogue.
-        seed: of the candidates that `sampled` and `paper` draw.
-        device: where the scores are.
+        seed: the seed for drawing candidates under `sampled` and `paper`.
+        device: the device of the scores.
     """
 
     def __init__(self, users: UserSplit, n_items: int, *, seed: int, device: torch.device) -> None:
@@ -53,20 +54,20 @@ class Ranking:
         """Return the expected 0-based rank of held-out items.
 
         Args:
-            scores: float (n_rows, n_items); -inf for items that are never recommended. Left
+            scores: float (n_rows, n_items). -inf for items that are never recommended. Left
                 unchanged. A held-out item whose score is not a number ranks last.
             rows: positions of the scored users, int64 (n_rows,).
-            columns: whose scores these are, ascending (n_columns,), where only some items have
-                any: all others are never recommended. None for all items.
+            columns: the items of the scores, ascending (n_columns,), if only some have any. All
+                others are never recommended. None for all items.
 
         Returns:
             float64 (n_rows,): number of candidates with a higher score plus half the number of
-            other candidates with an equal one; -1 for users without a held-out item.
+            other candidates with an equal one. -1 for users without a held-out item.
         """
         users = self._users
         held = (users.validation_items if split == "validation" else users.test_items)[rows]
         if columns is not None and not len(columns):
-            # No item has a score: as if the first had one that is never recommended.
+            # No item has a score, as if only the first had one and it were never recommended.
             scores, columns = scores.new_full((len(rows), 1), -torch.inf), np.zeros(1, np.int64)
         place = self._places(columns)
         own = _scores_at(scores, self._move(np.maximum(held, 0))[:, None], place)
@@ -80,7 +81,7 @@ class Ranking:
         return np.where(held >= 0, above + 0.5 * equal, -1.0)
 
     def _places(self, columns: NDArray[np.int64] | None) -> torch.Tensor | None:
-        """Return each item's column of scores, -1 for those that have none; None for its own."""
+        """Return each item's column in the scores, or -1 without one. None means its own number."""
         if columns is None:
             return None
         place = torch.full((self._n_items,), -1, dtype=torch.int64, device=self._device)
@@ -95,7 +96,7 @@ class Ranking:
         own: torch.Tensor,
         place: torch.Tensor | None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Count better and equal items: all of them, less those that are no candidates."""
+        """Count better and equal items among all items that are candidates."""
         above, equal = _compared(scores, own)
         if place is not None:
             # Items without a score have -inf, which is not above any number.
@@ -114,7 +115,7 @@ class Ranking:
     def _left_out(
         self, rows: NDArray[np.int64], split: Split
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (row, item) of everything that is no candidate, the held-out item included."""
+        """Return (row, item) of all items that are not candidates, including the held-out item."""
         users, place = self._users, np.arange(len(rows))
         starts, sizes = users.train_indptr[rows], np.diff(users.train_indptr)[rows]
         owner = np.repeat(place, sizes)
@@ -128,7 +129,7 @@ class Ranking:
         return np.concatenate(owners), np.concatenate(items)
 
     def _candidates(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the drawn candidates of some users; those of all users are kept if they are few.
+        """Return the drawn candidates of some users. They are kept for all users if those are few.
 
         Drawing takes far longer than ranking.
         """
@@ -150,14 +151,14 @@ class Ranking:
 def _compared(
     scores: torch.Tensor, own: torch.Tensor
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many of each user's scores are above its own one, and how many are equal."""
+    """Count each user's scores that are above its held-out item's, and those that are equal."""
     first = scores[0]
     if scores.stride(0) == 0 and not bool(torch.isnan(first).any()):
-        # One row for all users, such as popularity's: its order is found once.
+        # One row for all users, such as popularity's, is sorted once.
         ordered, wanted = first.sort().values.cpu().numpy(), own[:, 0].cpu().numpy()
         below = np.searchsorted(ordered, wanted, side="right")
         return len(ordered) - below, below - np.searchsorted(ordered, wanted, side="left")
-    # "Not lower or equal" instead of "higher", so that nothing gains by not being a number.
+    # "Not lower or equal" instead of "higher", so that NaN never gains.
     return scores.shape[1] - _count(scores <= own), _count(scores == own)
 
 
@@ -168,7 +169,7 @@ def _scores_at(
 
     Args:
         items: int64 (n_rows, n_chosen).
-        place: each item's column, -1 where it has no score; None for its own number.
+        place: each item's column, or -1 without a score. None means its own number.
     """
     if place is None:
         return scores.gather(1, items)
@@ -177,7 +178,7 @@ def _scores_at(
 
 
 def _count(mask: torch.Tensor) -> NDArray[np.int64]:
-    """Return the number of true values in each row; numpy counts several times faster."""
+    """Return the number of true values in each row, several times faster than numpy's sum."""
     if mask.device.type == "cpu":
         return np.asarray(np.count_nonzero(mask.numpy(), axis=1), dtype=np.int64)
     return np.asarray(mask.sum(1).cpu().numpy())
@@ -191,7 +192,7 @@ def held_out_ranks(
     protocol: Protocol,
     seed: int,
 ) -> NDArray[np.float64]:
-    """Return the expected 0-based rank of every user's held-out item; see `Ranking.ranks`.
+    """Return the expected 0-based rank of every user's held-out item, as `Ranking.ranks` does.
 
     Args:
         scores: float (n_users, n_items) over the whole catalogue.
@@ -206,11 +207,11 @@ def draw_candidates(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw every user's 99 distinct items from outside all its interactions.
 
-    They depend on the seed and the user alone, neither on the round nor on the split.
+    They depend on the seed and the user alone, not on the round or the split.
 
     Returns:
-        (items, usable), int64 and bool (n_users, n_candidates). Places are unusable where a
-        user has fewer free items than there are places.
+        (items, usable), int64 and bool (n_users, n_candidates). Places are unusable if a user has
+        fewer free items than places.
     """
     n_users = len(users)
     width = min(N_CANDIDATES, n_items)

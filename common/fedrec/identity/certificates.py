@@ -382,7 +382,7 @@ def _name(text: str) -> x509.Name:
 
 def _host(host: str) -> x509.GeneralName:
     try:
-        # # gRPC compares addresses without a zone, which is local to one machine anyway.
+        # gRPC compares addresses without a zone, which is local to one machine anyway.
         return x509.IPAddress(ipaddress.ip_address(host.partition("%")[0]))
     except ValueError:
         return x509.DNSName(host)

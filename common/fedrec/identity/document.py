@@ -94,7 +94,7 @@ class Document:
                 remedy="Restore it from a backup, or ask its sender for it again.",
             ) from None
         document = cls(content, name)
-        # # Releases before the digest wrote none.
+        # Releases before the digest wrote none.
         if kind in CHECKED and _DIGEST in document._content:
             said = document.text(_DIGEST)
             if said != _digest_of(document._content):

@@ -163,7 +163,7 @@ class Identity(Secret):
         """
         if not (folder / KEY_FILE).exists():
             made = cls.create(label)
-            # # If another process made keys in the meantime, use those.
+            # If another process made keys in the meantime, use those.
             with contextlib.suppress(KeysError):
                 made.save(folder)
         found = cls.load(folder)
@@ -228,7 +228,7 @@ def _content(folder: Path) -> list[str]:
     if folder.exists() and not folder.is_dir():
         return [folder.name]
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    # # Names of unfinished files begin with a dot.
+    # Names of unfinished files begin with a dot.
     return sorted(name for name in names - _HARMLESS if not name.startswith("."))
 
 

@@ -175,7 +175,7 @@ class Roster:
 
     def to_json(self) -> bytes:
         """Return the canonical JSON."""
-        # # Older rosters without a revealer lack the field, and their signatures cover that form.
+        # Older rosters without a revealer lack the field, and their signatures cover that form.
         alone: dict[str, JsonValue] = (
             {} if self.revealer is None else {"revealer": self.revealer.fields()}
         )

@@ -1,1 +1,1 @@
-"""What a plan means: its vector, rows, noise and price, what goes together and who agrees to it."""
+"""The meaning of a plan: its vector, rows, noise and price, combinations and agreement."""

@@ -1,8 +1,8 @@
-"""What the parties agree on: a plan's canonical form, its fingerprint, and what a client takes.
+"""Agreement on a plan: its canonical form, its fingerprint, and the values that a client accepts.
 
-A value that the client's settings give must be the federation's. A value that decides what others
-may learn about the client's users is compared even where the settings are silent: there the
-default counts, which is the safe one, so that no coordinator weakens what nobody wrote down.
+A value in the client's settings must equal the federation's. A value that decides what others may
+learn about the client's users is compared even if the settings omit it. Then the default applies,
+which is the safe one, so that no coordinator can weaken it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fedrec.section import Section, as_toml
 
 
 def plan_to_json(plan: Plan) -> bytes:
-    """Return the canonical JSON of a plan: sorted keys, no spaces, every default written out."""
+    """Return the canonical JSON of a plan: sorted keys, no spaces, all defaults included."""
     values = Plan.model_validate(plan.model_dump(include=set(Plan.model_fields))).model_dump()
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 def plan_from_json(raw: bytes) -> Plan:
-    """Read a plan that a peer sent.
+    """Read a plan from a peer.
 
     Raises:
-        PlanMismatch: when it is not a plan that this version understands.
+        PlanMismatch: this version cannot read it.
     """
     try:
         return Plan.model_validate_json(raw)
@@ -40,60 +40,60 @@ def plan_from_json(raw: bytes) -> Plan:
         raise PlanMismatch(
             f"The coordinator's plan cannot be read: {error.error_count()} problems, first "
             f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}.",
-            remedy="Install the same fedrec version on both sides.",
+            remedy="Install the same fedrec version on both machines.",
         ) from None
 
 
 def plan_fingerprint(plan: Plan) -> str:
-    """Return the hexadecimal SHA-256 of the canonical plan and of what trains it on processors."""
+    """Return the hexadecimal SHA-256 of the canonical plan and its training path."""
     return digest("fedrec plan v2", plan_to_json(plan), training_path(plan).encode()).hex()
 
 
 _SHOWN_CHARS = 60
 
-# A plan's field that is not listed here is always compared, a new one too.
+# A plan's field that is not listed here is always compared, including new ones.
 _FREE = frozenset(
     {
-        # Names the federation; the roster, which the pinned authority signed, repeats it.
+        # The federation's name, which the roster, signed by the pinned authority, repeats.
         "federation.name",
-        # Public anyway: initial models, negatives and bases hide nothing under any seed.
+        # Public in any case: initial models, negatives and bases hide nothing, whatever the seed.
         "federation.seed",
-        # Closeness of the measurement, not what leaves a client: 44 sums whatever K is.
+        # How closely to measure, not what leaves a client: there are 44 sums for any K.
         "evaluation.at",
-        # The default measures in every round, so that no other value says more.
+        # The default measures in every round, so no other value reveals more.
         "evaluation.every_rounds",
-        # How long training goes on. What many noisy sums say together is bounded by
-        # privacy.epsilon, which this client counts for itself; of exact sums nothing is promised.
+        # The length of training. Noisy sums are bounded together by privacy.epsilon, which this
+        # client tracks itself. For exact sums nothing is promised.
         "rounds.total",
-        # Noise is scaled to the clip, so that neither it nor the divisor of sums changes what
-        # they say about a user.
+        # Noise is scaled to the clip, so neither the clip nor the divisor changes what sums reveal
+        # about a user.
         "privacy.clip",
         "privacy.expected_users",
-        # Who is asked and for how long; how few may answer is minimum_clients.
+        # How many clients are asked, and for how long. minimum_clients sets how few may answer.
         "rounds.clients_per_round",
         "rounds.cells_per_round",
         "rounds.over_provision",
         "rounds.deadline_seconds",
         "rounds.mask_step_seconds",
         "rounds.report_seconds",
-        # The key holder's work; sums of more are refused, not opened unseen.
+        # The key holder's work. It refuses larger sums and does not open them unchecked.
         "rounds.recompute_limit",
     }
 )
-# How well the model learns. Clipping bounds one user's pull on a sum and hides nothing unless noise
-# is scaled to it, as under `privacy`, which counts in the same steps of the grid.
+# How well the model learns. Clipping bounds a user's influence on a sum and hides nothing unless
+# noise is scaled to it, as under `privacy`, which counts in the same steps of the grid.
 _FREE_SECTIONS = frozenset({"algorithm", "training", "update"})
 _BOUND = frozenset(
     {
-        # What the sums are of: some algorithms sum what users hold, without a negative beside it.
+        # The content of sums: some algorithms sum what users hold, without negatives.
         "algorithm.name",
-        # Negatives are the cover under which a touched row may be no interaction.
+        # Negatives hide interactions: a touched row may be either.
         "algorithm.negatives_per_positive",
-        # What is wrapped, its negatives among it.
+        # The wrapped algorithm, including its negatives.
         "algorithm.base",
-        # "entry" counts users for each value, which tells which rows of B they trained.
+        # "entry" counts users for each value, which reveals the rows of B that they trained.
         "update.normaliser",
-        # "clear" has the coordinator read which values are sent.
+        # With "clear" the coordinator reads which values are sent.
         "update.indices",
     }
 )
@@ -101,7 +101,7 @@ _BOUND = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """Which values are as strict as the client's own, and how to say so."""
+    """The values that are at least as strict as the client's own, and words for them."""
 
     accepts: Callable[[Any, Any], bool]
     words: str = ""
@@ -112,18 +112,17 @@ _AT_MOST = _Order(accepts=lambda ours, theirs: theirs <= ours, words=" or less")
 
 _WITH_ENCRYPTION = ("protection.preset", "protection.key_holder")
 
-# What has no entry has no order and must be equal: rounds.user_fraction, because fewer users in
-# a sum hide each other less and more users are each in more sums; protection.preset, because
-# sets trade security for size; protection.key_holder, because each of the two trusts somebody
-# whom the other does not.
+# Fields without an entry have no order and must be equal. rounds.user_fraction: fewer users in a
+# sum hide each other less, more users are in more sums. protection.preset: sets trade security for
+# size. protection.key_holder: each of the two trusts a party that the other does not.
 _ORDERS: Mapping[str, _Order] = {
-    # With few holders an item's row is about these users.
+    # With few holders, an item's row is about these users.
     "federation.minimum_item_users": _AT_LEAST,
-    # More cells whose counts are not believed.
+    # More cells whose counts are not trusted.
     "federation.corrupt_cells": _AT_LEAST,
     # Two counts differ by the users that differ.
     "federation.minimum_new_users": _AT_LEAST,
-    # Sums that claim more users than this are refused; overflow is excluded up to here.
+    # Sums that claim more users than this are refused. Overflow is excluded up to here.
     "federation.maximum_users": _AT_MOST,
     # Fewer summands hide each other less. The key holder and every client enforce both.
     "rounds.minimum_clients": _AT_LEAST,
@@ -136,11 +135,11 @@ _ORDERS: Mapping[str, _Order] = {
     "algorithm.negatives_per_positive": _AT_LEAST,
     "update.normaliser": _Order(accepts=lambda ours, theirs: theirs in ("item", ours)),
     "update.indices": _Order(accepts=lambda ours, theirs: theirs in ("hidden", ours)),
-    # A client that lets the coordinator read updates loses nothing by encryption.
+    # A client that accepts no encryption loses nothing by encryption.
     "protection.name": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
-    # Noise takes nothing from a client that asked for none.
+    # Noise takes nothing from a client that accepts no noise.
     "privacy.mechanism": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
-    # 0 follows from the budget, which is compared by itself.
+    # 0 derives it from the budget, which is compared separately.
     "privacy.noise_multiplier": _Order(
         accepts=lambda ours, theirs: not ours or theirs >= ours, words=" or more"
     ),
@@ -160,14 +159,14 @@ _ORDERS: Mapping[str, _Order] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A value of the federation's plan that the client did not agree to.
+    """A value of the federation's plan that the client did not accept.
 
     Attributes:
         key: dotted, as in ``rounds.total``.
         ours: the client's value.
         theirs: the federation's.
-        given: whether the client's settings set it; else it is the default.
-        words: which other values the client would take.
+        given: whether the client's settings set it. Otherwise it is the default.
+        words: the other values that the client would accept.
     """
 
     key: str
@@ -185,12 +184,12 @@ class Difference:
 
     @property
     def agreeing(self) -> str:
-        """The line with which the client would agree."""
+        """The line for the settings with which the client would accept the value."""
         return f"{self.key} = {_shown(self.theirs)}"
 
 
 def always_compared() -> tuple[str, ...]:
-    """Return the plan's fields that a client compares even where its settings are silent."""
+    """Return the plan's fields that a client compares even if its settings omit them."""
     found = (
         f"{section}.{name}"
         for section, _, kind in section_types(Plan)
@@ -200,10 +199,10 @@ def always_compared() -> tuple[str, ...]:
 
 
 def plan_differences(expected: Plan, found: Plan) -> tuple[Difference, ...]:
-    """Return every value of a federation's plan that a client did not agree to.
+    """Return every value of a federation's plan that a client did not accept.
 
     Args:
-        expected: the client's settings; which of them were given matters.
+        expected: the client's settings. It matters which of them were given.
         found: the coordinator's plan.
     """
     return tuple(_differences(expected, found))
@@ -216,19 +215,19 @@ def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
         for name in type(ours).model_fields:
             key = f"{section}.{name}"
             if type(ours) is not type(theirs) and name != "name":
-                # Settings of another algorithm; that it is another one is said already.
+                # Settings of another algorithm. The algorithm itself is reported already.
                 continue
             mine, other = getattr(ours, name), getattr(theirs, name)
             if mine == other or not (name in given or _binds(key)):
                 continue
             if key in _WITH_ENCRYPTION and ours.name == "none" != theirs.name:
-                # Any encryption is more than none; its set and key holder go with it.
+                # Any encryption is stricter than none, with its set and key holder.
                 continue
             if key == "protection.key_holder" and not PROTECTIONS[theirs.name].needs_reveal:
-                # There is no key to hold.
+                # Without a key there is no key holder.
                 continue
             if section == "privacy" and expected.privacy.mechanism == "none" and name not in given:
-                # Any noise is more than none; its numbers go with it.
+                # Any noise is stricter than none, with its numbers.
                 continue
             if isinstance(mine, Section) and type(mine) is type(other):
                 for inner in type(mine).model_fields:
@@ -244,7 +243,7 @@ def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
 
 
 def _shown(value: object) -> str:
-    """Return a value as TOML; a coordinator's text is no longer and no stranger than a value."""
+    """Return a value as TOML, so that a coordinator's text looks like nothing else."""
     text = as_toml(value)
     text = text if text.isprintable() else ascii(text)
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."

@@ -1,4 +1,4 @@
-"""The algorithm of a plan: its class, the one for a catalogue, and what it has to say."""
+"""The algorithm of a plan: its class, the instance for a catalogue, and its warnings."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fedrec.plan.schema import Plan
 
 
 def algorithm_type(plan: Plan) -> type[Algorithm]:
-    """Return the class that a plan names."""
+    """Return the algorithm class that a plan names."""
     return ALGORITHMS[plan.algorithm.name]
 
 
 def algorithm_of(plan: Plan, n_items: int) -> Algorithm:
-    """Return a plan's algorithm for a catalogue of so many items.
+    """Return a plan's algorithm for a catalogue of this size.
 
     Raises:
-        SettingsError: when it cannot be made for so many.
+        SettingsError: the algorithm does not support this number of items.
     """
     shapes = Shapes(
         n_items=n_items,
@@ -43,10 +43,10 @@ def _noise_of(plan: Plan) -> SumNoise | None:
 
 
 def accelerator_of(plan: Plan) -> Accelerator | None:
-    """Return what trains a plan's users on a processor in place of the trainer, or None.
+    """Return the compiled code that trains a plan's users on a processor, or None for the trainer.
 
-    It follows from the plan alone: never from load, size, or what a machine has installed. Noise
-    needs users' changes one by one, which compiled code does not hand over.
+    It follows from the plan alone, never from load, size or installed packages. Noise needs the
+    change of each user, which compiled code does not return.
     """
     if not plan.training.accelerated or plan.privacy.mechanism != "none":
         return None
@@ -55,7 +55,10 @@ def accelerator_of(plan: Plan) -> Accelerator | None:
 
 
 def training_path(plan: Plan) -> str:
-    """Return what trains on a processor, with its version: other paths give other bits."""
+    """Return the training path on a processor with its version.
+
+    Different paths give different bits.
+    """
     accelerator = accelerator_of(plan)
     if accelerator is not None:
         return f"{plan.algorithm.name} accelerator {accelerator.version}"
@@ -63,24 +66,24 @@ def training_path(plan: Plan) -> str:
 
 
 def about_algorithm(plan: Plan) -> About:
-    """Return what is said of a plan's algorithm, and what it goes with."""
+    """Return the facts about a plan's algorithm and its valid combinations."""
     return algorithm_type(plan).about
 
 
 def divides_by_count(plan: Plan) -> bool:
-    """Tell whether training rounds are divided by what the last count round found.
+    """Tell whether training rounds are divided by the result of the last count round.
 
-    They are over exactly those whom it counted; without some of these, the others count again.
-    Nobody counts under noise.
+    Such rounds must cover exactly the users of the count. If some drop out, the others count again.
+    Under noise there is no count.
     """
     return about_algorithm(plan).exact and plan.privacy.mechanism == "none"
 
 
 def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:
-    """Return what somebody who chooses a plan's algorithm should know.
+    """Return warnings for a person that chooses a plan's algorithm.
 
     Args:
-        n_items: size of the catalogue; 0 where nobody knows.
+        n_items: size of the catalogue, or 0 if unknown.
     """
     return about_algorithm(plan).warnings(
         Circumstances(

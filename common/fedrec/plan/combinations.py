@@ -1,4 +1,4 @@
-"""Which choices go together: one table for the four seams, and the rules between their numbers."""
+"""Valid combinations: one table for the four seams, and the rules between their numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedrec.updates import UPDATES
 
 
 def index_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what contradicts indices in the clear: the settings and a sentence."""
+    """Yield contradictions to indices in the clear, as settings and a sentence."""
     update, name = plan.update, plan.protection.name
     if update.indices == "hidden" or update.structure != "topk":
         return
-    advice = "or leave update.indices out, which sends zeros along."
+    advice = "or omit update.indices, so that zeros are sent, too."
     if why := about_protection(name).without_entries:
         yield (
             ("update.indices", "protection.name"),
@@ -34,24 +34,24 @@ def index_problems(plan: Plan) -> Iterator[Problem]:
     elif plan.protection.preset.startswith(("packed", "default")):
         yield (
             ("protection.preset", "update.indices"),
-            f'update.indices is "clear", but under paillier/{plan.protection.preset} '
-            "values share ciphertexts: clients' indices differ, and nobody can move a slot inside "
-            "a ciphertext to where another client has it. Set protection.preset = "
+            f'update.indices is "clear", but under paillier/{plan.protection.preset} values share '
+            "ciphertexts. Clients' indices differ, and a slot cannot be moved inside a ciphertext "
+            "to match another client's. Set protection.preset = "
             f'"single-3072", {advice}',
         )
     if update.compress == "client":
         yield (
             ("update.compress", "update.indices"),
-            'update.compress is "client", which is for clients of several users, but '
-            'under update.indices = "clear" a client is one user. Set update.compress = "user", '
+            'update.compress is "client", which is for clients with several users, but under '
+            'update.indices = "clear" a client is one user. Set update.compress = "user", '
             + advice,
         )
     if plan.privacy.mechanism != "none":
         yield (
             ("update.indices", "privacy.mechanism"),
-            f'update.indices is "clear", but privacy.mechanism = '
-            f'"{plan.privacy.mechanism}" puts noise on every value, so that none could be left '
-            'out. Set update.indices = "hidden", or privacy.mechanism = "none".',
+            f'update.indices is "clear", but privacy.mechanism = "{plan.privacy.mechanism}" adds '
+            'noise to every value, so that none can be omitted. Set update.indices = "hidden", or '
+            'privacy.mechanism = "none".',
         )
 
 
@@ -60,10 +60,10 @@ _CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """A row of the table: any choice of each column goes with any of the others.
+    """A row of the table: any choice in one column can be combined with any in the others.
 
     Attributes:
-        reason: why an algorithm goes with nothing else than the row says.
+        reason: why an algorithm cannot be combined with anything outside this row.
     """
 
     algorithm: str
@@ -73,7 +73,7 @@ class Combination:
     reason: str
 
     def choices(self) -> Iterator[tuple[str, ...]]:
-        """Yield every (algorithm, update, protection, protocol) of this row."""
+        """Yield every (algorithm, update, protection, protocol) that this row allows."""
         return product((self.algorithm,), self.updates, self.protections, self.protocols)
 
 
@@ -94,8 +94,8 @@ class Conflict:
     """Settings that contradict each other.
 
     Attributes:
-        keys: the dotted keys involved, the one to change first.
-        sentence: what was found, what is needed and what would work.
+        keys: the dotted keys involved, beginning with the one to change.
+        sentence: what was found, what was expected and a remedy.
     """
 
     keys: tuple[str, ...]
@@ -105,11 +105,11 @@ class Conflict:
 def find_conflicts(
     plan: Plan, combinations: tuple[Combination, ...] = COMBINATIONS
 ) -> list[Conflict]:
-    """Return every contradiction in a plan, with the settings that it is about."""
+    """Return every contradiction in a plan, with the settings that cause it."""
     found = list(_outside(plan, combinations))
     for rule in _RULES:
         found.extend(rule(plan))
-    # The planner's own words are about numbers that must make sense to begin with.
+    # The planner's errors are about numbers, which must be valid first.
     return found or list(_unplannable(plan))
 
 
@@ -127,19 +127,19 @@ def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conf
     def distance(choice: tuple[str, ...]) -> int:
         return sum(a != b for a, b in zip(choice, wanted, strict=True))
 
-    # Settings that chose an algorithm keep it if anything goes with it at all.
+    # Settings that chose an algorithm keep it if it has any valid combination.
     row, nearest = min(possible, key=lambda pair: (pair[1][0] != wanted[0], distance(pair[1])))
     changed = [index for index in range(len(wanted)) if nearest[index] != wanted[index]]
     advice = " and ".join(f'{_CHOICES[index]} = "{nearest[index]}"' for index in changed)
     yield Conflict(
         keys=tuple(_CHOICES[index] for index in changed),
-        sentence=f"{' + '.join(wanted)} is no meaningful combination: {row.reason} The nearest "
-        f"that works has {advice}.",
+        sentence=f"{' + '.join(wanted)} is not a valid combination: {row.reason} The nearest valid "
+        f"one has {advice}.",
     )
 
 
 def _rank(plan: Plan) -> Iterator[Conflict]:
-    """Refuse ranks that the length of the vectors does not allow."""
+    """Refuse ranks that do not fit the length of the vectors."""
     dim = getattr(plan.algorithm, "dim", None)
     if dim is None or plan.update.structure not in about_algorithm(plan).updates:
         return
@@ -149,7 +149,7 @@ def _rank(plan: Plan) -> Iterator[Conflict]:
 
 
 def _needs(plan: Plan) -> Iterator[Conflict]:
-    """Refuse an update structure that an algorithm goes with under other settings only."""
+    """Refuse an update structure that an algorithm supports under other settings only."""
     structure = plan.update.structure
     needs = about_algorithm(plan).needs.get(structure)
     for name, value in {} if needs is None else needs.settings.items():
@@ -164,7 +164,7 @@ def _needs(plan: Plan) -> Iterator[Conflict]:
 
 
 def _everybody(plan: Plan) -> Iterator[Conflict]:
-    """Refuse rounds that leave somebody out where their sums belong together."""
+    """Refuse rounds with a part of the users or clients if their sums must cover all of them."""
     rounds = plan.rounds
     reason = about_algorithm(plan).needs_everybody_with(plan.algorithm)
     if not reason:
@@ -180,12 +180,12 @@ def _everybody(plan: Plan) -> Iterator[Conflict]:
             yield Conflict(
                 keys=(f"rounds.{key}",),
                 sentence=f"rounds.{key} is {getattr(rounds, key)}, but {reason} over the same "
-                f"clients. Set rounds.{key} = 0, which asks everybody.",
+                f"clients. Set rounds.{key} = 0, which asks every client.",
             )
 
 
 def _sections(plan: Plan) -> Iterator[Conflict]:
-    """Refuse what the sections declare of themselves: contradictions, settings without a say."""
+    """Refuse contradictions that the sections declare, and settings that have no effect."""
     for name in type(plan).model_fields:
         section = getattr(plan, name)
         for keys, sentence in section.problems(name) if isinstance(section, Section) else ():
@@ -198,19 +198,19 @@ def _indices(plan: Plan) -> Iterator[Conflict]:
 
 
 def _unused(plan: Plan) -> Iterator[Conflict]:
-    """Refuse settings that the algorithm or the protection has no use for: they'd be ignored."""
+    """Refuse settings that the algorithm or the protection would ignore."""
     about, protection = about_algorithm(plan), plan.protection.name
     unused = {}
     if not about.clips:
-        why = f"it has no say in what {plan.algorithm.name} sums: {about.range_instead}."
+        why = f"it has no effect on the sums of {plan.algorithm.name}: {about.range_instead}."
         unused = dict.fromkeys(
-            ("update.clip", "update.fraction_bits"), ("algorithm.name", f"{why} Leave it out.")
+            ("update.clip", "update.fraction_bits"), ("algorithm.name", f"{why} Omit it.")
         )
     for key in {key: None for name in PROTECTIONS for key in about_protection(name).own_settings}:
         having = [name for name in PROTECTIONS if key in about_protection(name).own_settings]
         if protection not in having:
-            why = f"{protection} has no use for it, only {' and '.join(having)}."
-            remedy = f'Leave it out, or set protection.name = "{having[0]}".'
+            why = f"{protection} does not use it, only {' and '.join(having)}."
+            remedy = f'Omit it, or set protection.name = "{having[0]}".'
             unused[key] = "protection.name", f"{why} {remedy}"
     for key, (other, why) in unused.items():
         section, name = key.split(".")
@@ -219,7 +219,7 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
 
 
 def _preset(plan: Plan) -> Iterator[Conflict]:
-    """Ask the planner for the least that there is to sum: it only refuses unknown names."""
+    """Ask the planner for the smallest sum, so that it refuses nothing but unknown names."""
     name, preset = plan.protection.name, plan.protection.preset
     least = SegmentSpec(name="least", length=1, max_abs_sum=1)
     try:
@@ -240,34 +240,34 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
         yield Conflict(
             keys=("rounds.minimum_summands",),
             sentence=f"rounds.minimum_summands is {rounds.minimum_summands}, but under "
-            f"{protection} a sum of fewer than {FEWEST_SUMMANDS} clients is never revealed: with "
-            "two, each could compute the other's update. Set rounds.minimum_summands = "
-            f"{FEWEST_SUMMANDS} or more.",
+            f"{protection} a sum of fewer than {FEWEST_SUMMANDS} clients is never opened: "
+            "with two, each could compute the other's update. Set "
+            f"rounds.minimum_summands = {FEWEST_SUMMANDS} or more.",
         )
     needed = max(rounds.minimum_summands, FEWEST_SUMMANDS)
     if rounds.minimum_clients < needed:
         yield Conflict(
             keys=("rounds.minimum_clients", "rounds.minimum_summands"),
             sentence=f"rounds.minimum_clients is {rounds.minimum_clients}, but under {protection} "
-            f"a round can only be revealed with {needed} clients. Set rounds.minimum_clients = "
-            f'{needed} or more, or protection.name = "none".',
+            f"a round can only be opened with {needed} clients. Set "
+            f'rounds.minimum_clients = {needed} or more, or protection.name = "none".',
         )
 
 
 def _key_holder(plan: Plan) -> Iterator[Conflict]:
-    """Refuse to keep a key from clients without which they cannot encrypt."""
+    """Refuse to keep a key from clients if they need it for encryption."""
     name = plan.protection.name
     if plan.authority_opens and not PROTECTIONS[name].has_encryptor:
         yield Conflict(
             keys=("protection.key_holder", "protection.name"),
             sentence=f'protection.key_holder is "authority", but {name} has no key that only '
-            "encrypts: who sends an update under it can open sums, too. Set "
+            "encrypts: a client that sends an update can open sums, too. Set "
             'protection.key_holder = "members", or protection.name = "bfv".',
         )
 
 
 def _sizes(plan: Plan) -> Iterator[Conflict]:
-    """Refuse rounds of a size that does not withstand what the protection should."""
+    """Refuse round sizes at which the protection does not withstand what it should."""
     rounds = plan.rounds
     least = max(FEWEST_SUMMANDS, rounds.minimum_clients, rounds.minimum_summands)
     most = max(least, plan.most_in_cells)
@@ -289,18 +289,18 @@ def _clients(plan: Plan) -> Iterator[Conflict]:
         yield Conflict(
             keys=("rounds.over_provision", f"rounds.{key}"),
             sentence=f"rounds.over_provision is {rounds.over_provision:g}, but rounds.{key} is 0, "
-            f"which asks every client already. Set rounds.{key} to the number wanted, or leave "
-            "over_provision out.",
+            f"which already asks every client. Set rounds.{key} to the number that you "
+            "want, or omit over_provision.",
         )
 
 
 def _asked(plan: Plan) -> Iterator[Conflict]:
-    """Refuse to count clients where cells are asked, and the other way round."""
+    """Refuse to select clients if cells are selected, and the other way round."""
     used, other = "clients_per_round", "cells_per_round"
-    reason = "nothing here is summed by cells: a reader of a sum could read single updates, too"
+    reason = "this plan has no sums over cells: a reader of sums can read single updates, too"
     if plan.has_cells:
         used, other = other, used
-        reason = "clients are summed in whole cells, so that no two sums differ by fewer"
+        reason = "clients are summed in whole cells, so that no two sums differ by less"
     if getattr(plan.rounds, other):
         yield Conflict(
             keys=(f"rounds.{other}", "protection.name"),
@@ -310,7 +310,7 @@ def _asked(plan: Plan) -> Iterator[Conflict]:
 
 
 def _unopened(plan: Plan) -> Iterator[Conflict]:
-    """Sums that the key authority neither adds up itself nor knows by their tags."""
+    """Refuse sums that the key authority can neither recompute nor check by tags."""
     from fedrec.protection import PROTECTIONS
 
     rounds, limit = plan.rounds, plan.rounds.recompute_limit
@@ -323,9 +323,10 @@ def _unopened(plan: Plan) -> Iterator[Conflict]:
         yield Conflict(
             keys=("rounds.recompute_limit", "rounds.minimum_clients"),
             sentence=f"rounds.minimum_clients is {count}, but rounds.recompute_limit is {limit}, "
-            f"and under {protection.name} no round sums more updates than the key authority adds "
-            f"up itself. Set rounds.recompute_limit = {count}, lower rounds.minimum_clients to "
-            f'{limit}, or set protection.name = "bfv", whose sums carry tags.',
+            f"and under {protection.name} no round may have more updates than the key "
+            f"authority recomputes. Set rounds.recompute_limit = {count}, lower "
+            f'rounds.minimum_clients to {limit}, or set protection.name = "bfv", whose '
+            "sums carry tags.",
         )
 
 
@@ -351,9 +352,9 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
 
 
 def _unplannable(plan: Plan) -> Iterator[Conflict]:
-    """Ask the protection's planner, with a catalogue of one item: bounds do not depend on more."""
+    """Ask the protection's planner, with a catalogue of one item. Its bounds depend on no more."""
     try:
-        # What an algorithm itself finds wrong is not about sums.
+        # Problems of an algorithm itself are not about sums.
         _ = algorithm_of(plan, 1).tensors
     except SettingsError as error:
         yield Conflict(keys=("rounds.total", "algorithm.name"), sentence=str(error))

@@ -1,7 +1,7 @@
-"""Plans that show a coordinator more than anybody should read unasked, and who accepted that.
+"""Plans that let a coordinator or a member read other clients' data, and the consent to them.
 
-Acceptance is no setting: a plan's author cannot accept for the coordinator's operator, nor either
-of them for a client. The user of a command says so on that command.
+Consent is not a setting: a plan's author cannot consent for the coordinator's operator, nor either
+of them for a client. The user of a command gives consent with a flag.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from fedrec.plan.schema import Plan
 from fedrec.updates import UPDATES
 
 SAFE_FLOOR = 3
-"""`client.minimum_own_item_users` from which on a raised count shows no single user."""
+"""The `client.minimum_own_item_users` from which a raised count reveals no single user."""
 
 
 def exposure_of(plan: Plan) -> str:
-    """Return what the coordinator would read of each client; nothing where that is covered."""
+    """Return what the coordinator could read from each client, or nothing if that is protected."""
     if plan.update.indices == "clear":
         return UPDATES[plan.update.structure].clear_indices
     if plan.protection.name != "none":
@@ -25,14 +25,14 @@ def exposure_of(plan: Plan) -> str:
 
 
 def exposed_to_members(plan: Plan, n_cells: int) -> str:
-    """Return what a member with changed software could read of others; empty if that is covered.
+    """Return what a member with changed software could read from others, or empty if nothing.
 
-    It adds to its own count of an item that few users hold. Then all clients train the item's row,
-    and the sum of that row is about those few. Only counts of several cells can be compared, by
-    the party that opens each of them.
+    It adds to its own count of an item with few holders. Then all clients train the item's row, and
+    the sum of that row is about those few. Counts of several cells can be compared, by the party
+    that opens each of them.
 
     Args:
-        n_cells: cells of the roster.
+        n_cells: number of cells in the roster.
     """
     counts = about_algorithm(plan).exact and plan.privacy.mechanism == "none"
     if not counts or (plan.authority_opens and n_cells > 1):
@@ -41,24 +41,26 @@ def exposed_to_members(plan: Plan, n_cells: int) -> str:
 
 
 def raised_counts(plan: Plan, n_cells: int) -> str:
-    """Say, for people, what a member that raises counts can do; empty if cells are compared.
+    """Describe what a member that raises counts can do, or return empty if cells are compared.
 
     Args:
-        n_cells: cells of the roster.
+        n_cells: number of cells in the roster.
     """
     if plan.privacy.mechanism != "none" or (plan.authority_opens and n_cells > 1):
         return ""
     exposed = exposed_to_members(plan, n_cells)
     return (
-        "a member with changed software can raise the count of a rare item, and no party can tell: "
-        "then all clients train the item's row." + f" It could read {exposed}." * bool(exposed)
+        "a member with changed software can raise the count of a rare item, which no party can "
+        "detect. Then all clients train the item's row."
+        + f" It could read {exposed}."
+        * bool(exposed)
     )
 
 
 def exposing_sums(plan: Plan) -> str:
-    """Return why no party can tell a raised count from an honest one."""
+    """Return why no party can distinguish a raised count from an honest one."""
     if plan.authority_opens:
-        return "all clients are in one cell, whose counts no other cell's can be compared with"
+        return "all clients are in one cell, so there is no other cell to compare its counts with"
     return f"under {_protection_words(plan)} no party opens the sums of single cells"
 
 
@@ -72,31 +74,32 @@ def _protection_words(plan: Plan) -> str:
 
 
 def check_member_exposure(plan: Plan, *, n_cells: int, floor: int, accepted: bool) -> None:
-    """Refuse a plan under which one member could read others' histories, unless accepted.
+    """Refuse a plan under which one member could read others' histories, unless the user consents.
 
     Args:
-        n_cells: cells of the roster.
+        n_cells: number of cells in the roster.
         floor: `client.minimum_own_item_users`.
 
     Raises:
-        RefusedError: saying what it could read.
+        RefusedError: a member could read them. The message has the details.
     """
     exposed = exposed_to_members(plan, n_cells)
     if not exposed or floor >= SAFE_FLOOR or accepted:
         return
     raise RefusedError(
         f"{plan.algorithm.name}: a member with changed software could read {exposed}. It raises "
-        f"the counts of rare items; {exposing_sums(plan)}.",
-        remedy=f"Set client.minimum_own_item_users = {SAFE_FLOOR} or more, or accept it: give "
-        "--accept-exposure to this command or set client.accept_member_exposure = true.",
+        f"the counts of rare items. {exposing_sums(plan)}.",
+        remedy=f"Set client.minimum_own_item_users = {SAFE_FLOOR} or more. To consent instead, "
+        "give --accept-exposure to this command or set client.accept_member_exposure = "
+        "true.",
     )
 
 
 def check_users(plan: Plan, n_users: int) -> None:
-    """Refuse a client with more users than its messages can be of.
+    """Refuse a client with more users than its messages can represent.
 
     Raises:
-        RefusedError: indices are clear, so that a message has the values of one user.
+        RefusedError: indices are clear, so a message has the values of one user.
     """
     if plan.update.indices == "clear" and n_users > 1:
         raise RefusedError(
@@ -107,49 +110,49 @@ def check_users(plan: Plan, n_users: int) -> None:
 
 
 def check_own_floor(least: int, n_users: int) -> None:
-    """Refuse a client of whose users no item can have enough.
+    """Refuse a client if no item can have enough of its users.
 
     Args:
         least: `client.minimum_own_item_users`.
 
     Raises:
-        RefusedError: the client would contribute nothing at all.
+        RefusedError: the client could not contribute anything.
     """
     if least <= max(1, n_users):
         return
     if n_users == 1:
         raise RefusedError(
-            f"client.minimum_own_item_users is {least}, but this client has one user, who would "
-            "contribute nothing: no item is held by more than one of its users.",
+            f"client.minimum_own_item_users is {least}, but this client has one user, so no item "
+            "can reach it and the client would contribute nothing.",
             remedy="Set client.minimum_own_item_users = 1. Other clients' users hide a single one.",
         )
     raise RefusedError(
-        f"client.minimum_own_item_users is {least}, but this client has {n_users} users, who would "
-        f"contribute nothing: no item is held by {least} of them.",
+        f"client.minimum_own_item_users is {least}, but this client has {n_users} users, so no "
+        "item can reach it and the client would contribute nothing.",
         remedy=f"Set client.minimum_own_item_users = {n_users} or less.",
     )
 
 
 def check_sampling(plan: Plan) -> None:
-    """Refuse a plan whose users only one process could draw.
+    """Refuse a plan that needs all users in one process.
 
     Raises:
         RefusedError: the plan samples a fixed number of all clients' users.
     """
     if plan.rounds.user_sampling == "count":
         raise RefusedError(
-            'rounds.user_sampling = "count" draws a fixed number among the users of all clients, '
-            "whom no party of a federation knows.",
-            remedy="Use it with `fedrec simulate`. Where each client is one user, set "
-            "rounds.clients_per_round; else leave rounds.user_sampling out.",
+            'rounds.user_sampling = "count" draws a fixed number from the users of all clients, '
+            "which no party of a federation knows.",
+            remedy="Use it with `fedrec simulate`. If each client is one user, set "
+            "rounds.clients_per_round. Otherwise omit rounds.user_sampling.",
         )
 
 
 def check_exposure(plan: Plan, *, accepted: bool) -> None:
-    """Refuse a plan that exposes clients, unless the command's user accepted it.
+    """Refuse a plan that exposes clients, unless the command's user consents.
 
     Raises:
-        RefusedError: saying what would be exposed.
+        RefusedError: clients would be exposed. The message has the details.
     """
     exposed = exposure_of(plan)
     if not exposed or accepted:
@@ -162,6 +165,6 @@ def check_exposure(plan: Plan, *, accepted: bool) -> None:
         reason, instead = 'update.indices = "clear"', 'Set update.indices = "hidden"'
     raise RefusedError(
         f"{reason}: the coordinator would read {exposed}.",
-        remedy=f"{instead}, or give --accept-exposure to this command. "
-        "Coordinator and clients each accept for themselves.",
+        remedy=f"{instead}, or give --accept-exposure to this command. The coordinator and each "
+        "client consent separately.",
     )

@@ -1,8 +1,7 @@
 """The flat integer vector of an update: tensors, denominators and metrics, end to end.
 
-A count round's vector has a count for each item of the catalogue. Every other round's covers the
-rows that travel (`fedrec.plan.travelling_rows`): those of the trained items, or all where nobody
-counts.
+A count round's vector has a count for each item of the catalogue. Every other vector covers the
+travelling rows (`fedrec.plan.travelling_rows`): those of the trained items, or all without a count.
 """
 
 from __future__ import annotations
@@ -26,24 +25,23 @@ from fedrec.privacy import Mechanism
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 
 METRICS_SLICE = slice(-len(METRIC_NAMES), None)
-"""Where every vector has its metric sums."""
+"""The place of the metric sums in every vector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where each part of an update stands in the vector, and how large it can get.
+    """The position of each part of an update in the vector, and its bounds.
 
     Attributes:
         n_rows: item rows that the vector covers, each with a count.
-        tensors: the algorithm's tensors, in their order in the vector; none in a count round.
-        maximum_users: most users in one sum.
-        maximum_clients: most messages in one sum.
-        tagged: whether messages carry linear tags: the authority opens sums of more messages than
-            they add up themselves, or the authority opens them, to whom members prove by the tags
-            that their messages are their own.
+        tensors: the algorithm's tensors, in their order in the vector. None in a count round.
+        maximum_users: largest number of users in one sum.
+        maximum_clients: largest number of messages in one sum.
+        tagged: whether messages carry linear tags. They let the authority open sums that it does
+            not recompute, and prove that members' messages are their own.
         private: names of the parameters that never leave a client.
-        mechanism: the noise on the change; None for exact sums.
-        counts_rows: whether users count the rows that they touch; else the counts are zero.
+        mechanism: the noise on the change, or None for exact sums.
+        counts_rows: whether users count the rows that they touch. Otherwise the counts are zero.
     """
 
     n_rows: int
@@ -57,14 +55,14 @@ class Layout:
 
     @classmethod
     def of(cls, plan: Plan, n_rows: int, n_items: int | None = None) -> Layout:
-        """Return the layout of rounds that train or measure, over so many rows.
+        """Return the layout of rounds that train or measure, over `n_rows` rows.
 
         Args:
-            n_items: items in the catalogue, of which follows how many values have an index in the
-                clear; by default every one has a row.
+            n_items: items in the catalogue, which set how many values have an index in the clear.
+                By default every item has a row.
 
         Raises:
-            SettingsError: the algorithm cannot work with so many.
+            SettingsError: the algorithm does not support this number of rows.
         """
         most, tagged = _most_messages(plan)
         algorithm = algorithm_of(plan, n_rows)
@@ -76,8 +74,9 @@ class Layout:
         sent = sorted(private & {tensor.name for tensor in tensors})
         if sent:
             raise InternalError(
-                f"{algorithm.name} declares {', '.join(sent)} as private and as part of updates.",
-                remedy="This is a defect of the algorithm; please report it.",
+                f"{algorithm.name} declares {', '.join(sent)} both as private and as part of "
+                "updates.",
+                remedy="This is a defect of the algorithm. Please report it.",
             )
         return cls(
             n_rows=n_rows,
@@ -92,7 +91,7 @@ class Layout:
 
     @classmethod
     def uncounted(cls, plan: Plan, n_items: int) -> Layout:
-        """Return the layout over all items, or the largest one where there are too many."""
+        """Return the layout over all items, or over the most that the algorithm supports."""
         try:
             return cls.of(plan, n_items, n_items)
         except SettingsError:
@@ -113,13 +112,13 @@ class Layout:
 
     @classmethod
     def largest(cls, plan: Plan, n_items: int) -> Layout:
-        """Return a layout that every round's fits into: what protections are planned for.
+        """Return a layout at least as large as every round's. Protections are planned for it.
 
-        Nobody knows before the count how many items will be trained. An algorithm that cannot
-        work with all of the catalogue is planned for as many rows as it can.
+        The number of trained items is unknown before the count. An algorithm that cannot work with
+        all of the catalogue is planned for as many rows as it can.
 
         Raises:
-            SettingsError: the algorithm cannot work with any number of rows.
+            SettingsError: the algorithm supports no number of rows.
         """
         if plan.privacy.mechanism != "none":
             return cls.of(plan, n_items)
@@ -139,12 +138,12 @@ class Layout:
 
     @property
     def change_slice(self) -> slice:
-        """All tensors, one behind the other, each row by row."""
+        """All tensors, one after the other, each row by row."""
         return slice(0, sum(tensor.size for tensor in self.tensors))
 
     @property
     def count_slice(self) -> slice:
-        """One denominator per row: how many users touched it."""
+        """One denominator per row: the number of users that touched it."""
         return slice(self.change_slice.stop, self.change_slice.stop + self.n_rows)
 
     @property
@@ -154,7 +153,7 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """Values in the vector."""
+        """The number of values in the vector."""
         return int(self.count_slice.stop) + len(METRIC_NAMES)
 
     @property
@@ -167,7 +166,7 @@ class Layout:
                 length=tensor.size,
                 max_abs_sum=self._most(tensor),
                 signed=tensor.signed,
-                # Laplace noise is enough in every message, however its values travel.
+                # Every message carries enough Laplace noise, however its values travel.
                 whole=self._is_shared_noise and tensor.signed,
                 entries=min(tensor.entries, tensor.size),
             )
@@ -193,7 +192,7 @@ class Layout:
         return self.mechanism is not None and self.mechanism.kind == "gaussian"
 
     def _most(self, tensor: UpdateTensor) -> int:
-        """Return what no value of a tensor's sum exceeds: all users, and all clients' noise."""
+        """Return a bound on any value of a tensor's sum, with all users' and clients' noise."""
         users = self.maximum_users * tensor.bound
         if self.mechanism is None or not tensor.signed:
             return users
@@ -202,17 +201,19 @@ class Layout:
 
     @property
     def noisy(self) -> NDArray[np.bool_]:
-        """Which values carry noise, bool (change values,): all that users may send at all."""
+        """The values that carry noise, bool (change values,): all that users may send."""
         parts = [np.full(tensor.size, tensor.signed) for tensor in self.tensors]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.bool_)
 
     def add_noise(self, vector: NDArray[np.int64], n_shares: int = 1) -> NDArray[np.int64]:
         """Return the vector of a training round with clients' noise on every value of the change.
 
-        Untouched rows get it like any other: where noise is missing nobody was.
+        Untouched rows get noise, too: a slot without noise would mean that no client contributed to
+        it.
 
         Args:
-            n_shares: of how many clients; more than one where one process plays several.
+            n_shares: the number of clients' shares, above 1 if one process simulates several
+                clients.
         """
         if self.mechanism is None:
             return vector
@@ -230,18 +231,18 @@ class Layout:
         """Return the vector of `length` values from its parts.
 
         Args:
-            changes: the tensors by name, in grid steps; missing ones are zero.
+            changes: the tensors by name, in grid steps. Missing ones are zero.
 
         Raises:
-            InternalError: something else is among them, such as a private parameter.
+            InternalError: they include something else, such as a private parameter.
         """
         foreign = set(changes) - {tensor.name for tensor in self.tensors}
         if foreign:
             private = sorted(foreign & self.private)
             raise InternalError(
-                f"{'Private parameters' if private else 'Tensors'} that no update has were handed "
-                f"over to be sent: {', '.join(private or sorted(foreign))}.",
-                remedy="Nothing was sent. This is a defect of the algorithm; please report it.",
+                f"The algorithm tried to send {'private parameters' if private else 'tensors'} "
+                f"that no update has: {', '.join(private or sorted(foreign))}.",
+                remedy="Nothing was sent. This is a defect of the algorithm. Please report it.",
             )
         vector = np.zeros(self.length, dtype=np.int64)
         for tensor, part in self._parts():
@@ -256,7 +257,7 @@ class Layout:
         return {tensor.name: vector[part].reshape(tensor.shape) for tensor, part in self._parts()}
 
     def padding(self, n_active: int) -> list[slice]:
-        """Return where the rows behind the active ones stand: every sum is zero there."""
+        """Return the positions of the rows after the active ones. Every sum is zero there."""
         found = [
             slice(part.start + n_active * (tensor.size // self.n_rows), part.stop)
             for tensor, part in self._parts()
@@ -273,7 +274,7 @@ class Layout:
 
 
 def _most_messages(plan: Plan) -> tuple[int, bool]:
-    """Return the most messages in one sum, and whether it takes tags to open so many."""
+    """Return the largest number of messages in a sum, and whether opening that many takes tags."""
     rounds, protection = plan.rounds, PROTECTIONS[plan.protection.name]
     if not protection.needs_reveal:
         # A sum may have one client for each user.
@@ -288,14 +289,14 @@ def _most_messages(plan: Plan) -> tuple[int, bool]:
 
 
 def vector_spec(plan: Plan, n_items: int) -> VectorSpec:
-    """Return the largest vector that a federation of this plan may sum."""
+    """Return the largest vector that a federation with this plan may sum."""
     return Layout.largest(plan, n_items).vector_spec
 
 
 def dense_values(plan: Plan, n_rows: int) -> int:
-    """Return how many values an update without compression has, denominators left out.
+    """Return the number of values in an update without compression, without denominators.
 
-    Of more rows than the algorithm can take, the largest update's.
+    If the algorithm supports fewer rows, this is its largest update.
     """
     dense = plan.model_copy(
         update={"update": plan.update.model_copy(update={"structure": "dense"})}
@@ -304,10 +305,10 @@ def dense_values(plan: Plan, n_rows: int) -> int:
 
 
 def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
-    """Return how many values the last version of the shared model has, item counts left out.
+    """Return the number of values in a version of the shared model, without item counts.
 
     Args:
-        n_rows: item rows that are trained; None where nobody knows it, for all of them.
+        n_rows: trained item rows, or None for all of them.
     """
     most = n_items if n_rows is None else min(n_rows, n_items)
     return sum(
@@ -318,22 +319,22 @@ def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
 
 
 def training_modules(plan: Plan) -> tuple[str, ...]:
-    """Return what training by a plan imports of packages that fedrec doesn't always bring."""
+    """Return the optional packages that training with a plan imports."""
     return ("torch", *algorithm_type(plan).about.modules)
 
 
 def protection_modules(plan: Plan) -> tuple[str, ...]:
-    """Return what key holders import; see `training_modules`."""
+    """Return the optional packages that key holders import, as in `training_modules`."""
     return about_protection(plan.protection.name).modules(plan.protection.preset)
 
 
 def protection_of(plan: Plan, n_items: int) -> Protection:
-    """Return the protection that a plan asks for, with parameters for its largest vector.
+    """Return the protection that a plan names, with parameters for its largest vector.
 
-    `Protection.over` makes it one for the vector of a round.
+    `Protection.over` adapts it to the vector of a round.
 
     Raises:
-        SettingsError: when no parameters of the protection can carry these vectors.
+        SettingsError: the protection has no parameters for these vectors.
     """
     kind, spec = PROTECTIONS[plan.protection.name], vector_spec(plan, n_items)
     return kind(spec, kind.plan(spec, preset=plan.protection.preset))

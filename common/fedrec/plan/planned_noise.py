@@ -1,4 +1,4 @@
-"""The noise mechanism that a plan asks for."""
+"""The noise mechanism of a plan."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fedrec.protection.settings import FEWEST_SUMMANDS
 
 
 def mechanism_of(plan: Plan) -> Mechanism | None:
-    """Return a plan's mechanism; None where it asks for no noise."""
+    """Return a plan's mechanism, or None without noise."""
     asked = plan.privacy
     if asked.mechanism == "none":
         return None
     bound = math.floor(asked.clip / plan.update.clip * 2.0**plan.update.fraction_bits)
     multiplier = noise_multiplier_of(plan)
     clients = fewest_clients(plan)
-    # One at least, and all but the user's own at most.
+    # At least one, and at most all other clients.
     colluding = max(1, math.ceil(asked.colluding_share * clients - 1e-9))
     noisy = max(1, clients - colluding)
     if asked.mechanism == "laplace":
-        # As the papers do it: each client's noise is the whole of it.
+        # As in the papers, each client adds all of its noise.
         noisy, share = 1, math.ceil(multiplier * bound)
     else:
         least = (multiplier * bound) ** 2 / noisy + SMOOTHING_VARIANCE
@@ -41,7 +41,7 @@ def mechanism_of(plan: Plan) -> Mechanism | None:
 
 
 def noise_multiplier_of(plan: Plan) -> float:
-    """Return the plan's noise over the clip, or the least with which the budget lasts."""
+    """Return the plan's noise multiplier, or the smallest one within the budget."""
     asked = plan.privacy
     if asked.noise_multiplier:
         return asked.noise_multiplier
@@ -50,7 +50,7 @@ def noise_multiplier_of(plan: Plan) -> float:
 
 
 def fewest_clients(plan: Plan) -> int:
-    """Return the fewest clients whose sum can be published."""
+    """Return the smallest number of clients whose sum can be published."""
     rounds = plan.rounds
     if plan.protection.name == "none":
         return rounds.minimum_clients

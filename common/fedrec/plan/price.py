@@ -1,4 +1,4 @@
-"""The price of a run before it starts, and what somebody who trusts its settings should know."""
+"""The price of a run before it starts, and warnings about its settings."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ from fedrec.updates import UPDATES
 
 FLOAT_BYTES = 4
 _LEAST_SECURITY_BITS = 128
-# Before training every client sends its counts, after it one round only measures.
+# A count round comes before training, and a measuring round after it.
 ROUNDS_BESIDE_TRAINING = 2
 
 
 def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None) -> Price:
-    """Return what a run of this plan costs at most; bytes are those of a round after the count.
+    """Return the most that a run of this plan costs. Bytes are those of a round after the count.
 
-    Nobody knows before the count how many items will be trained: the price is that of all of
-    them, or of as many as the algorithm can take.
+    The number of trained items is unknown before the count. The price is that of all items, or of
+    as many as the algorithm supports.
 
     Args:
         plan: the shared settings.
         n_items: size of the catalogue.
-        n_clients: clients in each round; by default as many as the plan asks for.
-        n_active: items that enough users hold, as far as somebody knows.
+        n_clients: clients in each round, by default the number in the plan.
+        n_active: items with enough holders, if known.
 
     Returns:
-        A price with the parts `count` (the count round), `steps` (what a round's steps cost each
-        client besides its vector, if there are several), `opening` (a sum of entries, where sums
-        are not as long as uploads) and `expected` (the run with `n_active` items; not under noise,
-        which has all rows travel). Its facts are the protection's parameters and
+        A price with parts. `count` is the count round. `steps` is the cost of a round's steps
+        besides the vector, if there are several. `opening` is a sum of entries, if sums are not as
+        long as uploads. `expected` is the run with `n_active` items, except under noise, with which
+        all rows travel. Its facts are the protection's parameters and
 
         - n_rows: item rows of an upload after the count, at most.
         - n_rounds: rounds of a run that abandons none.
         - is_encrypted: whether the coordinator cannot read a round's sum.
         - dense_plain_bytes: an upload of the full item table in float32.
-        - dense_paper_bytes: an upload of the same under the papers' CKKS set; 0 where it cannot.
-        - paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
+        - dense_paper_bytes: an upload of the same under the papers' CKKS set, or 0 if it cannot.
+        - paper_numbers: the size of a message as the CoLR paper counts it, or None if it does not.
         - paper_link_minutes: how long the paper's link takes for all training rounds.
 
     Raises:
@@ -113,7 +113,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
 def _round_price(
     plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int, steps: Price | None
 ) -> Price:
-    """Return what one round costs each client, and the key authority."""
+    """Return the price of one round for each client and for the key authority."""
     over = planned.over(spec).chosen
     upload, download = over.message_bytes, PROTECTIONS["none"].plan(spec).message_bytes
     authority = 0
@@ -136,12 +136,12 @@ def _round_price(
 
 
 def _opening_price(plan: Plan, chosen: ProtectionPlan, n_clients: int) -> Price | None:
-    """Return what it takes to open a sum of entries, on a slow machine and line.
+    """Return the price of opening a sum of entries, on a slow machine and line.
 
-    Its facts are how many values an upload has (entries) of how many (n_places), how many a sum
-    has (expected_entries: were clients' indices independent; most_entries: were they all
-    different) and as how many bytes, and the seconds of opening it, after which the run goes on
-    without clients' word on what they decrypted (report_seconds; None: it waits).
+    Its facts are how many values an upload has (entries) of how many (n_places), how many a sum has
+    (expected_entries: were clients' indices independent. Most_entries: were they all different) and
+    as how many bytes, and the seconds of opening it, after which the run continues without clients'
+    word on what they decrypted (report_seconds. None: it waits).
     """
     if not chosen.entries:
         return None
@@ -165,15 +165,15 @@ def _opening_price(plan: Plan, chosen: ProtectionPlan, n_clients: int) -> Price 
 def private_price(
     plan: Plan, n_users: int, n_items: int, *, memory_mib: int, folders: Mapping[str, str]
 ) -> Price:
-    """Return what users' private tables take: memory while they fit, else files.
+    """Return the price of users' private tables: memory if they fit, files otherwise.
 
-    Its facts are the bytes of one version of all tables, of what may lie in memory, and of what a
-    run needs on disk (0 where the tables fit memory), and what is free now by the setting whose
-    folder is meant, of those that need more.
+    Its facts are bytes: one version of all tables, the part that may be in memory, and the disk
+    space of a run (0 if the tables fit memory). They include the free space of each folder that
+    is too small, by its setting.
 
     Args:
         memory_mib: `client.memory_mib`.
-        folders: where the files would lie, by setting.
+        folders: the folders for the files, by setting.
     """
     size = table_bytes(n_users, algorithm_of(plan, n_items).private_widths)
     memory = memory_mib << 20
@@ -194,13 +194,13 @@ def private_price(
 
 
 def _asked(plan: Plan) -> int:
-    """Return how many clients a round of the plan has, as far as the plan says it."""
+    """Return the number of clients in a round, as far as the plan determines it."""
     cells = plan.rounds.cells_per_round * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
     return plan.rounds.clients_per_round or max(cells, plan.rounds.minimum_clients)
 
 
 def _asked_round(plan: Plan, n_clients: int) -> AskedRound:
-    """Return what a protection has to know of a round of so many clients."""
+    """Return the facts about a round of this many clients that a protection needs."""
 
     def changes(maximum_users: int, fraction_bits: int) -> VectorSpec:
         changed = plan.model_copy(
@@ -236,17 +236,17 @@ def _dense_paper_bytes(plan: Plan, n_items: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterSet:
-    """What a protection would cost with one of its parameter sets, all else being equal.
+    """The price of a protection with one of its parameter sets, all else being equal.
 
     Attributes:
-        chosen: whether the settings choose it.
-        message_bytes: an upload; 0 where the set cannot carry the sums.
+        chosen: whether the settings select it.
+        message_bytes: an upload, or 0 if the set cannot carry the sums.
         bytes_per_value: its share for each value of the vector.
-        security_bits: classical; 0 without encryption.
-        modulus_bits: bits of all primes together; 0 without a ring.
-        most_modulus_bits: as many would still have 128 bits of security; 0 without a ring.
-        headroom_bits: to spare before noise or overflow could spoil a sum; 0 without a ring.
-        key_bits: bits of a modulus that must not be factored; 0 where there is none.
+        security_bits: classical, or 0 without encryption.
+        modulus_bits: bits of all primes together, or 0 without a ring.
+        most_modulus_bits: the most with 128 bits of security, or 0 without a ring.
+        headroom_bits: the margin before noise or overflow could spoil a sum, or 0 without a ring.
+        key_bits: bits of a modulus that must not be factored, or 0 without one.
         problem: why the set cannot carry the sums, or an empty string.
     """
 
@@ -304,7 +304,7 @@ def _priced_set(
 
 
 def _most_modulus_bits(degree: int) -> int:
-    """Return the largest modulus with which a ring has 128 bits of security."""
+    """Return the largest modulus, in bits, with which a ring has 128 bits of security."""
     bits = 0
     while security_bits(degree, bits + 1):
         bits += 1
@@ -312,13 +312,13 @@ def _most_modulus_bits(degree: int) -> int:
 
 
 def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int = 0) -> list[str]:
-    """Return what somebody who trusts these settings should know.
+    """Return warnings for a person that is about to use these settings.
 
     Args:
         plan: the shared settings.
-        n_users: users in this machine's data; 0 where nobody knows.
-        n_items: size of the catalogue; 0 where nobody knows.
-        n_clients: clients in each round; by default as many as the plan asks for.
+        n_users: users in this machine's data, or 0 if unknown.
+        n_items: size of the catalogue, or 0 if unknown.
+        n_clients: clients in each round, by default the number in the plan.
     """
     exposed = exposure_of(plan)
     found = [
@@ -342,26 +342,26 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
     if exposed:
         who = "The coordinator" if plan.update.indices == "clear" else "It"
         found.append(
-            f"{who} reads {exposed}. Every command that runs this plan is refused without "
-            "--accept-exposure, the coordinator's and each client's on its own."
+            f"{who} reads {exposed}. Every command for this plan is refused without "
+            "--accept-exposure, for the coordinator and each client separately."
         )
     if plan.evaluation.protocol == "paper":
         found.append(
-            'evaluation.protocol = "paper" leaks the held-out items through the negatives: a '
-            "scorer that only counts the negatives of 30 rounds, and learns nothing, reaches "
-            "HR@10 .96 and NDCG@10 .80 on MovieLens-100K. Use it to reproduce published tables "
-            'only; "full" measures.'
+            'evaluation.protocol = "paper" leaks the held-out items through the negatives. A '
+            "scorer that only counts the negatives of 30 rounds, without learning, reaches HR@10 "
+            ".96 and NDCG@10 .80 on MovieLens-100K. Use it only to reproduce published tables, "
+            'and "full" to measure.'
         )
     if plan.federation.minimum_item_users == 1:
         found.append(
-            "federation.minimum_item_users = 1: the row of an item that one user holds is that "
-            "user's data, readable by every client. Set it to 10."
+            "federation.minimum_item_users = 1: the row of an item with one holder is that user's "
+            "data, readable by every client. Set it to 10."
         )
     return found
 
 
 def _member_warnings(plan: Plan) -> list[str]:
-    """Say what a member with changed software can do about rare items, and what stops it."""
+    """Describe what a member with changed software can do about rare items, and the remedy."""
     raised = raised_counts(plan, 1)
     if not raised:
         return []
@@ -369,57 +369,58 @@ def _member_warnings(plan: Plan) -> list[str]:
     where = f"With fewer than {size} clients, which are one cell, " * plan.authority_opens
     words = f"{where}{raised}"
     return [
-        f"{words[0].upper()}{words[1:]} Only client.minimum_own_item_users = {SAFE_FLOOR} or more "
-        "at the other clients helps, which suits clients with many users."
+        f"{words[0].upper()}{words[1:]} The only remedy is client.minimum_own_item_users = "
+        f"{SAFE_FLOOR} or more at the other clients, which suits clients with many users."
     ]
 
 
 def _row_warnings(plan: Plan, n_items: int) -> list[str]:
-    """Say where the count may show that there are too many items for the algorithm."""
+    """Warn that the count may leave too many items for the algorithm."""
     if not n_items or plan.privacy.mechanism != "none":
         return []
     try:
         Layout.of(plan, padded_rows(n_items))
     except SettingsError as error:
         return [
-            "If enough users hold every item, the run is refused after the count: "
-            f"{error.message} {error.remedy} The price is that of as many rows as work."
+            f"If enough users hold every item, the run is refused after the count: {error.message} "
+            f"{error.remedy} The price assumes as many rows as are supported."
         ]
     return []
 
 
 def _key_holder_warnings(plan: Plan) -> list[str]:
-    """Return whom everybody has to trust because of the key that they hold."""
+    """Describe the trust that the holder of the key requires."""
     if not plan.authority_opens:
         return [
-            'protection.key_holder = "members", the papers\' protocol: all clients hold the same '
-            "secret key and are taken to be honest but curious, like the coordinator. One client "
-            "that colludes with it opens every update, nobody checks what it adds up, and the "
-            "sums of two rounds may differ by one client's update. Where that is not enough, set "
-            'protection.key_holder = "authority".'
+            'protection.key_holder = "members", the '
+            "papers' protocol: all clients hold the same secret key and are assumed to be honest "
+            "but curious, like the coordinator. One client that colludes with it can open every "
+            "update. The coordinator's sums are not checked, and the sums of two rounds may "
+            "differ by one client's update. If that is not enough, set protection.key_holder = "
+            '"authority".'
         ]
     return [
         "The key authority alone holds the secret key. It reads every sum, and every update if it "
-        "colludes with the coordinator; clients cannot open anything. Every closed round waits for "
+        "colludes with the coordinator. Clients cannot open anything. Every closed round waits for "
         "`fedrec keys authority run`, as long as it takes.",
         *honesty_statements(plan),
     ]
 
 
 def _key_warnings(plan: Plan, n_items: int) -> list[str]:
-    """Return what is weak or slow about a key whose modulus must not be factored."""
+    """Warn about weak or slow keys whose modulus must not be factored."""
     kind, preset = PROTECTIONS[plan.protection.name], plan.protection.preset
     try:
         chosen = kind.plan(vector_spec(plan, max(1, n_items)), preset=preset)
     except SettingsError:
-        # A caller that asks for the price is told why there is none.
+        # A caller that needs the price gets the reason for its absence.
         return []
     found = []
     if chosen.key_bits and chosen.security_bits < _LEAST_SECURITY_BITS:
         found.append(
             f'protection.preset = "{chosen.preset}": a key of {chosen.key_bits} bits has '
             f"{chosen.security_bits} bits of security, and every other set at least "
-            f'{_LEAST_SECURITY_BITS}. Use "{kind.presets[0]}" for anything but trials.'
+            f'{_LEAST_SECURITY_BITS}. Use "{kind.presets[0]}" for anything but experiments.'
         )
     seconds = chosen.n_blocks * DECRYPTION_SECONDS
     if (
@@ -430,8 +431,8 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
         and seconds > plan.rounds.report_seconds
     ):
         found.append(
-            f"Every client decrypts {chosen.n_blocks} ciphertexts in a round, for which a slow "
-            f"machine takes {seconds:.0f} seconds; rounds.report_seconds is "
+            f"Every client decrypts {chosen.n_blocks} ciphertexts in a round, which takes a slow "
+            f"machine {seconds:.0f} seconds. rounds.report_seconds is "
             f"{plan.rounds.report_seconds:g}, after which the round is shown without its metrics. "
             "Set it higher."
         )
@@ -439,17 +440,17 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
 
 
 def _index_warnings(plan: Plan) -> list[str]:
-    """Say what the structure's paper gives away by indices, and whether they are sent here."""
+    """Describe what the paper's structure reveals by indices, and whether this plan sends them."""
     clear = UPDATES[plan.update.structure].clear_indices
     if not clear:
         return []
     if plan.update.indices == "clear":
         return [
             'update.indices = "clear": values are encrypted, indices are not. `fedrec audit '
-            "--only indices` measures on your data how much of a history they give away."
+            "--only indices` measures on your data how much of a history they reveal."
         ]
     return [
         f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
         "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "
-        "--only indices` measures on your data what indices would give away."
+        "--only indices` measures on your data what indices would reveal."
     ]

@@ -1,4 +1,4 @@
-"""What a plan promises, who has to be honest for it, and what its noise goes with and costs."""
+"""A plan's privacy: its promises and their assumptions, its valid combinations and its price."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTS = "users"
 
 
 def privacy_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what contradicts a plan's privacy: the settings and a sentence."""
+    """Yield contradictions to a plan's privacy, as settings and a sentence."""
     if plan.privacy.mechanism == "none":
         return
     yield from _own_noise(plan)
@@ -35,9 +35,10 @@ def _own_noise(plan: Plan) -> Iterator[Problem]:
     if algorithm_of(plan, 1).upload_noise is not None:
         yield (
             ("privacy.mechanism", "algorithm.name"),
-            f"{plan.algorithm.name} is set to put its paper's noise on every upload, and "
-            f"privacy.mechanism is {plan.privacy.mechanism!r}: nobody accounts for both together. "
-            'Leave the algorithm\'s own noise out, or set privacy.mechanism = "none".',
+            f"{plan.algorithm.name} is set to add its paper's noise to every upload, and "
+            f"privacy.mechanism is {plan.privacy.mechanism!r}. There is no accounting for both "
+            "together. Omit the algorithm's own noise, or set privacy.mechanism = "
+            '"none".',
         )
 
 
@@ -55,16 +56,16 @@ def _algorithm(plan: Plan) -> Iterator[Problem]:
     try:
         tensors = algorithm_of(plan, 1).tensors
     except SettingsError:
-        # Told with its own keys where all of a plan's sums are planned.
+        # If all sums of a plan are planned, the error has its own keys.
         return
     divisors = [tensor.name for tensor in tensors if not tensor.signed and tensor.name != _COUNTS]
     if divisors:
         yield (
             ("privacy.mechanism", "update.normaliser", "algorithm.name"),
-            f"Sums are divided by what users send as {' and '.join(divisors)}, which would tell "
-            "about them; under privacy the divisor is the fixed privacy.expected_users. Weigh "
-            'users equally: update.normaliser = "item", or the algorithm\'s own weighting by '
-            "users.",
+            f"Sums are divided by {' and '.join(divisors)}, which users send and which would "
+            "reveal something about them. Under privacy the divisor is the fixed "
+            'privacy.expected_users. Weight users equally: update.normaliser = "item", or the '
+            "algorithm's own weighting by users.",
         )
 
 
@@ -73,7 +74,7 @@ def _update(plan: Plan) -> Iterator[Problem]:
         yield (
             ("update.compress", "privacy.mechanism"),
             'update.compress is "client", which changes a sum after its users were clipped, so '
-            'that nothing bounds what one of them does to it. Set update.compress = "user".',
+            'that the influence of one user is unbounded. Set update.compress = "user".',
         )
 
 
@@ -82,18 +83,18 @@ def _protection(plan: Plan) -> Iterator[Problem]:
     if plan.privacy.mechanism == "gaussian" and name == "none":
         yield (
             ("protection.name", "privacy.mechanism"),
-            'privacy.mechanism is "gaussian", but protection.name is "none": the coordinator reads '
-            "every client's update, on which lies only that client's share of the noise. Set "
-            'protection.name = "bfv", or privacy.mechanism = "laplace", whose noise is enough for '
-            "each client alone.",
+            'privacy.mechanism is "gaussian", but protection.name is "none": the coordinator '
+            "reads every client's update, which carries only that client's share of the noise. "
+            'Set protection.name = "bfv", or privacy.mechanism = "laplace", whose noise is enough '
+            "for each client alone.",
         )
     shares = (plan.privacy.colluding_share, plan.protection.corrupt_share)
     if "protection.corrupt_share" in about_protection(name).own_settings and shares[0] > shares[1]:
         yield (
             ("privacy.colluding_share", "protection.corrupt_share"),
             f"privacy.colluding_share is {shares[0]:g}, but protection.corrupt_share is "
-            f"{shares[1]:g}: against more than that {name} hide no single update, on which lies "
-            "only its client's share of the noise. Set protection.corrupt_share = "
+            f"{shares[1]:g}: with more corrupt clients {name} do not hide a single update, which "
+            "carries only its client's share of the noise. Set protection.corrupt_share = "
             f"{shares[0]:g} or more.",
         )
 
@@ -107,78 +108,78 @@ def _noise(plan: Plan) -> Iterator[Problem]:
         yield (
             ("privacy.clip", "update.fraction_bits", "update.clip"),
             f"privacy.clip = {plan.privacy.clip:g} is less than one step of the grid, which is "
-            f"update.clip x 2^-update.fraction_bits = {step:.3g}: nothing that a user sends would "
-            "be left. Raise privacy.clip or update.fraction_bits.",
+            f"update.clip x 2^-update.fraction_bits = {step:.3g}. Everything that a user sends "
+            "would be rounded to zero. Raise privacy.clip or update.fraction_bits.",
         )
         return
     if mechanism.share < FEWEST_STEPS:
         yield (
             ("update.fraction_bits", "privacy.clip", "privacy.noise_multiplier"),
             f"One client's noise is {mechanism.share} steps of the grid, fewer than the "
-            f"{FEWEST_STEPS} for which its law is proven. Raise update.fraction_bits, "
+            f"{FEWEST_STEPS} for which its distribution is proven. Raise update.fraction_bits, "
             "privacy.clip or privacy.noise_multiplier.",
         )
-        # What such noise costs is not known either.
+        # The cost of such noise is not known either.
         return
     if mechanism.most_sums == 0:
         yield (
             ("privacy.noise_multiplier", "privacy.epsilon"),
-            f"One round costs epsilon {mechanism.epsilon_after(1):.3g}, more than "
-            f"privacy.epsilon = {plan.privacy.epsilon:g}, so that no round could open. Raise "
-            "privacy.noise_multiplier, or leave it out: 0 takes the least that is enough.",
+            f"One round costs epsilon {mechanism.epsilon_after(1):.3g}, more than privacy.epsilon "
+            f"= {plan.privacy.epsilon:g}, so no round could open. Raise privacy.noise_multiplier, "
+            "or omit it to use the smallest value within the budget.",
         )
 
 
 NO_DIFFERENTIAL_PRIVACY = (
-    "No differential privacy: no noise was added, so there is no epsilon. What was released are "
-    "exact sums over all participating users. A user's values are clipped to a public range, "
-    "which bounds an influence but hides nothing. Somebody who knows everybody else's data can "
-    "compute the last user's from a sum."
+    "No differential privacy: no noise was added, so there is no epsilon. Exact sums over all "
+    "participating users were released. A user's values are clipped to a public range, which "
+    "bounds an influence but hides nothing. A party that knows all other users' data can compute "
+    "the last user's from a sum."
 )
 NOT_COVERED = (
-    "Not covered: which clients took part and when, how long they took, message sizes (all alike), "
-    "the settings, and that training may stop with an error. Item counts and metrics are not "
-    "released at all: they are zero in every sum.",
+    "Not covered: which clients took part and when, how long they took, message sizes (all "
+    "equal), the settings, and that training may stop with an error. Item counts and metrics are "
+    "not released at all: they are zero in every sum.",
     "Not covered: what a user's own client knows and shows, the figures that a simulation prints, "
-    "and other runs on the same data, which each client counts in a ledger of its own.",
+    "and other runs on the same data, which each client counts in its own ledger.",
 )
 _GAUSSIAN = (
     "User-level differential privacy with Gaussian noise: epsilon {epsilon:.4g} at delta "
-    "{delta:g} for a user who took part in {rounds} noisy sums, the most that "
-    "privacy.rounds_per_user allowed. Neighbouring federations differ in one user's whole data, "
-    "present or absent. No amplification by sampling is claimed."
+    "{delta:g} for a user in {rounds} noisy sums, the most that privacy.rounds_per_user allowed. "
+    "Neighbouring federations differ in one user's whole data, present or absent. No "
+    "amplification by sampling is claimed."
 )
 _WHO_ADDED = (
-    "It holds against every reader of sums: each has noise of standard deviation {deviation:.4g} "
-    "times the clip, from {noisy} honest clients at least. It does not hold against the user's own "
-    "client, nor against so many clients together that fewer than these are left."
+    "It holds against every reader of sums: each sum has noise of standard deviation "
+    "{deviation:.4g} times the clip, from at least {noisy} honest clients. It does not hold "
+    "against the user's own client, nor against clients that collude and leave fewer honest ones."
 )
 _LAPLACE = (
-    "User-level differential privacy with Laplace noise as papers add it: epsilon {epsilon:.4g} at "
-    "delta {delta:g} for a user who took part in {rounds} noisy sums. The clip bounds the L2 norm, "
-    "so the noise is no pure epsilon of clip / scale = {nominal:.4g} a round: over the {length} "
-    "values of an update the pure epsilon of one round is {pure:.4g}. What is stated here follows "
+    "User-level differential privacy with Laplace noise as in papers: epsilon {epsilon:.4g} at "
+    "delta {delta:g} for a user in {rounds} noisy sums. The clip bounds the L2 norm, so the noise "
+    "does not give a pure epsilon of clip / scale = {nominal:.4g} a round: over the {length} "
+    "values of an update the pure epsilon of one round is {pure:.4g}. The stated epsilon follows "
     "from concentrated differential privacy."
 )
 _LAPLACE_WHO = (
-    "Every client's noise is enough by itself, so that it holds against the coordinator as well, "
-    "and whatever other clients do."
+    "Every client's noise is enough by itself, so the guarantee also holds against the "
+    "coordinator, whatever other clients do."
 )
 _AUTHORITY = (
-    "Under {name} the coordinator sees ciphertexts and revealed metric sums; the key authority "
-    "alone holds the secret key and opens sums, so it reads every message if it colludes with the "
-    "coordinator; members have no key that opens one."
+    "Under {name} the coordinator sees ciphertexts and metric sums of opened rounds. The key "
+    "authority alone holds the secret key and opens sums, so it can read every message if it "
+    "colludes with the coordinator. Members have no key that opens one."
 )
 _HONEST_MEMBERS = (
-    "Under {name} all clients are taken to be honest, as in the papers: its sums carry no tags, so "
-    "that the coordinator and one client with changed software can add others' ciphertexts negated "
-    "or multiplied, until what the authority opens is a single update. Under protection.name = "
-    '"bfv" it notices.'
+    "Under {name} all clients are assumed to be honest, as in the papers. Its sums carry no tags, "
+    "so the coordinator and one client with changed software can add negated or multiplied "
+    "ciphertexts of others. Then a single update can be what the authority opens. Under "
+    'protection.name = "bfv" it detects that.'
 )
 
 
 def trust_statement(plan: Plan) -> str:
-    """Return who can read what under a plan's protection, and who is taken to be honest."""
+    """Return which party can read what under a plan's protection, and which are assumed honest."""
     name = plan.protection.name
     if not plan.authority_opens:
         return about_protection(name).statement
@@ -186,7 +187,7 @@ def trust_statement(plan: Plan) -> str:
 
 
 def honesty_statements(plan: Plan) -> tuple[str, ...]:
-    """Return what follows where the authority opens sums without tags; else ()."""
+    """Return the caveats of opening sums without tags at the authority, or ()."""
     kind = PROTECTIONS[plan.protection.name]
     if not plan.authority_opens or kind.can_tag:
         return ()
@@ -194,7 +195,7 @@ def honesty_statements(plan: Plan) -> tuple[str, ...]:
 
 
 def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, ...]:
-    """Return what so many noisy sums of a plan promise, and what they do not; () without noise."""
+    """Return what a plan's noisy sums promise and what they do not, or () without noise."""
     mechanism = mechanism_of(plan)
     if mechanism is None:
         return ()
@@ -213,25 +214,25 @@ def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, 
 
 
 def privacy_price(plan: Plan, n_items: int) -> Price | None:
-    """Return what a plan's privacy comes to; None where it asks for none.
+    """Return the price of a plan's privacy, or None without it.
 
     Returns:
         Rows for people, and these facts:
 
         - epsilon: of a user after the planned rounds, at delta.
-        - epsilon_of_one_round: of a user who takes part once.
+        - epsilon_of_one_round: of a user with one round.
         - epsilon_coordinator: of a user after the planned rounds, against the coordinator alone.
-        - epsilon_with_one_client: the same against it and one client, who knows its own noise
-          and, where `opens_updates`, reads single updates.
+        - epsilon_with_one_client: the same against it and one client, which knows its own noise
+          and, if `opens_updates`, reads single updates.
         - opens_updates: whether a coordinator and one client can open single updates.
         - rounds_per_user: most rounds that count for a user.
-        - rounds_allowed: training rounds within the budget; None for all.
+        - rounds_allowed: training rounds within the budget. None for all.
         - noise_multiplier: standard deviation of a sum's noise over the clip.
         - deviation: of the noise of every value of a sum, in the model's units.
         - deviation_of_mean: the same after division by privacy.expected_users.
         - clip: largest length of a user's contribution, in the model's units.
         - honest_clients: whose shares a sum has at least.
-        - statements: what is promised and what is not.
+        - statements: the promises and their limits.
     """
     mechanism = mechanism_of(plan)
     if mechanism is None:
@@ -247,7 +248,7 @@ def privacy_price(plan: Plan, n_items: int) -> Price | None:
     multiplier, deviation = mechanism.deviation / mechanism.bound, mechanism.deviation * step
     mean, clip = deviation / mechanism.divisor, mechanism.bound * step
     statements = privacy_statements(plan, rounds, n_items)
-    allowed = f"{rounds} training rounds; then the run ends"
+    allowed = f"{rounds} training rounds, after which the run ends"
     return Price(
         facts={
             "mechanism": mechanism.kind,
@@ -270,7 +271,7 @@ def privacy_price(plan: Plan, n_items: int) -> Price | None:
             ("mechanism", mechanism.kind),
             (
                 "epsilon",
-                f"{epsilon:.4g} at delta {mechanism.delta:g}, after {counted} rounds of a user; "
+                f"{epsilon:.4g} at delta {mechanism.delta:g}, after {counted} rounds of a user, "
                 f"{once:.4g} after one",
             ),
             ("against the coordinator", f"epsilon {against_it:.4g}"),
@@ -281,7 +282,7 @@ def privacy_price(plan: Plan, n_items: int) -> Price | None:
             ("within the budget", "all planned rounds" if rounds == total else allowed),
             (
                 "noise of a sum",
-                f"{deviation:.4g} (standard deviation of every value); the clip is {clip:.4g} for "
+                f"{deviation:.4g} (standard deviation of every value). The clip is {clip:.4g} for "
                 f"a user's whole contribution, {multiplier:.4g} times less",
             ),
             ("noise of a mean", f"{mean:.4g} in every value of the model"),
@@ -292,22 +293,22 @@ def privacy_price(plan: Plan, n_items: int) -> Price | None:
 
 
 def _opens_updates(plan: Plan) -> bool:
-    """Tell whether one client that helps the coordinator is enough to open a single update.
+    """Tell whether the coordinator and one client together can open a single update.
 
-    It is where every client has the key, and where sums carry no tags, so that it takes others'
-    ciphertexts off them.
+    They can if every client has the key. They can also if sums carry no tags, because the client
+    can then remove others' ciphertexts.
     """
     kind = PROTECTIONS[plan.protection.name]
     return kind.needs_reveal and (not plan.authority_opens or not kind.can_tag)
 
 
 def _unknown_shares(plan: Plan, mechanism: Mechanism) -> tuple[int, int]:
-    """Return how many shares of noise the coordinator does not know; alone, and with a client."""
+    """Return how many shares of noise the coordinator does not know, alone and with one client."""
     return mechanism.clients, 1 if _opens_updates(plan) else max(1, mechanism.clients - 1)
 
 
 def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
-    """Return what somebody who chose these numbers should know."""
+    """Return warnings for a person that chose these numbers."""
     mechanism, asked = mechanism_of(plan), plan.privacy
     if mechanism is None:
         return []
@@ -315,38 +316,38 @@ def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
     if mechanism.epsilon > 10:
         found.append(
             f"privacy.epsilon is {mechanism.epsilon:g}: an attacker that guesses whether a user "
-            "took part may be right almost always. Promises that mean something are below 10."
+            "took part may be right almost always. Meaningful promises are below 10."
         )
     if n_users and mechanism.delta > 1.0 / n_users:
         found.append(
-            f"privacy.delta is {mechanism.delta:g}, more than one in {n_users} users, who are in "
-            f"data.path: a mechanism that shows one of them would keep it. Set it below "
+            f"privacy.delta is {mechanism.delta:g}, more than 1 in {n_users}, the number of users "
+            "in data.path. A mechanism that reveals one of them would satisfy it. Set it below "
             f"{0.1 / n_users:.1g}."
         )
     if mechanism.most_sums is not None and mechanism.most_sums < plan.rounds.total:
         found.append(
-            f"Of {plan.rounds.total} training rounds the budget pays for {mechanism.most_sums}; "
-            "then the run ends (exit code 4). Raise privacy.noise_multiplier, or leave it out."
+            f"The budget pays for {mechanism.most_sums} of {plan.rounds.total} training rounds, "
+            "then the run ends (exit code 4). Raise privacy.noise_multiplier, or omit it."
         )
     fraction = plan.rounds.user_fraction
     if mechanism.rounds_per_user < plan.rounds.total * fraction:
         found.append(
-            f"A user takes part in {mechanism.rounds_per_user} rounds at most "
-            f"(privacy.rounds_per_user), and with rounds.user_fraction = {fraction:g} has done so "
-            f"after about {mechanism.rounds_per_user / fraction:.0f} of {plan.rounds.total}; later "
-            f"sums are noise alone. Set rounds.user_fraction to "
-            f"{mechanism.rounds_per_user / plan.rounds.total:.2g}."
+            f"A user takes part in at most {mechanism.rounds_per_user} rounds "
+            f"(privacy.rounds_per_user). With rounds.user_fraction = {fraction:g} this limit is "
+            f"reached after about {mechanism.rounds_per_user / fraction:.0f} of "
+            f"{plan.rounds.total} rounds, and later sums are only noise. Set rounds.user_fraction "
+            f"to {mechanism.rounds_per_user / plan.rounds.total:.2g}."
         )
     if asked.mechanism == "gaussian" and _opens_updates(plan):
         found.append(
-            "One client that helps the coordinator opens single updates, on each of which lies one "
-            "client's share of the noise: privacy.epsilon does not hold against the two. It does "
-            'with protection.name = "bfv" and protection.key_holder = "authority", with "masks", '
-            'and with privacy.mechanism = "laplace".'
+            "One client that helps the coordinator opens single updates, each of which carries "
+            "one client's share of the noise. privacy.epsilon does not hold against the two. It "
+            'does with protection.name = "bfv" and protection.key_holder = "authority", with '
+            '"masks", and with privacy.mechanism = "laplace".'
         )
     if asked.mechanism == "laplace":
         found.append(
-            "Laplace noise is there for comparison with papers: for the same epsilon a sum has "
-            "more of it, by the square root of twice the number of clients and more."
+            "Use Laplace noise to compare with papers only. For the same epsilon a sum has more "
+            "of it, by the square root of twice the number of clients and more."
         )
     return found

@@ -1,7 +1,7 @@
-"""What a plan's reader is told of its protection: words, prices, and rounds that cannot be.
+"""Facts about protections for the reader of a plan: descriptions, prices, and impossible rounds.
 
-A protection itself says how vectors are summed (`fedrec.protection.protection`); nothing here
-changes a byte of that. One without an entry in `ABOUT` is described by the defaults.
+A protection itself defines how vectors are summed (`fedrec.protection.protection`). Nothing here
+changes its bytes. A protection without an entry in `ABOUT` gets the defaults.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fedrec.protection.masks.terms import MAX_CLIENTS, GraphParameters, paramete
 from fedrec.protection.masks.words import plan_masks
 
 DECRYPTION_SECONDS = 0.03
-"""Of one Paillier ciphertext, with room for a machine that does other things as well."""
+"""For one Paillier ciphertext, with a margin for a machine that has other work."""
 MULTIPLICATION_SECONDS = 0.0001
 FETCHED_BYTES_PER_SECOND = 100_000.0
 
 
 def opening_seconds(plan: ProtectionPlan, n_summands: int, *, adds_up: bool) -> float:
-    """Return what a key holder takes to fetch and open a sum of so many messages.
+    """Return the seconds that a key holder needs to fetch and open a sum of `n_messages` messages.
 
     Args:
-        adds_up: whether it fetches the messages and adds them up itself, or the sum.
+        adds_up: whether it fetches and adds up the messages, rather than fetching the sum.
     """
     n_blocks = plan.expected_blocks(n_summands)
     fetched, seconds = plan.sum_bytes(n_blocks), DECRYPTION_SECONDS * n_blocks
@@ -63,7 +63,7 @@ def described(chosen: ProtectionPlan) -> tuple[tuple[str, str], ...]:
                 (
                     "entries",
                     f"{chosen.entries} of {chosen.n_places} values, a block and an index in the "
-                    f"clear each; all others in {chosen.n_blocks - chosen.entries} blocks",
+                    f"clear each, all others in {chosen.n_blocks - chosen.entries} blocks",
                 )
             )
         else:
@@ -94,17 +94,17 @@ def _encryption(chosen: ProtectionPlan) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRound:
-    """What a protection has to know of a round to price it, or to warn of it.
+    """The facts about a round that a protection needs for its price and warnings.
 
     Attributes:
-        n_clients: of the round, as assumed.
-        minimum_clients: with fewer no round is published (`rounds.minimum_clients`).
-        minimum_summands: a sum has at least so many (`rounds.minimum_summands`).
-        settings: of the protection's `settings_type`.
-        maximum_users: users of one sum (`federation.maximum_users`).
-        fraction_bits: of a value's grid (`update.fraction_bits`).
-        changes: returns one item row's change for other numbers of these two; raises
-            `SettingsError` where no vector has them.
+        n_clients: assumed number of clients in the round.
+        minimum_clients: smallest number for a published round (`rounds.minimum_clients`).
+        minimum_summands: smallest number in a sum (`rounds.minimum_summands`).
+        settings: an instance of the protection's `settings_type`.
+        maximum_users: largest number of users in one sum (`federation.maximum_users`).
+        fraction_bits: of the grid of values (`update.fraction_bits`).
+        changes: returns one item row's change for other numbers of these two. Raises
+            `SettingsError` if no vector has them.
     """
 
     n_clients: int
@@ -117,22 +117,22 @@ class AskedRound:
 
     @property
     def needed(self) -> int:
-        """The fewest clients of a sum."""
+        """The smallest number of clients in a sum."""
         return max(self.minimum_clients, self.minimum_summands)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What something takes, said before it starts: a whole run, or a part of one.
+    """The cost of a whole run, or of a part of one, known before it starts.
 
     Attributes:
-        name: what is paid for, for people.
-        up_bytes, down_bytes: what one client sends and receives for it in a round.
-        authority_bytes: what the key authority fetches for it in a round.
-        total_bytes: what all of them send and receive for it.
-        facts: whatever else a script may read, by name.
-        rows: whatever else people should know: names and sentences.
-        parts: the prices of what it has in it, or that it is compared with, by name.
+        name: the display name of the part.
+        up_bytes, down_bytes: bytes that one client sends and receives for it in a round.
+        authority_bytes: bytes that the key authority fetches for it in a round.
+        total_bytes: bytes that all of them send and receive for it.
+        facts: further values for scripts, by name.
+        rows: further facts for people, as names and sentences.
+        parts: the prices of its parts and of alternatives, by name.
     """
 
     name: str = ""
@@ -146,25 +146,27 @@ class Price:
 
 
 _EVERY_SIZE_TO = 128
-"""Above, what a graph withstands no longer depends on how shares of its size are rounded."""
+"""From this size on, rounding of shares of a graph's size no longer matters."""
 
 KEYS_BYTES = 160
 """Two X25519 keys, the digest of the model and an Ed25519 signature."""
 LISTED_BYTES = 192
-"""The same of another client, with its id in place of the digest."""
+"""The same for another client, with its id in place of the digest."""
 FEWEST_BITS = 4
 """Of `update.fraction_bits`."""
 SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, POSITION_BYTES = 82, 33, 64, 2
 
 
 def mask_price(asked: AskedRound) -> Price:
-    """Return what a client of a round pays, framing left out.
+    """Return the price of masks for a client of a round, without framing.
 
-    Up go keys, shares, a signature and an answer; down come the list of keys, others' shares, the
-    survivors and their signatures. Others' choices may differ by a little.
+    Uploads are keys, shares, a signature and an answer. Downloads are the list of keys, others'
+    shares, the survivors and their signatures. The choices of other clients change the numbers a
+    little.
 
     Raises:
-        SettingsError: where no graph of so many clients withstands what the settings say.
+        SettingsError: no graph of this many clients withstands the settings' shares of corrupt and
+            lost clients.
     """
     n_clients = asked.n_clients
     graph = parameters_for(n_clients, asked.settings.tolerance)
@@ -188,15 +190,15 @@ def mask_price(asked: AskedRound) -> Price:
         },
         rows=(
             ("neighbours", f"{graph.degree} hold shares of a client's secrets"),
-            ("shares", f"{graph.threshold} of them put a secret together again"),
-            ("quorum", f"{graph.quorum} clients sign the same survivors before anybody answers"),
-            ("drop-outs", f"{may_drop_out} clients of a round at most"),
+            ("shares", f"{graph.threshold} of them recover a secret"),
+            ("quorum", f"{graph.quorum} clients sign the same survivors before any client answers"),
+            ("drop-outs", f"at most {may_drop_out} clients of a round"),
         ),
     )
 
 
 def mask_warnings(asked: AskedRound) -> list[str]:
-    """Return what follows from masks in such a round."""
+    """Return the consequences of masks in such a round."""
     n_clients = asked.n_clients
     graph = parameters_for(n_clients, asked.settings.tolerance)
     found = [
@@ -208,26 +210,26 @@ def mask_warnings(asked: AskedRound) -> list[str]:
     if not _may_drop_out(asked, graph):
         found.append(
             f"With {n_clients} clients in a round a single drop-out abandons the round. Raise "
-            "rounds.minimum_clients, or have everybody stay online for a round."
+            "rounds.minimum_clients, or keep all clients online for a round."
         )
     return found
 
 
 def _who_takes_masks_off(graph: GraphParameters) -> str:
     if graph.threshold > graph.degree:
-        # One share stays with the client itself, and it never gives that of its mask key.
+        # One share stays with the client itself, and it never reveals that of its mask key.
         return (
-            f"Masks are not taken off a single update by others: that takes {graph.threshold} "
+            f"Others cannot remove the masks from a single update: that takes {graph.threshold} "
             f"shares of its client's secrets, and the {graph.degree} others hold {graph.degree}."
         )
     return (
-        f"Masks are taken off a single update where {graph.threshold} of its client's "
+        f"The masks of a single update can be removed if {graph.threshold} of its client's "
         f"{graph.degree} neighbours collude with the coordinator."
     )
 
 
 def _wide_values(asked: AskedRound) -> list[str]:
-    """Say what would keep four bytes a value, where the sums of changes need eight."""
+    """Return how to keep four bytes a value, if the sums of changes need eight."""
     users, bits = asked.maximum_users, asked.fraction_bits
     if _in_one_word(asked, users, bits):
         return []
@@ -244,12 +246,12 @@ def _wide_values(asked: AskedRound) -> list[str]:
     advice = f" {' or '.join(keeping)} would keep four." if keeping else ""
     return [
         f"Sums of {users} users (federation.maximum_users) at update.fraction_bits = {bits} need "
-        f"more than 31 bits, so that values take eight bytes under masks.{advice}"
+        f"more than 31 bits, so values take eight bytes under masks.{advice}"
     ]
 
 
 def _in_one_word(asked: AskedRound, users: int, fraction_bits: int) -> bool:
-    """Tell whether changes take one word a value with other numbers of these two."""
+    """Tell whether changes would take one word a value with other numbers of these two."""
     try:
         words = plan_masks(asked.changes(users, fraction_bits)).limbs
     except SettingsError:
@@ -258,9 +260,9 @@ def _in_one_word(asked: AskedRound, users: int, fraction_bits: int) -> bool:
 
 
 def _largest(lowest: int, above: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from `lowest` and below `above` that fits; 0 where none does.
+    """Return the largest number from `lowest` and below `above` that fits, or 0 if none does.
 
-    Whatever is smaller than one that fits does, too.
+    If a number fits, every smaller one does, too.
     """
     low, high = lowest - 1, above
     while high - low > 1:
@@ -278,36 +280,35 @@ def _may_drop_out(asked: AskedRound, graph: GraphParameters) -> int:
 
 
 def _one_is_left(asked: AskedRound) -> list[str]:
-    """Return what clients of a round can do together, whatever adds their updates up."""
+    """Return what the clients of a round can do together, whatever party adds their updates up."""
     return [
-        "All clients of a round but one can compute the last one's update, by taking their "
-        f"own from the sum: with {asked.minimum_clients} clients, "
-        f"{asked.minimum_clients - 1} must collude."
+        "All clients of a round but one can compute the last one's update by subtracting their "
+        f"own from the sum: with {asked.minimum_clients} clients, {asked.minimum_clients - 1} must "
+        "collude."
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AboutProtection:
-    """What is said of a protection, and which plans it rules out.
+    """A protection's description, prices and limits.
 
     Attributes:
-        summary: what it is, in words that follow its name.
-        views: what a coordinator holds, and what it never sees; both in words.
-        statement: what a run's ledger says about who can read what; {name} stands for its name.
-        own_settings: dotted keys of settings in every plan that only some protections use, and
-            this one does.
-        most_clients: the most messages of a sum that are possible at all; None for any number.
-        without_entries: why clients cannot add values at indices of their own; empty where they
-            can.
-        modules: what key holders import, under a preset, of packages that fedrec doesn't always
-            bring.
-        warnings: what somebody who relies on the protection should know of such a round.
-        steps_price: what the steps of a round cost besides the vectors, if there are several. It
-            raises `SettingsError` where such a round is not possible.
-        fewest_clients: with how many clients at least a round begins, if more than its sum needs,
-            given the settings, what the sum needs, and the number of members in the roster.
-        check_size: checks that a round of so many clients withstands what it should, and raises
-            `SettingsError` where it does not.
+        summary: a description that follows its name.
+        views: the data that a coordinator holds, and the data that it never sees, as text.
+        statement: the text in a run's ledger about which party can read what. {name} is replaced by
+            its name.
+        own_settings: dotted keys of this protection's settings among those that only some
+            protections use.
+        most_clients: the largest possible number of messages in a sum, or None for any number.
+        without_entries: why clients cannot add values at their own indices, or empty if they can.
+        modules: optional packages that key holders import under a preset.
+        warnings: the caveats of such a round for a person that relies on the protection.
+        steps_price: the cost of a round's steps besides the vectors, if there are several. It
+            raises `SettingsError` if such a round is impossible.
+        fewest_clients: the smallest number of clients with which a round begins, if above the sum's
+            minimum. Its arguments are the settings, the sum's minimum and the number of members.
+        check_size: raises `SettingsError` if a round of this many clients does not withstand what
+            it should.
     """
 
     summary: str = ""
@@ -316,15 +317,15 @@ class AboutProtection:
         "interactions, any update or sum, the model",
     )
     statement: str = (
-        "Under {name} in the papers' protocol the coordinator sees ciphertexts and the "
-        "metric sums that clients report; all clients share one secret key and are taken to be "
-        "honest but curious, so that one who colludes with the coordinator opens every message."
+        "Under {name} in the papers' protocol the coordinator sees ciphertexts and the metric "
+        "sums that clients report. All clients share one secret key and are assumed to be honest "
+        "but curious. A client that colludes with the coordinator can open every message."
     )
     own_settings: tuple[str, ...] = ()
     most_clients: int | None = None
     without_entries: str = (
-        "values share ciphertexts: clients' indices differ, and nobody can move a slot inside a "
-        "ciphertext to where another client has it"
+        "values share ciphertexts. Clients' indices differ, and a slot cannot be moved inside a "
+        "ciphertext to match another client's"
     )
     modules: Callable[[str], tuple[str, ...]] = lambda preset: ()
     warnings: Callable[[AskedRound], list[str]] = _one_is_left
@@ -338,11 +339,12 @@ ABOUT: dict[str, AboutProtection] = {
         summary="the coordinator reads every update",
         views=("every update, the model", "interactions"),
         statement="Without protection the coordinator can read each client's message.",
-        without_entries="the coordinator reads every value at its place, so that indices say "
-        "nothing more and save nothing that has to be protected",
+        without_entries="the coordinator reads every value with its position, so indices reveal "
+        "nothing more and save nothing that must be protected",
         warnings=lambda asked: [
-            'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '
-            "for anything but trials."
+            'protection.name = "none": the coordinator reads every '
+            "client's update. Use "
+            '"bfv" for anything but experiments.'
         ],
     ),
     "bfv": AboutProtection(summary="exact integers", modules=lambda preset: ("tenseal",)),
@@ -353,12 +355,12 @@ ABOUT: dict[str, AboutProtection] = {
         modules=lambda preset: ("gmpy2", "phe") if preset == "paper" else ("gmpy2",),
     ),
     "masks": AboutProtection(
-        summary="exact integers under masks that clients agree on for one round, 4 bytes a value; "
-        "no shared key, the coordinator reads the sums",
+        summary="exact integers under masks that clients agree on for one round, 4 bytes a value. "
+        "No shared key, the coordinator reads the sums",
         views=("masked updates, their sums, the model", "interactions, any update"),
-        statement="Under masks the coordinator reads every round's sum, and of single messages "
-        "random words; as many of a client's neighbours as the threshold who collude with it open "
-        "that client's message.",
+        statement="Under masks the coordinator reads every round's sum, and only random words of "
+        "single messages. A client's message can be opened by as many of its neighbours "
+        "as the threshold, if they collude.",
         own_settings=(
             "protection.corrupt_share",
             "protection.dropout_share",
@@ -366,8 +368,8 @@ ABOUT: dict[str, AboutProtection] = {
             "rounds.mask_step_seconds",
         ),
         most_clients=MAX_CLIENTS,
-        without_entries="these only cancel where all clients of a round add values at the same "
-        "places",
+        without_entries="these only cancel if all clients of a round add values at the same "
+        "positions",
         warnings=mask_warnings,
         steps_price=mask_price,
         fewest_clients=lambda settings, needed, n_members: settings.tolerance.fewest_listed(
@@ -379,16 +381,16 @@ ABOUT: dict[str, AboutProtection] = {
 
 
 def about_protection(name: str) -> AboutProtection:
-    """Return what is said of a protection of this name."""
+    """Return the description of the protection with this name."""
     found = ABOUT.get(name, AboutProtection())
     return replace(found, statement=found.statement.format(name=name))
 
 
 def check_sizes(settings: ProtectionSettings, least: int, most: int) -> None:
-    """Check that rounds of any number of clients between two withstand what they should.
+    """Check that rounds of every size in a range withstand what they should.
 
     Raises:
-        SettingsError: naming a size that does not.
+        SettingsError: one does not. The message names its size.
     """
     about = about_protection(settings.name)
     for count in (*range(least, min(most, _EVERY_SIZE_TO) + 1), most):

@@ -1,12 +1,12 @@
-"""Which item rows travel: those that are trained, padded so that their number says little.
+"""Travelling rows: the item rows that are trained, padded to hide their exact number.
 
-Items that fewer than `federation.minimum_item_users` users hold are never trained, so that after
-the count round their rows need not travel. The others are put together in the order of the
-catalogue, and rows of zeros are added up to a multiple of 256.
+Items that fewer than `federation.minimum_item_users` users hold are never trained. After the count
+round their rows do not travel. The others are joined in the order of the catalogue and padded with
+rows of zeros to a multiple of 256.
 
-The key authority leaves rows out that too few users hold outside a sum's largest cells
-(`held_widely`). A simulation, which has all data in one process, takes the same partition, of
-parties by their positions, and has the same rows.
+The key authority leaves out rows that too few users hold outside a sum's largest cells
+(`held_widely`). A simulation has all data in one process, takes the same partition, of parties by
+their positions, and gets the same rows.
 """
 
 from __future__ import annotations
@@ -31,47 +31,46 @@ from fedrec.wire.fields import StatedRows
 Number = TypeVar("Number", np.int64, np.float64)
 
 ROW_STEP = 256
-"""Vectors cover a multiple of so many rows: who sees a length learns the number of trained items
-as nearly as that."""
+"""Vectors cover a multiple of this many rows, so their length is a coarse hint."""
 
 
 OwnRows: TypeAlias = NDArray[np.bool_] | None
-"""The rows of the catalogue that a client contributes to, bool (n_items,); None for all."""
+"""The rows of the catalogue that a client contributes to, bool (n_items,), or None for all."""
 
 
 def own_rows_of(holders: NDArray[np.int64], least: int) -> OwnRows:
     """Return the rows that enough of a client's own users hold.
 
     Args:
-        holders: of the client's users, those who hold each item, (n_items,).
-        least: `client.minimum_own_item_users`; 1 asks for nothing, not even for a holder.
+        holders: the number of the client's users that hold each item, (n_items,).
+        least: `client.minimum_own_item_users`. 1 requires nothing, not even a holder.
     """
     return None if least <= 1 else holders >= least
 
 
 def padded_rows(n_active: int) -> int:
-    """Return how many rows travel for so many active items."""
+    """Return how many rows travel for this many active items."""
     return -(-n_active // ROW_STEP) * ROW_STEP
 
 
 def fewest_cells(plan: Plan, partition: Partition) -> int:
     """Return how many whole cells every sum of a roster needs.
 
-    Without more cells than may be corrupt, no item would be held widely enough.
+    With no more cells than may be corrupt, no item could be held widely enough.
     """
     is_by_cell = plan.counts_by_cell and len(partition.in_use) > 1
     return plan.federation.corrupt_cells + 1 if is_by_cell else 1
 
 
 def held_widely(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
-    """Tell which items enough users hold, whichever cells report users they don't have.
+    """Tell which items enough users hold, even if some cells report users that they don't have.
 
-    A corrupt cell may report any number for an item. Leaving out the `corrupt_cells` largest
-    counts leaves at most what the honest cells report: if C are the corrupt cells and L the
-    largest, then sum(all but L) <= sum(all but C), since both leave out as many cells.
+    A corrupt cell may report any number for an item. Leaving out the `corrupt_cells` largest counts
+    leaves at most what the honest cells report: if C are the corrupt cells and L the largest, then
+    sum(all but L) <= sum(all but C), since both leave out as many cells.
 
     Args:
-        counts: each cell's holders of each item, (n_items,) each; one cell at least.
+        counts: each cell's holders of each item, (n_items,) each, for at least one cell.
 
     Returns:
         bool (n_items,).
@@ -84,12 +83,12 @@ def held_widely(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActiveRows:
-    """The rows of a vector: which item of the catalogue each of them belongs to.
+    """The rows of a vector, each with its item of the catalogue.
 
     Attributes:
         n_items: items in the catalogue.
         index: their rows in the catalogue, ascending int64 (n_active,).
-        n_rows: rows in the vector; those behind the active ones are zero.
+        n_rows: rows in the vector. Those after the active ones are zero.
     """
 
     n_items: int
@@ -98,12 +97,12 @@ class ActiveRows:
 
     @classmethod
     def whole(cls, n_items: int) -> ActiveRows:
-        """Return the rows of a vector that covers the catalogue: nobody has counted."""
+        """Return the rows of a vector that covers the whole catalogue."""
         return cls(n_items=n_items, index=np.arange(n_items, dtype=np.int64), n_rows=n_items)
 
     @classmethod
     def counted(cls, holders: NDArray[np.int64], least: int) -> ActiveRows:
-        """Return the rows of the items that so many users hold at least.
+        """Return the rows of the items with at least `least` holders.
 
         Args:
             holders: users of each item, (n_items,).
@@ -116,8 +115,8 @@ class ActiveRows:
         """Return the rows of a version's training rounds.
 
         Args:
-            holders: its item counts; None before the first round. Under noise nobody counts, so
-                that all rows travel.
+            holders: its item counts, or None before the first round. Under noise there is no count,
+                and all rows travel.
         """
         if holders is None or plan.privacy.mechanism != "none":
             return cls.whole(n_items)
@@ -125,7 +124,7 @@ class ActiveRows:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every item has a row of its number."""
+        """Whether every item's row has the item's own number."""
         return self.n_rows == self.n_items == len(self.index)
 
     def padded(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -137,7 +136,7 @@ class ActiveRows:
         return rows
 
     def scatter(self, rows: NDArray[Number]) -> NDArray[Number]:
-        """Return a table of the catalogue from rows that travelled; zero where none did."""
+        """Return a table of the catalogue from the rows that travelled, with zeros elsewhere."""
         if self.is_whole:
             return rows
         values = np.zeros((self.n_items, *rows.shape[1:]), dtype=rows.dtype)
@@ -145,29 +144,29 @@ class ActiveRows:
         return values
 
     def apart(self, shared: SharedState, names: Sequence[str]) -> SharedState:
-        """Return the same version with these rows of item tables apart from the others.
+        """Return the same version with these rows of item tables separated from the others.
 
         Args:
-            names: of the item tables.
+            names: the names of the item tables.
         """
         return shared if self.is_whole else shared.apart(self.index, names)
 
     def content(self) -> bytes:
-        """Return an injective encoding of the list, of which parties state a digest."""
+        """Return an injective encoding of the list. Parties sign its digest."""
         return canonical("fedrec active rows v1", self.n_items, self.index.astype("<i8").tobytes())
 
     def stated(self, federation: str, run: str) -> StatedRows:
-        """Return what is said of the list where the coordinator reads the counts itself."""
+        """Return the statement about the list if the coordinator reads the counts itself."""
         if self.is_whole:
             return StatedRows.whole(self.n_items)
         named = digest("fedrec rows v1", federation, run, self.content())
         return StatedRows(n_rows=self.n_rows, digest=named)
 
     def check(self, plan: Plan) -> None:
-        """Refuse to train nothing.
+        """Refuse to train no rows at all.
 
         Raises:
-            SettingsError: naming `federation.minimum_item_users`.
+            SettingsError: no row is active. The message names `federation.minimum_item_users`.
         """
         if not len(self.index):
             raise no_active_rows(plan)
@@ -177,56 +176,58 @@ def no_active_rows(plan: Plan) -> SettingsError:
     """Return the error of a federation in which no item has enough holders."""
     least = plan.federation.minimum_item_users
     return SettingsError(
-        f"After the count no item is held by {least} users "
-        f"(federation.minimum_item_users = {least}), so that no row would be trained.",
+        f"After the count no item is held by {least} users (federation.minimum_item_users = "
+        f"{least}), so no row would be trained.",
         remedy="Lower federation.minimum_item_users, or wait for clients with more users.",
     )
 
 
 Cells = tuple[tuple[int, ...], ...]
-"""The parties of each cell by their positions; empty where there is no partition. A party of no
-cell is counted in sums alone, as guests are."""
+"""The parties of each cell by their positions, or empty without a partition.
+
+A party without a cell is counted in sums alone, as guests are.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRows:
-    """How many items a partition has trained.
+    """How many items are trained under a partition.
 
     Attributes:
         n_trained: items that are trained.
-        n_left_out: items that enough users hold, but not outside the largest cells.
+        n_left_out: items with enough holders, but not outside the largest cells.
     """
 
     n_trained: int
     n_left_out: int
 
     def sentence(self, plan: Plan) -> str:
-        """Say it to the reader of a command."""
+        """Return the numbers as a sentence."""
         least, corrupt = plan.federation.minimum_item_users, plan.federation.corrupt_cells
         largest = "cell" if corrupt == 1 else f"{corrupt} cells"
         return (
-            f"{self.n_trained} items are trained; {self.n_left_out} more are held by {least} "
+            f"{self.n_trained} items are trained. {self.n_left_out} more are held by {least} "
             f"users, but not outside the largest {largest} (federation.corrupt_cells = {corrupt})."
         )
 
 
 def fewest_clients_of(plan: Plan, n_cells: int) -> int:
-    """Return the fewest clients that `n_cells` cells have."""
+    """Return the smallest number of clients that `n_cells` cells can have."""
     return n_cells * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
 
 
 def deal_cells(plan: Plan, n_cells: int, n_clients: int) -> Cells:
-    """Deal parties out to cells in turn: party i to cell i % n_cells.
+    """Assign parties to cells in turn: party i to cell i % n_cells.
 
     Raises:
-        SettingsError: a cell would have too few parties; see `cells_in_use`, too.
+        SettingsError: a cell would have too few parties, or as for `cells_in_use`.
     """
     least = fewest_clients_of(plan, n_cells)
     if n_clients < least:
         raise SettingsError(
             f"{n_clients} clients are too few for {n_cells} cells: each has at least "
             f"{least // n_cells}.",
-            remedy=f"Ask for {least} clients or more, or for fewer cells.",
+            remedy=f"Use at least {least} clients, or fewer cells.",
         )
     cells = tuple(tuple(range(cell, n_clients, n_cells)) for cell in range(n_cells))
     return cells_in_use(plan, cells, n_clients)
@@ -236,7 +237,7 @@ def cells_of_roster(roster: Roster, names: Sequence[str]) -> Cells:
     """Return the partition of a roster.
 
     Args:
-        names: the parties' labels, in the order in which users are dealt out to them.
+        names: the parties' labels, in the order in which users are assigned to them.
 
     Raises:
         SettingsError: the roster has other members.
@@ -244,7 +245,7 @@ def cells_of_roster(roster: Roster, names: Sequence[str]) -> Cells:
     labels = {member.client_id: member.label for member in roster.members}
     if sorted(labels.values()) != sorted(names):
         raise SettingsError(
-            f"The roster's {len(labels)} members are not the {len(names)} in parties.clients.",
+            f"The roster's {len(labels)} members do not match the {len(names)} in parties.clients.",
             remedy="Name the members' labels in parties.clients, each once, or give a number of "
             "cells.",
         )
@@ -256,16 +257,16 @@ def cells_of_roster(roster: Roster, names: Sequence[str]) -> Cells:
 
 
 def cells_in_use(plan: Plan, cells: Cells, n_clients: int) -> Cells:
-    """Return the cells by which rows are counted; empty where a plan counts none, or has one.
+    """Return the cells by which rows are counted, or empty if the plan counts none or has one.
 
     Raises:
-        SettingsError: they are no parts of the parties, or no more than may be corrupt.
+        SettingsError: they do not partition the parties, or there are no more than may be corrupt.
     """
     parties = [party for cell in cells for party in cell]
     if len(set(parties)) < len(parties) or not set(parties) <= set(range(n_clients)):
         raise SettingsError(
-            f"The cells name parties twice, or others than the {n_clients} that there are.",
-            remedy=f"Name each of 0 to {n_clients - 1} in one cell at most.",
+            f"The cells name parties twice, or others than the {n_clients} in this run.",
+            remedy=f"Name each of 0 to {n_clients - 1} in at most one cell.",
         )
     if len(cells) < 2 or not plan.counts_by_cell:
         return ()
@@ -273,8 +274,8 @@ def cells_in_use(plan: Plan, cells: Cells, n_clients: int) -> Cells:
     if len(cells) <= corrupt:
         raise SettingsError(
             f"{len(cells)} cells are no more than may be corrupt (federation.corrupt_cells = "
-            f"{corrupt}), so that no row would be trained.",
-            remedy=f"Ask for {corrupt + 1} cells or more, or lower federation.corrupt_cells.",
+            f"{corrupt}), so no row would be trained.",
+            remedy=f"Use at least {corrupt + 1} cells, or lower federation.corrupt_cells.",
         )
     return cells
 
@@ -286,7 +287,7 @@ def held_in_cells(
 
     Args:
         counts: each party's holders of each item, (n_items,) each.
-        cells: several.
+        cells: two or more cells.
     """
     nobody = np.zeros_like(counts[0])
     by_cell = [sum((counts[party] for party in cell), start=nobody) for cell in cells]

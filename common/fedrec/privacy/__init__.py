@@ -1,4 +1,4 @@
-"""Privacy under the sum: per-user clipping, noise shares in integers, and what they add up to."""
+"""Differential privacy under a sum: per-user clipping, shares of integer noise, and accounting."""
 
 from fedrec.privacy.mechanism import BUDGET_SPENT, Mechanism, Spent, cheapest_rho
 

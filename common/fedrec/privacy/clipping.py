@@ -1,9 +1,9 @@
-"""Clipping a user's whole contribution, in integers, so that its length is bounded for certain.
+"""Clip a user's whole contribution in integers, so that its length is certainly bounded.
 
-The values lie on the grid already. A contribution that is too long is shrunk and rounded towards
-zero, which makes no value larger: the bound is the clip itself. Rounding to the nearest, whatever
-the direction, could add up to half a step to each of d values, and the bound would be
-sqrt(C^2 / g^2 + d / 4 + ...) (Kairouz et al. 2021): ours is within it, and needs no second try.
+The values are on the grid already. A contribution that is too long is scaled down and rounded
+towards zero, which makes no value larger, so the bound is the clip itself. Rounding to nearest
+could add up to half a step to each of d values, for a bound of sqrt(C^2 / g^2 + d / 4 + ...)
+(Kairouz et al. 2021). Our bound is smaller and needs no second try.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 _MARGIN = 1e-9
-"""More than float64 loses in the sum of 2^31 squares, pairwise added up."""
+"""More than float64 loses in a pairwise sum of 2^31 squares."""
 
 
 def shrunk_to(
     values: Mapping[str, torch.Tensor], bound: int, times: torch.Tensor | None = None
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return users' contributions, each of an L2 norm of at most `bound`, and whose were longer.
+    """Scale contributions down to an L2 norm of at most `bound`, and tell which were longer.
 
     Args:
-        values: whole numbers of grid steps, each below 2^53 in size, (n_users, ...) by tensor;
-            all tensors of a user are one contribution.
+        values: whole numbers of grid steps, each below 2^53 in size, (n_users, ...) by tensor. All
+            tensors of a user are one contribution.
         bound: the clip in grid steps.
-        times: how often each user contributes these values, to different items, (n_users,); once
-            by default.
+        times: how often each user contributes these values, to different items, (n_users,). Once by
+            default.
 
     Returns:
         float64 tensors of the same shapes, and bool (n_users,).
@@ -53,7 +53,7 @@ def shrunk_to(
 
 
 def clipped_to(values: NDArray[np.int64], bound: int) -> tuple[NDArray[np.int64], bool]:
-    """Return one contribution, int64 (length,); see `shrunk_to`."""
+    """Clip one contribution, int64 (length,), as `shrunk_to` does."""
     import torch
 
     found, longer = shrunk_to({"": torch.from_numpy(values)[None]}, bound)

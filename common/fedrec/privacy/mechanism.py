@@ -1,4 +1,4 @@
-"""A noise mechanism in integers, and what its releases cost together."""
+"""Integer noise mechanisms, and the combined privacy cost of their releases."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MOST_EPSILON = 1e7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What was released about a user, in rho.
+    """Privacy spent on a user, in rho.
 
     Attributes:
-        gaussian: of sums with Gaussian noise.
-        laplace: of sums with Laplace noise.
+        gaussian: spent by sums with Gaussian noise.
+        laplace: spent by sums with Laplace noise.
     """
 
     gaussian: float = 0.0
@@ -40,7 +40,7 @@ class Spent:
         return Spent(gaussian=self.gaussian + other.gaussian, laplace=self.laplace + other.laplace)
 
     def times(self, n_rounds: int) -> Spent:
-        """Return the cost of that many such releases."""
+        """Return the cost of this number of such releases."""
         return Spent(gaussian=self.gaussian * n_rounds, laplace=self.laplace * n_rounds)
 
     def epsilon(self, delta: float) -> float:
@@ -50,13 +50,13 @@ class Spent:
         return _concentrated_epsilon(self.gaussian + self.laplace, delta)
 
     def fits(self, epsilon: float, delta: float) -> bool:
-        """Tell whether it stays within a budget; sums of equal costs meet it but for rounding."""
+        """Tell whether it is within a budget, up to rounding of sums of equal costs."""
         return self.epsilon(delta) <= epsilon * (1.0 + 1e-9)
 
 
 @lru_cache(maxsize=64)
 def cheapest_rho(kind: str, epsilon: float, delta: float) -> float:
-    """Return the largest rho whose epsilon at delta is no more than the one given.
+    """Return the largest rho whose epsilon at delta does not exceed the given one.
 
     Args:
         kind: "gaussian" or "laplace", as in `Spent`.
@@ -65,7 +65,7 @@ def cheapest_rho(kind: str, epsilon: float, delta: float) -> float:
     def exceeds(rho: float) -> bool:
         return Spent(**{kind: rho}).epsilon(delta) > epsilon
 
-    # sqrt(2 rho) is no more than a few epsilon, and rho at least what is pure.
+    # sqrt(2 rho) is at most a few epsilon, and rho at least the pure one.
     return _bisect(exceeds, 0.0, 10.0 * (epsilon + 1.0))[0]
 
 
@@ -95,7 +95,7 @@ def _mills(x: float) -> float:
 
 
 def _concentrated_epsilon(rho: float, delta: float) -> float:
-    """Minimise over a = 1 + exp(t); what is minimised has one valley."""
+    """Minimise over a = 1 + exp(t). The function has a single minimum."""
 
     def at(place: float) -> float:
         order = 1.0 + math.exp(place)
@@ -109,7 +109,7 @@ def _concentrated_epsilon(rho: float, delta: float) -> float:
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Return the two ends of the place from which on a condition holds."""
+    """Return an interval around the point from which a condition holds."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         if not low < middle < high:
@@ -119,23 +119,23 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[fl
 
 
 BUDGET_SPENT = "the privacy budget is spent"
-"""How the reason begins for which a run ends that may release nothing more."""
+"""The beginning of the reason for which a run without remaining budget ends."""
 _UNLIKELY_BITS = 40
-"""An honest round's noise is taken for an attack in one of 2^40 rounds."""
+"""Probability 2^-40: in one of that many rounds, honest noise is taken for an attack."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """Clip each user to `bound`, add up, and add every client's noise.
+    """Clip each user to `bound`, sum up, and add every client's noise.
 
     Attributes:
         bound: largest L2 norm of a user's contribution, in grid steps.
         share: deviation (gaussian) or scale (laplace) of one client's noise, in grid steps.
-        clients: fewest clients of a published sum.
-        noisy: honest clients among them, on whose noise the promise counts.
-        rounds_per_user: most rounds in which a user takes part.
+        clients: smallest number of clients in a published sum.
+        noisy: the honest ones among them, whose noise the guarantee needs.
+        rounds_per_user: largest number of rounds in which a user takes part.
         epsilon, delta: the budget.
-        divisor: what sums are divided by in place of the number of users.
+        divisor: the divisor of sums, which replaces the number of users.
     """
 
     kind: Literal["gaussian", "laplace"]
@@ -150,37 +150,37 @@ class Mechanism:
 
     @cached_property
     def cost(self) -> Spent:
-        """What one round costs a user who takes part in it."""
+        """The cost of one round for a user that takes part in it."""
         return self._cost(self.noisy)
 
     def _cost(self, noisy: int) -> Spent:
         if self.kind == "laplace":
-            # Coordinate i: pure with |x_i| / b, hence concentrated with x_i^2 / (2 b^2).
+            # Coordinate i is pure with |x_i| / b, hence concentrated with x_i^2 / (2 b^2).
             return Spent(laplace=self.bound**2 / (2.0 * self.share**2))
         variance = noisy * (self.share**2 - SMOOTHING_VARIANCE)
         return Spent(gaussian=self.bound**2 / (2.0 * variance))
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise that a sum has at least, in grid steps."""
+        """The smallest standard deviation of a sum's noise, in grid steps."""
         if self.kind == "laplace":
             return self.share * math.sqrt(2.0)
         return self.share * math.sqrt(self.noisy)
 
     @property
     def largest(self) -> int:
-        """No noise of one client is larger, in size and in grid steps."""
+        """A bound on the noise of one client, in size and in grid steps."""
         if self.kind == "laplace":
             return largest_laplace(self.share)
         return largest_gaussian(self.share)
 
     def reach(self, n_shares: int, n_values: int) -> int:
-        """Return what none of so many values of a sum's noise exceeds, in size and grid steps.
+        """Return a bound on each of `n_values` values of a sum's noise, in size and grid steps.
 
-        But for a chance of 2^-40 in all. A sum of n discrete Gaussians of deviation s is beyond
-        x with a chance of at most 2 exp(-x^2 / (2 n s^2)), as the continuous one (Canonne, Kamath
-        and Steinke 2020, its moment generating function is no larger). So is that of discrete
-        Laplace noise of scale b, which is at most (1 - b^2 t^2)^-n; with t = u / b and
+        It fails with a probability of 2^-40 in all. A sum of n discrete Gaussians of deviation s
+        exceeds x with a probability of at most 2 exp(-x^2 / (2 n s^2)), like a continuous one: its
+        moment generating function is no larger (Canonne, Kamath and Steinke 2020). That of
+        discrete Laplace noise of scale b is at most (1 - b^2 t^2)^-n. With t = u / b and
         u^2 = L / (L + n), where L = ln(2 values 2^40), Chernoff's bound is
         x <= b (L - n ln(1 - u^2)) / u <= 2 b sqrt(L (L + n)).
 
@@ -196,7 +196,7 @@ class Mechanism:
 
     @property
     def budget(self) -> str:
-        """The budget, in words."""
+        """The budget as text."""
         return f"privacy.epsilon = {self.epsilon:g} at delta = {self.delta:g}"
 
     def noise(self, length: int, bits: RandomBits | None = None) -> NDArray[np.int64]:
@@ -207,24 +207,24 @@ class Mechanism:
         return discrete_gaussian(self.share, length, source)
 
     def spent(self, n_sums: int) -> Spent:
-        """Return what that many sums cost the user who is in most of them."""
+        """Return the cost of this number of sums for the user that is in most of them."""
         return self.cost.times(min(n_sums, self.rounds_per_user))
 
     def epsilon_after(self, n_sums: int) -> float:
-        """Return the epsilon of that user at the plan's delta."""
+        """Return that user's epsilon at the plan's delta."""
         return self.spent(n_sums).epsilon(self.delta)
 
     def epsilon_under(self, n_shares: int, n_sums: int) -> float:
-        """Return the epsilon of that user against who sees sums with so many unknown shares.
+        """Return that user's epsilon against a reader that does not know this many shares.
 
-        Under laplace every client's own is enough.
+        Under laplace, each client's own noise is enough.
         """
         cost = self._cost(n_shares)
         return cost.times(min(n_sums, self.rounds_per_user)).epsilon(self.delta)
 
     @cached_property
     def most_sums(self) -> int | None:
-        """How many sums the budget allows; None where the cap on rounds keeps it for ever."""
+        """The number of sums within the budget, or None if the limit on rounds already keeps it."""
         if self.spent(self.rounds_per_user).fits(self.epsilon, self.delta):
             return None
         low, high = 0, self.rounds_per_user

@@ -1,18 +1,19 @@
-"""Noise: discrete Gaussian and Laplace noise, the papers' real numbers, and randomness for both.
+"""Discrete Gaussian and Laplace noise, the papers' continuous noise, and their randomness.
 
-Discrete Gaussian noise: integers k with probability proportional to exp(-k^2 / (2 s^2)). Chosen
-over Skellam because shares of it add up to it: for independent discrete Gaussians the law of
-x_1 + b x_2 is that of standard deviation sqrt(s_1^2 + b^2 s_2^2), every probability within a factor
-1 +- 4 exp(-2 pi^2 s^2), 1/s^2 = 1/s_2^2 + b^2/s_1^2 (Poisson summation of the inner sum; Peikert
-2010, theorem 3.1). The same lemma makes a wide one of narrow ones, which come from small tables,
-and the sum over clients. With s >= 2, as everywhere here, the factor is 1 +- 3e-34.
+Discrete Gaussian noise: integers k with probability proportional to exp(-k^2 / (2 s^2)). It is
+preferred to Skellam noise because its shares add up to it. For independent discrete Gaussians the
+distribution of x_1 + b x_2 is that of standard deviation sqrt(s_1^2 + b^2 s_2^2). Every probability
+is within a factor 1 +- 4 exp(-2 pi^2 s^2), 1/s^2 = 1/s_2^2 + b^2/s_1^2 (Poisson summation of the
+inner sum, Peikert 2010, theorem 3.1). The same lemma builds a wide one from narrow ones, which come
+from small tables, and the sum over clients. With s >= 2, as everywhere here, the factor is 1 +-
+3e-34.
 
-It also makes the noise a function of continuous Gaussian noise of variance s^2 - 4: adding
-discrete noise of standard deviation 2 around a continuous one gives the discrete one of s. So
-what `fedrec.privacy.mechanism` says of Gaussian noise holds for this one.
+It also makes the noise a function of continuous Gaussian noise of variance s^2 - 4: adding discrete
+noise of standard deviation 2 around a continuous one gives the discrete one of s. So the statements
+of `fedrec.privacy.mechanism` about Gaussian noise hold for this one.
 
-A table ends at 14 standard deviations, outside of which less than 2^-138 lies; what lies inside
-has its probability to 2^-128. Therefore no value is ever larger than `largest_gaussian` says.
+A table ends at 14 standard deviations, with less than 2^-138 outside. Probabilities inside are
+exact to 2^-128. Therefore no value ever exceeds `largest_gaussian`.
 
 Discrete Laplace noise: integers k with probability proportional to exp(-|k| / b). It is the
 difference of two geometric numbers of ratio q = exp(-1/b), whose binary digits are independent:
@@ -34,7 +35,7 @@ BITS = 128
 
 
 class Edges:
-    """What random numbers are compared with.
+    """Boundaries with which random numbers are compared.
 
     Args:
         exact: ascending, each between 0 and 2^128.
@@ -47,10 +48,10 @@ class Edges:
 
 
 class RandomBits:
-    """A stream that nobody can predict, not to be confused with `fedrec.random_streams`.
+    """An unpredictable random stream, not to be confused with `fedrec.random_streams`.
 
     Args:
-        key: 32 bytes, used once; None draws it from the operating system. Tests alone give one.
+        key: 32 bytes, used once. None draws it from the operating system. Only tests give one.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -68,7 +69,7 @@ class RandomBits:
         """
         drawn = self.words(n_draws)
         reached = np.searchsorted(edges.high, drawn, side="right").astype(np.int64)
-        # Where the first words are equal the second ones decide: rare, hence one by one.
+        # If the first words are equal, the second ones decide. This is rare, hence one by one.
         place = np.searchsorted(edges.high, drawn, side="left")
         for index in np.nonzero(place != reached)[0].tolist():
             number = (int(drawn[index]) << 64) | int(self.words(1)[0])
@@ -80,10 +81,10 @@ _UNIT = 2.0**-53
 
 
 def laplace_noise(scale: float, length: int, bits: RandomBits) -> NDArray[np.float64]:
-    """Return independent values, float64 (length,).
+    """Return independent Laplace values, float64 (length,).
 
     Args:
-        scale: b; the density is exp(-|x| / b) / 2b, the standard deviation b sqrt(2).
+        scale: b. The density is exp(-|x| / b) / 2b, the standard deviation b sqrt(2).
     """
     words = bits.words(length)
     size = np.log(_uniform(words))
@@ -93,7 +94,7 @@ def laplace_noise(scale: float, length: int, bits: RandomBits) -> NDArray[np.flo
 
 
 def gaussian_noise(deviation: float, length: int, bits: RandomBits) -> NDArray[np.float64]:
-    """Return independent values, float64 (length,), by Box and Muller's method."""
+    """Return independent Gaussian values, float64 (length,), by Box and Muller's method."""
     half = -(-length // 2)
     words = bits.words(2 * half)
     radius = np.sqrt(-2.0 * np.log(_uniform(words[:half]))) * deviation
@@ -102,7 +103,7 @@ def gaussian_noise(deviation: float, length: int, bits: RandomBits) -> NDArray[n
 
 
 def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Return numbers between 0 and 1, neither included, from the upper 53 bits."""
+    """Return numbers strictly between 0 and 1, from the upper 53 bits."""
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * _UNIT
 
 
@@ -117,7 +118,7 @@ _DIGITS = 80
 
 
 def discrete_gaussian(deviation: int, length: int, bits: RandomBits) -> NDArray[np.int64]:
-    """Return independent values, int64 (length,).
+    """Return independent discrete Gaussian values, int64 (length,).
 
     Args:
         deviation: standard deviation, at least `FEWEST_STEPS`.
@@ -130,12 +131,12 @@ def discrete_gaussian(deviation: int, length: int, bits: RandomBits) -> NDArray[
 
 
 def largest_gaussian(deviation: int) -> int:
-    """Return a bound that no value exceeds, in size."""
+    """Return a bound on the size of every value."""
     return sum(factor * _reach_of(square) for factor, square in _levels(deviation * deviation))
 
 
 def _levels(square: int) -> list[tuple[int, Decimal]]:
-    """Return factors and variances of narrow noise that adds up to a variance, exactly."""
+    """Return factors and variances of narrow noises that add up exactly to a variance."""
     found: list[tuple[int, Decimal]] = []
     factor, left = 1, Decimal(square)
     with localcontext() as context:
@@ -177,14 +178,14 @@ def _table(square: Decimal) -> tuple[Edges, int]:
 
 
 _LAPLACE_REACH = 96
-"""Digits from 2^i > 96 b on are never 1; they would be with probability exp(-96) < 2^-138."""
+"""Digits from 2^i > 96 b on are never 1. The exact probability is exp(-96) < 2^-138."""
 
 
 def discrete_laplace(scale: int, length: int, bits: RandomBits) -> NDArray[np.int64]:
-    """Return independent values, int64 (length,).
+    """Return independent discrete Laplace values, int64 (length,).
 
     Args:
-        scale: b, at least 1; the standard deviation is about b sqrt(2).
+        scale: b, at least 1. The standard deviation is about b sqrt(2).
     """
     noise = np.zeros(length, dtype=np.int64)
     for sign in (1, -1):
@@ -194,7 +195,7 @@ def discrete_laplace(scale: int, length: int, bits: RandomBits) -> NDArray[np.in
 
 
 def largest_laplace(scale: int) -> int:
-    """Return a bound that no value exceeds, in size."""
+    """Return a bound on the size of every value."""
     return (1 << len(_edges(scale))) - 1
 
 

@@ -1,7 +1,7 @@
-"""What a user has already, looked up in the data that a run folder's settings name.
+"""Look up a user's history in the data that a run folder's settings name.
 
-A deployed federation's folder has no user vectors. Where the user's own data is on this machine,
-the history is enough: `Recommender.fold_in` makes a vector of it.
+A deployed federation's folder has no user vectors. If the user's own data is on this machine, the
+history is enough: `Recommender.fold_in` computes a vector from it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from fedrec.errors import DataError
 from fedrec.settings.validation import load_settings
 
 _SETTINGS = ("resolved.toml", "clients/*/client.toml", "kits/clients/*/client.toml")
-"""The run's own settings, and in a demo's folder those of its clients."""
+"""The settings of the run and, in a demo's folder, those of its clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """A user's items, each once, and the file that has them."""
+    """A user's distinct items, and the file that has them."""
 
     item_ids: tuple[str, ...]
     source: Path
 
 
 def find_history(run_folder: Path, user: str, data: DataSettings | None = None) -> History:
-    """Return what a user has in the data on this machine.
+    """Return a user's items in the data on this machine.
 
     Args:
         run_folder: its settings name the data.
         user: the user, as the data names it.
-        data: a file to look into in place of those, and how it is read.
+        data: a file to search instead, with its reading options.
 
     Raises:
-        DataError: nobody has the user, or the given file cannot be used.
+        DataError: no file has the user, or the given file cannot be used.
     """
     sources = list(_sources(run_folder)) if data is None else [data]
     for source in sources:
@@ -54,10 +54,10 @@ def find_history(run_folder: Path, user: str, data: DataSettings | None = None) 
 
 
 def _sources(run_folder: Path) -> Iterator[DataSettings]:
-    """Yield the data of a run's settings, as far as it is on this machine."""
+    """Yield the data sources in a run's settings that exist on this machine."""
     for pattern in _SETTINGS:
         for path in sorted(run_folder.glob(pattern)):
-            # The environment is about the command at hand, not about the run of that time.
+            # The environment is for the current command, not for the run.
             data = load_settings(path, environ={}).data
             if data.path is not None and Path(data.path).is_file():
                 yield data

@@ -1,9 +1,9 @@
-"""The files of a trained model: what everybody may have, and what belongs to the users.
+"""The files of a trained model: the shared model, and the users' own data.
 
-`model.safetensors` holds the shared model with the plan, the catalogue's fingerprint and the
-round; a client exports it with mode 0600 where encryption hid it from the coordinator.
-`users.safetensors` (mode 0600) holds user vectors and histories; it exists only where the users'
-data is anyway: in a simulation. Nothing is ever pickled.
+`model.safetensors` holds the shared model with the plan, the catalogue's fingerprint and the round.
+If encryption hides it from the coordinator, a client exports it with mode 0600. `users.safetensors`
+(mode 0600) holds user vectors and histories. It exists only in a simulation, where the users' data
+is anyway. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """The shared model of a round and what is needed to read it.
+    """The shared model of a round, with the data needed to read it.
 
     Attributes:
-        round: the version of the model: the round that published it.
+        round: the version of the model, which is the round that published it.
     """
 
     plan: Plan
@@ -52,10 +52,10 @@ class ModelFile:
     shared: SharedState
 
     def save(self, path: Path, *, private: bool = False) -> None:
-        """Write the model, replacing a file of that name in one step.
+        """Write the model, atomically replacing a file of that name.
 
         Args:
-            private: readable by its owner only, for a model that others must not read.
+            private: whether only the owner may read it, for a confidential model.
         """
         arrays: dict[str, NDArray[Any]] = {
             f"shared.{name}": np.asarray(value, order="C")
@@ -74,10 +74,10 @@ class ModelFile:
 
     @classmethod
     def load(cls, path: Path) -> ModelFile:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
-            StorageError: the file is missing, damaged or no model.
+            StorageError: the file is missing, damaged or not a model.
             VersionMismatch: it has another format.
         """
         metadata, arrays = _read(path, _MODEL_FORMAT)
@@ -105,12 +105,12 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsersFile:
-    """Users' own vectors and what they have already; it never leaves their machine.
+    """Users' own vectors and histories, which never leave their machine.
 
     Attributes:
         user_ids: n_users ids.
         private: their private parameters, first axis n_users.
-        seen_indptr: int64 (n_users + 1,); user u's items are
+        seen_indptr: int64 (n_users + 1,). User u's items are
             ``seen_items[seen_indptr[u]:seen_indptr[u + 1]]``, ascending catalogue rows.
     """
 
@@ -121,7 +121,7 @@ class UsersFile:
 
     @classmethod
     def of(cls, users: UserSplit, private: PrivateState) -> UsersFile:
-        """Build it from a split: seen is everything, the held-out items included."""
+        """Build it from a split. The histories include the held-out items."""
         whole = users.whole()
         return cls(
             user_ids=users.user_ids,
@@ -131,15 +131,15 @@ class UsersFile:
         )
 
     def seen_of(self, user_index: int) -> NDArray[np.int64]:
-        """Return the catalogue rows that one user has already, ascending."""
+        """Return the catalogue rows of one user's history, ascending."""
         return self.seen_items[self.seen_indptr[user_index] : self.seen_indptr[user_index + 1]]
 
     def save(self, path: Path) -> None:
-        """Write the users' data with mode 0600, replacing a file of that name in one step."""
+        """Write the users' data with mode 0600, atomically replacing a file of that name."""
         write_whole(path, self.parts(), private=True)
 
     def parts(self) -> Iterator[bytes]:
-        """Yield what `save` writes."""
+        """Yield the bytes that `save` writes."""
         arrays: dict[str, NDArray[Any] | Table] = {
             f"private.{name}": value for name, value in self.private.tensors.items()
         }
@@ -152,10 +152,10 @@ class UsersFile:
 
     @classmethod
     def from_bytes(cls, raw: bytes, name: str) -> UsersFile:
-        """Read what `parts` yields.
+        """Read the bytes that `parts` yields.
 
         Args:
-            name: where it came from, for errors.
+            name: a name of the source, for errors.
 
         Raises:
             StorageError: it is damaged.
@@ -168,7 +168,7 @@ class UsersFile:
 
     @classmethod
     def load(cls, path: Path) -> UsersFile:
-        """Read what `save` wrote; of private tables, rows are read when they are asked for.
+        """Read a file that `save` wrote. Rows of private tables are read on demand.
 
         Raises:
             StorageError: the file is missing, damaged or something else.
@@ -227,6 +227,6 @@ def _check_format(path: Path, metadata: Mapping[str, str], expected: str) -> Non
 
 def _damaged(path: Path, why: str) -> StorageError:
     return StorageError(
-        f"{path} is not a file that can be used here: {why}.",
+        f"{path} cannot be used as this kind of file: {why}.",
         remedy="Give the folder of a finished run, or restore the file from a backup.",
     )

@@ -1,4 +1,4 @@
-"""The best of a row of scores, and what is never among them."""
+"""Select the best items of a row of scores, without excluded ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from fedrec.data.catalogue import Catalogue
 
 Ids: TypeAlias = NDArray[np.object_]
-"""Item ids, str; the empty string in places that could not be filled."""
+"""Item ids, str. The empty string fills unused places."""
 Scores: TypeAlias = NDArray[np.float32]
-"""Best first; -inf in places that could not be filled."""
+"""Scores, best first. -inf fills unused places."""
 
 
 def best_items(scores: NDArray[np.float32], n: int) -> NDArray[np.int64]:
-    """Return the positions of the n best scores, best first; equal scores by position.
+    """Return the positions of the n best scores, best first, with ties in order of position.
 
     Args:
-        scores: (n_items,), -inf for what may not be chosen.
+        scores: (n_items,), -inf for excluded items.
 
     Returns:
         int64 of shape (n,), or shorter where there is less to choose from.
@@ -28,14 +28,14 @@ def best_items(scores: NDArray[np.float32], n: int) -> NDArray[np.int64]:
     width = min(n, int((scores > -np.inf).sum()))
     if width == 0:
         return np.empty(0, dtype=np.int64)
-    # Everything at least as good as the width-th best, so that no tie is cut by chance.
+    # Everything at least as good as the width-th best, so that no tie is cut arbitrarily.
     least = np.partition(scores, len(scores) - width)[len(scores) - width]
     pool = np.nonzero(scores >= least)[0]
     return pool[np.argsort(-scores[pool], kind="stable")][:width]
 
 
 def side_by_side(best: list[tuple[Ids, Scores]], *, one: bool) -> tuple[Ids, Scores]:
-    """Return one answer as it is, and many as the rows of a table, filled up to the longest."""
+    """Return one answer unchanged, or many as the rows of a table, padded to the longest."""
     if one:
         return best[0]
     width = max((len(ids) for ids, _ in best), default=0)
@@ -54,12 +54,12 @@ def allowed_items(
     candidates: Iterable[str] | None,
     block: Iterable[str] | None,
 ) -> NDArray[np.bool_]:
-    """Return which items may be recommended to anybody, bool (n_items,).
+    """Return the items that may be recommended to any user, bool (n_items,).
 
     Args:
         learned: bool (n_items,).
-        candidates: item ids to choose from; None means all.
-        block: item ids that are never returned; stronger than `candidates`.
+        candidates: item ids to choose from. None means all.
+        block: item ids that are never returned, even if they are among `candidates`.
 
     Raises:
         CatalogueMismatch: an unknown item.
@@ -79,11 +79,11 @@ def without_excluded(
     allowed: NDArray[np.bool_],
     excluded: Sequence[NDArray[np.int64]],
 ) -> Iterator[NDArray[np.float32]]:
-    """Yield each row of scores, -inf at what is not allowed and at the row's excluded items.
+    """Yield each row of scores with -inf at items that are not allowed or excluded for that row.
 
     Args:
-        rows_of_scores: float32 (n_items,) for each user; changed in place.
-        excluded: rows of the items that each user has already.
+        rows_of_scores: float32 (n_items,) for each user. Changed in place.
+        excluded: rows of the items in each user's history.
     """
     for scores, rows in zip(rows_of_scores, excluded, strict=True):
         scores[~allowed] = -np.inf

@@ -1,10 +1,10 @@
-"""Recommendations from a trained model, with numpy only.
+"""Recommend items with a trained model, using only numpy.
 
-The algorithm says what of its model is served (`Algorithm.serving`): always a row for each item,
-`item_embedding`, to which users' vectors are compared, by an inner product unless it says
-otherwise. A user's vector is its `user_embedding`, or, where the algorithm keeps none, what
-`Algorithm.fold_in` makes of the whole history. Where an algorithm keeps users' scores
-(`Algorithm.kept_scores`), they are answered from those.
+The algorithm declares which parts of its model are served (`Algorithm.serving`). There is always a
+row for each item, `item_embedding`, which is compared with users' vectors, by an inner product
+unless declared otherwise. A user's vector is its `user_embedding` or, if the algorithm keeps none,
+the result of `Algorithm.fold_in` for the whole history. If an algorithm keeps users' scores
+(`Algorithm.kept_scores`), answers come from those.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ _NOTHING = np.empty(0, dtype=np.int64)
 
 
 class Recommender:
-    """A trained model that answers questions.
+    """A trained model that recommends items.
 
-    Every method that takes ids takes one or many: for one id the answers are one-dimensional,
-    for a sequence of ids two-dimensional with a row for each. Items that too few users hold
-    were never learned and are never recommended.
+    Every method that takes ids takes one or many. For one id the answers are one-dimensional, for a
+    sequence of ids two-dimensional with a row for each. Items with too few holders were never
+    learned and are never recommended.
 
     Args:
         model: the shared model.
-        catalogue: the items; must be the one that the model was trained with.
-        users: user vectors and histories, where they may be known.
+        catalogue: the catalogue with which the model was trained.
+        users: user vectors and histories, if they may be known.
 
     Raises:
         CatalogueMismatch: the catalogue is another one.
-        StorageError: the model is no model of its algorithm, or the users' vectors do not fit it.
+        StorageError: the model does not match its algorithm, or the users' vectors do not match the
+            model.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Recommender:
             entry.name: entry.whole_shape(n_items=n_items, n_users=0)
             for entry in self._algorithm.parameters
         }
-        # What grows over the rounds has any length up to that of all items that are trained.
+        # Tensors that grow over the rounds have any length up to the number of trained items.
         trained = algorithm_of(self._model.plan, int(self._active.sum()))
         most = {entry.name: entry.most for entry in trained.parameters}
         fits = all(
@@ -93,13 +94,13 @@ class Recommender:
             fits = self._fit(self._users)
         if not fits:
             raise StorageError(
-                f"The model is no {self._algorithm.name} model of {len(self.catalogue)} items, or "
-                "its users' vectors do not fit it.",
-                remedy="Use the files of one run.",
+                f"The model does not match {self._algorithm.name} with {len(self.catalogue)} "
+                "items, or its users' vectors do not match it.",
+                remedy="Use the files of a single run.",
             )
 
     def _fit(self, users: UsersFile) -> bool:
-        """Return whether what users are answered from has this model's shape."""
+        """Return whether the data from which users are answered has this model's shape."""
         tensors, kept = users.private.tensors, self._algorithm.kept_scores
         if kept:
             wanted = (len(users.user_ids), len(self.catalogue))
@@ -111,7 +112,7 @@ class Recommender:
 
     @cached_property
     def _serving(self) -> dict[str, NDArray[np.float32]]:
-        """What the algorithm scores with, made when it is first needed."""
+        """The tensors with which the algorithm scores, made on first use."""
         return self._algorithm.serving(self._model.shared, np.nonzero(self._active)[0])
 
     @cached_property
@@ -135,17 +136,17 @@ class Recommender:
 
     @classmethod
     def load(cls, run_folder: str | Path) -> Recommender:
-        """Read a run's model; the users' vectors too, where the folder has them.
+        """Read a run's model, with the users' vectors if the folder has them.
 
         Raises:
-            DataError: there is no such folder, or no model in it.
+            DataError: the folder is missing or has no model.
             StorageError: a file is damaged.
-            VersionMismatch: the folder or the model has a format that this version does not
-                know. Where it was trained does not matter to who reads.
+            VersionMismatch: the folder or the model has a format that this version does not know.
+                The machine on which it was trained does not matter.
         """
         folder = Path(run_folder)
         _check_folder(folder)
-        # An exported model lies in a folder that no run made.
+        # An exported model is in a folder that no run made.
         if (folder / ENVIRONMENT_NAME).exists():
             check_run_folder(folder)
         model = ModelFile.load(folder / MODEL_NAME)
@@ -155,7 +156,7 @@ class Recommender:
         return cls(model, catalogue, users)
 
     def save(self, run_folder: str | Path) -> None:
-        """Write model, catalogue and, readable by the owner only, the users' data.
+        """Write the model, the catalogue and, readable by the owner only, the users' data.
 
         Raises:
             StorageError: a file cannot be written.
@@ -174,7 +175,7 @@ class Recommender:
 
     @cached_property
     def _directions(self) -> NDArray[np.float32]:
-        """The items' rows at length 1, made when somebody first asks for similar items."""
+        """The items' rows scaled to length 1, computed on the first search for similar items."""
         lengths = np.linalg.norm(self._items, axis=1, keepdims=True)
         return np.asarray(self._items / np.maximum(lengths, np.finfo(np.float32).tiny))
 
@@ -185,7 +186,7 @@ class Recommender:
 
     @property
     def user_ids(self) -> tuple[str, ...]:
-        """The users whose vectors are known here."""
+        """The users whose vectors are available here."""
         return () if self._users is None else self._users.user_ids
 
     def knows(self, user: str) -> bool:
@@ -197,7 +198,7 @@ class Recommender:
         return item in self.catalogue and bool(self._active[self.catalogue.rows_of([item])[0]])
 
     def history_of(self, user: str) -> list[str]:
-        """Return the items that a user has already, in the order of the catalogue.
+        """Return the items of a user's history, in the order of the catalogue.
 
         Raises:
             DataError: an unknown user, or a folder without user vectors.
@@ -219,10 +220,10 @@ class Recommender:
 
         Args:
             users: one user id, or a sequence of them.
-            n: how many; fewer come back where a user has fewer to choose from.
-            exclude_seen: leave out what the user has already, held-out items included.
-            candidates: item ids to choose from; None means all.
-            block: item ids that are never returned; stronger than `candidates`.
+            n: number of items. Fewer are returned if a user has fewer to choose from.
+            exclude_seen: leave out the items of the user's history, including held-out ones.
+            candidates: item ids to choose from. None means all.
+            block: item ids that are never returned, even if they are among `candidates`.
 
         Raises:
             DataError: an unknown user, or a folder without user vectors.
@@ -249,11 +250,11 @@ class Recommender:
         candidates: Iterable[str] | None = None,
         block: Iterable[str] | None = None,
     ) -> tuple[Ids, Scores]:
-        """Return the n best items for a user vector, e.g. of `fold_in`.
+        """Return the n best items for a user vector, such as the result of `fold_in`.
 
         Args:
             vector: float (dim,).
-            exclude: item ids that this user has already.
+            exclude: item ids of this user's history.
 
         Raises:
             DataError: the vector has another shape or is not finite.
@@ -263,8 +264,8 @@ class Recommender:
         expected = (self._algorithm.vector_length(self._serving),)
         if wanted.shape != expected or not np.isfinite(wanted).all():
             raise DataError(
-                f"The user vector has shape {wanted.shape}; expected {expected} and finite values.",
-                remedy="Make it with fold_in of the same model.",
+                f"The user vector has shape {wanted.shape}, expected {expected} and finite values.",
+                remedy="Compute it with fold_in of the same model.",
             )
         seen = self.catalogue.rows_of(exclude)
         scores = self._scores_of(wanted[None])
@@ -285,9 +286,9 @@ class Recommender:
 
         Args:
             items: one item id, or a sequence of them.
-            n: how many; fewer come back where there are fewer to choose from.
-            candidates: item ids to choose from; None means all.
-            block: item ids that are never returned; stronger than `candidates`.
+            n: number of items. Fewer are returned if there are fewer to choose from.
+            candidates: item ids to choose from. None means all.
+            block: item ids that are never returned, even if they are among `candidates`.
 
         Raises:
             CatalogueMismatch: an unknown item.
@@ -308,9 +309,9 @@ class Recommender:
         return side_by_side(best, one=isinstance(items, str))
 
     def fold_in(self, history: Iterable[str]) -> NDArray[np.float32]:
-        """Return the vector of somebody new from the items that they have, float32 (dim,).
+        """Return the vector of a new user from the items of its history, float32 (dim,).
 
-        Nothing is stored. See the algorithm's own `fold_in` for the rule.
+        Nothing is stored. The algorithm's own `fold_in` describes the rule.
 
         Raises:
             CatalogueMismatch: an unknown item.
@@ -332,7 +333,7 @@ class Recommender:
     def _own_scores_of(
         self, known: UsersFile, rows: NDArray[np.int64]
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the scores of all items of some users, one after the other."""
+        """Yield the scores of all items for some users, one user at a time."""
         if not self._keeps_vectors:
             vectors = (self._folded(known.seen_of(row)) for row in rows.tolist())
             yield from self._scores_of(vectors)
@@ -366,8 +367,8 @@ class Recommender:
         return allowed_items(self._active, self.catalogue, candidates=candidates, block=block)
 
     def _scores_of(self, vectors: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
-        """Yield every user vector's scores of all items."""
-        # One by one: the bits must not depend on who else is asked about.
+        """Yield the scores of all items for every user vector."""
+        # One by one, because the bits must not depend on other users in the request.
         for vector in vectors:
             yield self._algorithm.preferences(self._serving, vector)
 
@@ -378,7 +379,7 @@ class Recommender:
         allowed: NDArray[np.bool_],
         excluded: Sequence[NDArray[np.int64]],
     ) -> list[tuple[Ids, Scores]]:
-        """Return the best items of every row of scores, as ids, and their scores."""
+        """Return the best items of every row of scores as ids, with their scores."""
         if n < 1:
             raise DataError(f"{n} items were asked for.", remedy="Ask for 1 or more.")
         answers = []
@@ -389,10 +390,10 @@ class Recommender:
 
 
 def _check_folder(folder: Path) -> None:
-    """Tell what to do where there is no model."""
+    """Raise an error with a remedy if there is no model."""
     if not folder.is_dir():
         raise DataError(
-            f"{folder} is no run folder: there is no such folder.",
+            f"{folder} is not a run folder: there is no such folder.",
             remedy="Give the folder whose path the run printed.",
         )
     if (folder / MODEL_NAME).exists():
@@ -403,7 +404,7 @@ def _check_folder(folder: Path) -> None:
             remedy=f"Finish it with `fedrec simulate SETTINGS --resume {folder}`.",
         )
     raise DataError(
-        f"{folder} has no {MODEL_NAME}: a coordinator does not have the model, the clients do.",
-        remedy="On a client's machine `fedrec recommend SETTINGS --user ID` answers, and "
-        f"`fedrec client export-model SETTINGS --to {folder}` puts the shared model there.",
+        f"{folder} has no {MODEL_NAME}. A coordinator does not have the model, but the clients do.",
+        remedy="On a client's machine, run `fedrec recommend SETTINGS --user ID`. To put "
+        f"the shared model there, run `fedrec client export-model SETTINGS --to {folder}`.",
     )

@@ -1,1 +1,1 @@
-"""A settings file: its schema, how it is read and explained, and a first one."""
+"""Settings files: their schema, validation and explanation, and a starter file."""

@@ -1,4 +1,4 @@
-"""Settings as text: what each is for, which values it takes, and a file of them."""
+"""Settings as text: their descriptions, allowed values, and files."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _KINDS: dict[object, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInfo:
-    """One setting.
+    """One setting, with its type, default and description.
 
     Attributes:
         key: dotted, as in ``rounds.total``.
         annotation: the type of its field.
-        default: its value where nobody sets it.
-        allowed: the values that it takes, in words.
-        sentence: what it is for.
+        default: its value if it is not set.
+        allowed: the values that it accepts, as text.
+        sentence: its description.
         in_plan: whether coordinator and clients must agree on it.
-        owner: the algorithm or protection whose setting it is; empty where it is everybody's.
+        owner: the algorithm or protection that the setting belongs to, or empty if it is general.
     """
 
     key: str
@@ -57,17 +57,17 @@ class SettingInfo:
 
     @property
     def section(self) -> str:
-        """The table of the settings file that it belongs to."""
+        """The section of the settings file that contains it."""
         return self.key.partition(".")[0]
 
     @property
     def name(self) -> str:
-        """Its name within the section."""
+        """The last part of its key."""
         return self.key.partition(".")[2]
 
     @property
     def environment(self) -> str:
-        """The environment variable that sets it; of a table, the one that names what it is of."""
+        """The environment variable that sets it or, for a table, its name."""
         inside = "__name" if isinstance(self.default, Section) else ""
         return f"FEDREC_{self.section}__{self.name}{inside}".upper()
 
@@ -77,8 +77,8 @@ def all_settings(*owners: str) -> dict[str, SettingInfo]:
     """Return every setting by its dotted key, in the order of the schema.
 
     Args:
-        owners: leave out the settings of other algorithms and protections; without any a key that
-            several have stands for the first one's.
+        owners: omit the settings of other algorithms and protections. Without owners, a key that
+            several share is listed for the first one.
     """
     found: dict[str, SettingInfo] = {}
     for setting in _every_setting():
@@ -106,13 +106,13 @@ def _every_setting() -> tuple[SettingInfo, ...]:
 
 
 def _is_everybodys(section: str, owner: str, name: str) -> bool:
-    """Tell whether a protection has a setting that all have, which is listed once."""
+    """Tell whether a setting is shared by all protections, so that it is listed once."""
     return section == "protection" and owner != "" and name in ProtectionSettings.model_fields
 
 
 def _annotation(section: str, name: str, field: FieldInfo) -> Any:
     if name == "name" and section in NAMED:
-        # Each algorithm's own settings take only its own name.
+        # The settings of an algorithm accept only its own name.
         return Literal[tuple(NAMED[section][1])]
     return field.annotation
 
@@ -126,7 +126,7 @@ def _sentence_of(section: str, name: str, field: FieldInfo) -> str:
 
 
 def section_sentences() -> dict[str, str]:
-    """Return for every section what it is about."""
+    """Return a description of every section."""
     found = {"algorithm": _sentence(AlgorithmSettings)}
     for section, _, model in section_types(Settings):
         found.setdefault(section, _sentence(model))
@@ -138,13 +138,13 @@ def _sentence(model: type[Section]) -> str:
 
 
 def explain(key: str = "") -> tuple[SettingInfo, ...]:
-    """Return one setting, those of a section, or all of them.
+    """Return one setting, those of a section, or all of them, with descriptions.
 
     Args:
         key: a dotted key, the name of a section, or nothing.
 
     Raises:
-        SettingsError: for an unknown key, naming the nearest one.
+        SettingsError: the key is unknown. The message has the nearest one.
     """
     found = tuple(
         setting for setting in _every_setting() if not key or key in (setting.key, setting.section)
@@ -161,10 +161,10 @@ def explain(key: str = "") -> tuple[SettingInfo, ...]:
 
 
 def nearest_key(key: str) -> str:
-    """Return the known key that somebody may have meant, or an empty string.
+    """Return the known key that was probably meant, or an empty string.
 
-    A name that exists in another section comes first, then a similar name in the same section,
-    then a similar name anywhere.
+    A name that exists in another section comes first, then a similar name in the same section, then
+    a similar name anywhere.
     """
     section, _, name = key.rpartition(".")
     known = all_settings()
@@ -180,25 +180,25 @@ def nearest_key(key: str) -> str:
 
 
 def unknown_sentence(key: str, value: object) -> str:
-    """Return that a key does not exist, with the nearest that does."""
+    """Return the error for an unknown key, with the nearest known one."""
     if key in Settings.model_fields:
-        return f"{key} is a section; expected [{key}] and its settings in the lines below it."
+        return f"{key} is a section. Expected [{key}] and its settings in the lines below it."
     shown = f"{key} = {_shortened(value)}" if "." in key else key
     if nearest := nearest_key(key):
         return (
-            f"{shown}: there is no such setting; the nearest is {nearest} "
+            f"{shown}: there is no such setting. The nearest is {nearest} "
             f"({all_settings()[nearest].allowed})."
         )
     section = key.partition(".")[0]
     known = [s.name for s in all_settings().values() if s.section == section]
     if known:
-        return f"{shown}: there is no such setting; [{section}] has {', '.join(known)}."
+        return f"{shown}: there is no such setting. [{section}] has {', '.join(known)}."
     sections = ", ".join(Settings.model_fields)
-    return f"{shown}: there is no such setting; sections are {sections}."
+    return f"{shown}: there is no such setting. Sections are {sections}."
 
 
 def wrong_sentence(key: str, value: object, owner: str = "") -> str:
-    """Return what is wrong with the value of a known key, and what would be right.
+    """Return the error for an invalid value of a known key, with the allowed values.
 
     Args:
         owner: the algorithm or protection that was chosen.
@@ -211,14 +211,14 @@ def wrong_sentence(key: str, value: object, owner: str = "") -> str:
         instead = f", use {' or '.join(alike)}" if alike else ""
         return (
             f"{key} = {_shortened(value)}: {owner} has no such setting, only "
-            f"{' and '.join(having)}. Leave it out{instead}, or change {section}.name."
+            f"{' and '.join(having)}. Omit it{instead}, or change {section}.name."
         )
     choices = get_args(setting.annotation) if get_origin(setting.annotation) is Literal else ()
     nearest = _closest(value, choices) if isinstance(value, str) else ""
     hint = f" The nearest is {json.dumps(nearest)}." if nearest else ""
     return (
-        f"{key} = {_shortened(value)}: expected {setting.allowed}.{hint} "
-        f"Correct it, or leave it out for {as_toml(setting.default)}."
+        f"{key} = {_shortened(value)}: expected {setting.allowed}.{hint} Correct it, or omit it "
+        f"for {as_toml(setting.default)}."
     )
 
 
@@ -287,7 +287,7 @@ def _closest(word: str, known: Iterable[str]) -> str:
 def settings_to_toml(
     settings: BaseModel | Mapping[str, Mapping[str, object]], *, heading: str = ""
 ) -> str:
-    """Return every section and value, defaults written out; what is None is left out.
+    """Return every section and value as TOML, with defaults. A value of None is omitted.
 
     Args:
         settings: sections of plain values or tables of them, e.g. `Settings`, or a part of them.
@@ -317,5 +317,5 @@ def _value(value: object) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
-    # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+    # A JSON string is a TOML basic string, except for DEL, which TOML requires to be escaped.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,6 +1,6 @@
-"""A settings file: the plan, and the sections about one machine, which are agreed on with nobody.
+"""The schema of a settings file: the plan, and the sections that belong to one machine.
 
-`data`, `coordinator`, `client`, `output` and `parties` travel nowhere; the plan's sections are in
+`data`, `coordinator`, `client`, `output` and `parties` are never sent. The plan's sections are in
 `fedrec.plan.schema`.
 """
 
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _plain(read: Callable[[str], str]) -> AfterValidator:
-    """Return what gives a setting the form in which `fedrec.listening` passes it on."""
+    """Return a validator that turns a setting into the form used by `fedrec.listening`."""
 
     def checked(value: str) -> str:
         try:
@@ -33,57 +33,59 @@ def _plain(read: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(checked)
 
 
-_Host = Annotated[str, _plain(plain_host), InWords("a host, as in 127.0.0.1, ::1 or 0.0.0.0")]
+_Host = Annotated[str, _plain(plain_host), InWords("a host, such as 127.0.0.1, ::1 or 0.0.0.0")]
 _Address = Annotated[
-    str, _plain(address_to_call), InWords("host:port, as in fedrec.example:7447 or [::1]:7447")
+    str, _plain(address_to_call), InWords("host:port, such as fedrec.example:7447 or [::1]:7447")
 ]
 _AddressOrNone = Annotated[
     str,
     _plain(lambda value: value and written_address(*split_address(value))),
-    InWords("host:port, as in 127.0.0.1:7448 or [::1]:7448, or empty"),
+    InWords("host:port, such as 127.0.0.1:7448 or [::1]:7448, or empty"),
 ]
 
 
 class _Observed(Section):
-    """How a party is watched; the settings that a coordinator and a client have in common."""
+    """Monitoring settings that a coordinator and a client have in common."""
 
     metrics_address: _AddressOrNone = Field(
         default="",
-        description="host:port at which Prometheus reads this party's numbers, as in "
-        "127.0.0.1:9464; empty serves none. An address that other machines reach needs "
-        "metrics_token.",
+        description="host:port at which Prometheus reads this party's metrics, such as "
+        "127.0.0.1:9464. Empty serves none. An address that other machines can reach "
+        "needs metrics_token.",
     )
     metrics_token: str | None = Field(
         default=None,
-        description="A file with a bearer token of 32 characters or more: a reader of the "
-        "numbers has to show it.",
+        description="A file with a bearer token of 32 characters or more, which a reader of the "
+        "metrics must send.",
     )
     metrics_certificate: str | None = Field(
         default=None,
-        description="A private key and its certificate (PEM), with which the numbers are served "
-        "over TLS; without it anybody on the way reads the token.",
+        description="A private key and its certificate (PEM), to serve the metrics over TLS. "
+        "Without it, the token travels in the clear.",
     )
     log_format: Literal["text", "json"] = Field(
         default="text",
-        description="Lines of the log for people, or one JSON object a line.",
+        description="Log as text for people, or as one JSON object a line.",
     )
 
 
 class CoordinatorSettings(_Observed):
-    """How this coordinator listens and stores."""
+    """The coordinator's address, storage, certificates and page."""
 
     host: _Host = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=7447, ge=0, le=65535, description="Port; 0 takes a free one.")
+    port: int = Field(default=7447, ge=0, le=65535, description="Port. 0 takes a free one.")
     state: str = Field(default="coordinator-state", description="Folder of the database and spool.")
-    epoch: str = Field(default="keys/epoch.json", description="The key authority's public bundle.")
+    epoch: str = Field(
+        default="keys/epoch.json", description="The key authority's public bundle of the key epoch."
+    )
     certificate: str = Field(
         default="keys/coordinator.pem",
-        description="This coordinator's key and certificate, which the key authority made (PEM).",
+        description="This coordinator's key and certificate from the key authority (PEM).",
     )
     operators: str = Field(
         default="keys/operator.crt",
-        description="Certificates of those who may call the operators' service, one after the "
-        "other (PEM); read at every call.",
+        description="Concatenated certificates (PEM) that may call the operators' service. "
+        "Read at every call.",
     )
     reflection: bool = Field(default=False, description="Offer gRPC server reflection.")
     maximum_upload_bytes: int = Field(
@@ -94,28 +96,30 @@ class CoordinatorSettings(_Observed):
     )
     page: _AddressOrNone = Field(
         default="",
-        description="host:port of a page on which a browser shows the run, as in 127.0.0.1:7448; "
-        "empty serves none. On 127.0.0.1 everybody with an account on this machine may look; on "
-        "an address that other machines reach it speaks TLS, and who looks needs a link of "
-        "`fedrec watch ADDRESS --web`.",
+        description="host:port of a page that shows the run in a browser, such as 127.0.0.1:7448. "
+        "Empty serves none. On 127.0.0.1 every account on this machine can open it. "
+        "On an address that other machines can reach it uses TLS, and a visitor needs "
+        "a link from `fedrec watch ADDRESS --web`.",
     )
     page_certificate: str | None = Field(
         default=None,
-        description="A private key and its certificate (PEM) for the page, of an issuer that "
-        "browsers know; without it coordinator.certificate, of which browsers warn until the key "
-        "authority's certificate is imported.",
+        description="A private key and its certificate (PEM) for the page, from an issuer that "
+        "browsers trust. If omitted, coordinator.certificate, which browsers warn "
+        "about until you import the key authority's certificate.",
     )
     page_link: bool = Field(
         default=False,
-        description="Ask for TLS and a link on 127.0.0.1, too: for a machine on which others have "
-        "accounts.",
+        description="Require TLS and a link on 127.0.0.1, too. Use it on a machine with other "
+        "users' accounts.",
     )
 
 
 class ClientSettings(_Observed):
-    """How this client reaches the coordinator and keeps its private state."""
+    """The client's connection to the coordinator, its identity, and its private state."""
 
-    coordinator: _Address = Field(default="127.0.0.1:7447", description="host:port to call.")
+    coordinator: _Address = Field(
+        default="127.0.0.1:7447", description="host:port of the coordinator."
+    )
     state: str = Field(default="client-state", description="Folder of keys and private vectors.")
     authority_key: str = Field(
         default="keys/authority.pub.json",
@@ -123,35 +127,36 @@ class ClientSettings(_Observed):
     )
     certificate: str | None = Field(
         default=None,
-        description="This client's certificate, which the key authority made (PEM); without it, "
+        description="This client's certificate from the key authority (PEM). If omitted, "
         "client.crt in the state folder.",
     )
     invitation: str | None = Field(
         default=None,
-        description="An invitation of the key authority: at its first start this client makes its "
-        "keys, applies with it, and keeps the certificate that it is given.",
+        description="An invitation from the key authority. At its first start the client makes "
+        "its keys, applies with it, and stores its certificate.",
     )
     when_away: Literal["wait", "go_on"] = Field(
         default="wait",
-        description="What rounds do while this client is away: wait for it, or go on without it, "
-        "as over a guest. What a guest contributed may become computable from two sums, one with "
-        "it and one without. It signs the word when it applies; later there is `fedrec client "
-        "leave`, and no way back.",
+        description="Whether rounds wait for this client while it is away, or proceed without it "
+        "as a guest. A guest's contribution may become computable from two sums, one "
+        "with it and one without. The client signs this choice when it applies. "
+        "`fedrec client leave` changes it later, and can't be undone.",
     )
     minimum_own_item_users: int = Field(
         default=1,
         ge=1,
         le=1_000_000,
         description="This client contributes nothing to the row of an item that fewer of its own "
-        "users hold: no count, no pair, no statistic and no sampled negative. Other members can "
-        "raise the federation's count of a rare item, but not this one. 1 sets no floor; 3 or "
-        "more suits a client with many users, and `fedrec check` recommends a value.",
+        "users hold: no count, pair, statistic or sampled negative. Other members can "
+        "raise the federation's count of a rare item, but not this one. 1 sets no "
+        "floor, 3 or more suits a client with many users. `fedrec check` recommends a "
+        "value.",
     )
     accept_member_exposure: bool = Field(
         default=False,
-        description="Take part though a member with changed software could read the histories of "
-        "some of this client's users (`fedrec check` says when). `fedrec provision` "
-        "prints what it could read and writes this into the kits.",
+        description="Take part even if a member with changed software could read the histories of "
+        "some of this client's users (see `fedrec check`). `fedrec provision` prints "
+        "what it could read and writes this setting into the kits.",
     )
     device: Annotated[
         str,
@@ -159,50 +164,50 @@ class ClientSettings(_Observed):
         InWords('"auto", "cpu", "cuda" or "cuda:N", N a number'),
     ] = Field(
         default="auto",
-        description="What trains: the processor or a CUDA device; auto takes one that is there.",
+        description="Device for training: the processor or a CUDA device. auto takes a CUDA device "
+        "if there is one.",
     )
     device_memory_mib: int = Field(
         default=0,
         ge=0,
-        description="Memory of a CUDA device that training may take; 0 takes six tenths of what "
-        "is free at the start. On a processor it changes nothing.",
+        description="Memory of a CUDA device for training. 0 takes six tenths of the memory that "
+        "is free at the start. No effect on a processor.",
     )
     memory_mib: int = Field(
         default=2048,
         ge=64,
-        description="Memory that a training chunk may take. "
-        "Private tables that take more lie in files.",
+        description="Memory for a training chunk. Larger private tables are kept in files.",
     )
-    threads: int = Field(default=0, ge=0, description="CPU threads; 0 leaves it to torch.")
+    threads: int = Field(default=0, ge=0, description="CPU threads. 0 lets torch decide.")
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = Field(
         default="auto",
-        description="Processes that train on a CPU; 1 trains in this one. auto takes one for each "
-        "processor (at most client.threads, else eight) in rounds that would take more than about "
-        "five seconds. The number changes no result.",
+        description="Processes that train on a CPU. 1 trains in the client's own process. auto "
+        "uses one for each processor (at most client.threads, otherwise eight) in "
+        "rounds longer than about five seconds. Results don't depend on it.",
     )
     label: str = Field(
         default="",
         max_length=64,
-        description="A name for people to read; a state folder whose keys have another is refused.",
+        description="A display name. A state folder whose keys have another label is refused.",
     )
 
 
 class PartiesSettings(Section):
-    """Who takes part; `fedrec provision` makes a kit for each, and nobody else reads it."""
+    """The parties for which `fedrec provision` makes kits. No other command reads this section."""
 
     address: _Address = Field(
         default="127.0.0.1:7447",
-        description="host:port at which clients and the key authority call the coordinator.",
+        description="host:port of the coordinator, for clients and the key authority.",
     )
     clients: list[str] = Field(
         default=[],
-        description="The clients' names, each the name of its kit's folder: letters, digits and "
-        ". _ - as in hospital-a.",
+        description="The clients' names, which are also the folders of their kits: letters, "
+        "digits and . _ - as in hospital-a.",
     )
     go_on: list[str] = Field(
         default=[],
-        description="Those without whom rounds go on while they are away (client.when_away), if "
-        "they agree to it. All others have to be there in every round.",
+        description="Clients without which rounds proceed while they are away (client.when_away), "
+        "if they consent. All others must be present in every round.",
     )
 
     @model_validator(mode="after")
@@ -216,18 +221,20 @@ class PartiesSettings(Section):
             seen.add(name.lower())
         for name in self.go_on:
             if name not in self.clients:
-                raise ValueError(f"go_on: {name!r} is none of the clients.")
+                raise ValueError(f"go_on: {name!r} is not one of the clients.")
         return self
 
 
 class OutputSettings(Section):
-    """Where results go."""
+    """The folder for results."""
 
-    runs: str = Field(default="runs", description="Folder in which every run makes its own.")
+    runs: str = Field(
+        default="runs", description="Folder in which every run creates its own folder."
+    )
 
 
 class Settings(Plan):
-    """A whole settings file."""
+    """A complete settings file."""
 
     data: DataSettings = DataSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()

@@ -1,4 +1,4 @@
-"""A first settings file: the choices that matter, commented, with safe values."""
+"""A starter settings file: the choices that matter, with comments and safe values."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ TUNED: Mapping[str, Plan] = {
     for name, kind in ALGORITHMS.items()
     if kind.about.starter is not None
 }
-"""Algorithms as they were tuned on MovieLens-100K's validation items; for demo and starter."""
+"""Algorithms as tuned on MovieLens-100K's validation items, for demo and starter."""
 
 _FEWEST_ENCRYPTED = 3
-# With a quarter asked on top, key holders recompute at most 63 contributions.
+# With a quarter over-provisioned, key holders recompute at most 63 contributions.
 _MOST_SUMMED = 50
 _LINE_CHARS = 88
 
 _INTRODUCTION = """\
 # The settings of a federation. Coordinator and clients read the same file: they must agree on
-# the sections up to [rounds]; the others are each machine's own.
+# the sections up to [rounds]. The others are each machine's own.
 #
 #   {check:<30}  what a run costs, and where each value comes from
 #   fedrec check --explain [KEY]    every setting that exists, with its meaning
@@ -57,18 +57,18 @@ _KITS_HAVE = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """What a first settings file is made for.
+    """The facts about a federation for which a starter file is made.
 
     Attributes:
         name: the federation's name.
         algorithm: one of `TUNED`.
         protection: the protection's name.
-        clients: the clients' names; empty when nobody knows them.
-        n_clients: how many clients there will be; 0 when nobody knows.
-        address: host:port at which they call the coordinator; empty for this machine.
-        n_users: how many users the data has; 0 when nobody knows.
-        data: path of the interactions as the file shall name it, or nothing.
-        catalogue: path of the catalogue as the file shall name it, or nothing.
+        clients: the clients' names, or empty if unknown.
+        n_clients: the number of clients, or 0 if unknown.
+        address: host:port of the coordinator, or empty for this machine.
+        n_users: the number of users in the data, or 0 if unknown.
+        data: the path of the interactions to write into the file, or nothing.
+        catalogue: the path of the catalogue to write into the file, or nothing.
     """
 
     name: str = "movies"
@@ -84,7 +84,7 @@ class Starter:
     def __post_init__(self) -> None:
         if self.algorithm not in TUNED:
             raise SettingsError(
-                f"There are no tried settings for the algorithm {self.algorithm!r}.",
+                f"There are no tuned settings for the algorithm {self.algorithm!r}.",
                 remedy=f"Begin with one of {', '.join(TUNED)} and change the file.",
             )
         if self.protection not in PROTECTIONS:
@@ -94,14 +94,14 @@ class Starter:
             )
         if self.protection != "none" and 0 < self.n_clients < _FEWEST_ENCRYPTED:
             raise SettingsError(
-                f"{self.n_clients} clients were asked for under {self.protection}, but a sum of "
-                f"fewer than {_FEWEST_ENCRYPTED} clients is never revealed.",
+                f"{self.n_clients} clients were requested under {self.protection}, but a sum of "
+                f"fewer than {_FEWEST_ENCRYPTED} clients is never opened.",
                 remedy=f'Use {_FEWEST_ENCRYPTED} clients or more, or the protection "none".',
             )
 
     @property
     def plan(self) -> Plan:
-        """The algorithm with the protection that the file will name."""
+        """The algorithm with the protection that the file names."""
         protection = ProtectionSettings(name=self.protection)
         return TUNED[self.algorithm].model_copy(update={"protection": protection})
 
@@ -120,7 +120,7 @@ class Starter:
         return "\n".join([*lines, _KITS_HAVE] if self.clients else lines)
 
     def _by_hand(self) -> dict[str, object]:
-        """Return what the coordinator and a client need where nobody makes kits."""
+        """Return the settings of the coordinator and a client for use without kits."""
         address = self.address or "127.0.0.1:7447"
         host, port = split_address(address, "parties.address")
         return {
@@ -145,13 +145,14 @@ class Starter:
         return [*(f"# {line}" for line in comment), shown]
 
     def _values(self) -> dict[str, object]:
-        """Return what the file sets; None shows a setting without setting it."""
+        """Return the values of the file. None shows a setting as a comment."""
         tuned, about = TUNED[self.algorithm], ALGORITHMS[self.algorithm].about
         summed = min(self.n_clients, _MOST_SUMMED)
         least = _FEWEST_ENCRYPTED if self.protection != "none" else 1
         enough = -(-2 * summed // 3)
         if self.plan.has_cells:
-            # Who is away takes its cell along; of one cell, who left is waited for no more.
+            # If a client is away, its whole cell sits out. With a single cell, rounds do not wait
+            # for a client that left.
             n_cells = max(1, summed // _FEWEST_ENCRYPTED)
             enough = min(enough, summed - -(-summed // n_cells))
         room = users_with_room(self.n_users) if self.n_users else 0
@@ -183,7 +184,7 @@ class Starter:
         elif self.n_clients > _MOST_SUMMED:
             asked = {"rounds.clients_per_round": _MOST_SUMMED}
             if self.plan.has_cells:
-                # Cells of three have four members at most where there are many.
+                # With many members, cells of three have at most four.
                 asked = {"rounds.cells_per_round": _MOST_SUMMED // 4}
             values |= asked | {"rounds.over_provision": 1.25}
         return values | {

@@ -1,12 +1,12 @@
-"""Reading settings: flag before environment before file before default, and every error at once.
+"""Read settings from flags, environment, file and defaults, and report every error at once.
 
-- What none of these says of reading the data, the file's description may: `description_of`.
 - A flag is a dotted key in `overrides`, an environment variable is ``FEDREC_SECTION__FIELD``.
-- Relative paths of the local sections (`PATHS`) are found from the folder of the settings file
-  when the file sets them or nobody does, and from the working folder when a flag or the
-  environment sets them. The plan has no paths and is never rewritten.
-- `data.path` may be the name of a public data set, which stands for its place in the cache, unless
-  there is a file or folder of that name.
+- If none of these sets an option for reading the data, the data file's description may
+  (`description_of`).
+- Relative paths of the local sections (`PATHS`) start at the settings file's folder. If a flag or
+  the environment sets them, they start at the working folder. The plan has no paths.
+- `data.path` may be the name of a public data set, which means its place in the cache, unless there
+  is a file or folder of that name.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ class _Unset(Enum):
 
 
 UNSET: Final = _Unset.UNSET
-"""In place of a value: the setting is as if neither the file nor the environment had it."""
+"""A value that makes a setting look unset in the file and the environment."""
 
 
 def description_of(path: str | Path) -> Path:
-    """Return where the description of a data file is: TOML beside it, of settings of `data`."""
+    """Return the path of a data file's description: TOML next to it, with settings of `data`."""
     return Path(f"{path}.data.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a value came from.
+    """The origin of a value.
 
     Attributes:
-        where: file and line, the variable, or ``flag``; empty for a default.
+        where: file and line, the variable, or ``flag``. Empty for a default.
         line: the line in the file, or 0.
     """
 
@@ -95,10 +95,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """Settings, and for every dotted key where its value came from.
+    """Settings with the origin of the value of every dotted key.
 
     Attributes:
-        path: the file; None where there was none.
+        path: the file, or None without one.
     """
 
     path: Path | None
@@ -111,9 +111,9 @@ def load_settings(
     values: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Return the settings of a file with further values over them, or of values alone.
+    """Return the settings of a file with overriding values, or of values alone.
 
-    ``load_settings(values={"algorithm.name": "fedals", "rounds.total": 5})`` needs no file; see
+    ``load_settings(values={"algorithm.name": "fedals", "rounds.total": 5})`` needs no file. See
     `load_with_sources`.
     """
     return load_with_sources(path, values, environ).settings
@@ -124,17 +124,17 @@ def load_with_sources(
     values: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
-    """Read a settings file, and say where every value came from.
+    """Read a settings file and record the origin of every value.
 
     Args:
-        path: the TOML file; None where values and the environment are everything.
-        values: what goes before the file, by dotted key, also as text; None is a flag not given,
-            `UNSET` takes away what the file and the environment say.
-        environ: the environment; `os.environ` by default.
+        path: the TOML file, or None for values and the environment alone.
+        values: overriding values by dotted key, also as text. None is a flag that was not given.
+            `UNSET` removes the value of the file and the environment.
+        environ: the environment. `os.environ` by default.
 
     Raises:
-        SettingsError: with every problem found, each with its place, what was found, what is
-            allowed and what to do.
+        SettingsError: settings are invalid. The message has every problem with its place, the
+            value, the allowed values and a remedy.
     """
     path = None if path is None else Path(path)
     given = _Given()
@@ -161,7 +161,7 @@ def load_with_sources(
 
 
 class _Given:
-    """What was given for known keys, the last giver winning, and what is wrong with it."""
+    """The values for known keys, with the last source winning, and their problems."""
 
     def __init__(self) -> None:
         self.values: dict[str, object] = {}
@@ -170,12 +170,12 @@ class _Given:
         self.problems: list[tuple[Origin, str]] = []
 
     def refuse(self, origin: Origin, sentence: str) -> None:
-        """Note a problem once."""
+        """Add a problem, once."""
         if (origin, sentence) not in self.problems:
             self.problems.append((origin, sentence))
 
     def origin_of(self, keys: Iterable[str]) -> Origin:
-        """Return where the first of these keys that was given comes from, or the table it is in."""
+        """Return the origin of the first given one of these keys, or of its table."""
         for key in keys:
             for name in (key, key.rpartition(".")[0]):
                 if name in self.origins:
@@ -183,7 +183,7 @@ class _Given:
         return Origin(kind="default")
 
     def ordered_problems(self) -> list[str]:
-        """Return the problems in the order of the file, then those from elsewhere."""
+        """Return the problems in the order of the file, followed by those from elsewhere."""
         ordered = sorted(self.problems, key=lambda found: found[0].line or LARGEST_FILE_BYTES)
         return [f"{origin}: {sentence}" for origin, sentence in ordered]
 
@@ -192,10 +192,10 @@ class _Given:
             self._take(key, value, origin, _RENAME)
 
     def take_description(self, folder: Path) -> None:
-        """Take what the data's description says and nothing else did.
+        """Take the options that only the data's description sets.
 
         Args:
-            folder: the settings file's.
+            folder: the settings file's folder.
         """
         data = self.values.get("data.path")
         if not isinstance(data, str):
@@ -236,7 +236,7 @@ class _Given:
         elif key in known:
             self.values[key], self.origins[key] = value, origin
         elif table in known and isinstance(known[table].default, Section):
-            # A setting inside a table: of the one that was given, else of the usual one.
+            # A setting inside a table belongs to the given owner, or else to the default one.
             whole = self.values.get(table, {"name": known[table].default.name})
             if isinstance(whole, Mapping):
                 kept = {each: found for each, found in whole.items() if each != name}
@@ -268,22 +268,22 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(LARGEST_FILE_BYTES + 1)
         if len(raw) > LARGEST_FILE_BYTES:
-            raise SettingsError(f"{path} is longer than a settings file can be.", remedy=remedy)
+            raise SettingsError(f"{path} is too long for a settings file.", remedy=remedy)
         return raw.decode("utf-8-sig")
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.", remedy=remedy) from None
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise SettingsError(f"{path}:{line}: this is not UTF-8 text.", remedy=remedy) from None
+        raise SettingsError(f"{path}:{line} is not UTF-8 text.", remedy=remedy) from None
 
 
 def _flattened(document: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield dotted keys; a section that is no table is yielded as a key of its own."""
+    """Yield dotted keys. A section that is not a table is yielded as its own key."""
     for section, content in document.items():
         if isinstance(content, dict) and section in Settings.model_fields:
             yield from ((f"{section}.{name}", value) for name, value in content.items())
         elif isinstance(content, dict) and content:
-            # An unknown section: every key in it may have been meant for another one.
+            # In an unknown section, every key may belong to another section.
             yield from ((f"{section}.{name}", value) for name, value in content.items())
         else:
             yield section, content
@@ -307,7 +307,8 @@ def _validated(given: _Given) -> Settings | None:
             for found in error.errors(include_url=False):
                 message = found["msg"].removeprefix("Value error, ")
                 if not found["loc"]:
-                    # What goes together in a section; it begins with the setting to look at.
+                    # Settings of a section that depend on each other, beginning with the one to
+                    # change.
                     key = f"{section}.{message.partition(':')[0]}"
                     given.refuse(given.origins[key], f"{section}.{message}")
                     continue
@@ -323,7 +324,7 @@ def _validated(given: _Given) -> Settings | None:
 
 
 def _from_text(key: str, text: str) -> object:
-    """Return the text of a variable or flag as the type of its setting, if it can be read so."""
+    """Convert the text of a variable or flag to the type of its setting, if possible."""
     setting = all_settings().get(key)
     if setting is None:
         return text
@@ -340,11 +341,11 @@ def _syntax_problem(path: Path, text: str, error: tomllib.TOMLDecodeError | Recu
     number = int(place[1]) if place else len(lines)
     reason = message[: place.start()].strip() if place else message.partition(" (")[0]
     shown = lines[number - 1].strip()[:_SHOWN_CHARS] if 0 < number <= len(lines) else ""
-    return f"{path}:{number}: this is not TOML: {reason}. Found {shown!r}; expected key = value."
+    return f"{path}:{number}: invalid TOML: {reason}. Found {shown!r}, expected key = value."
 
 
 def _lines_of_keys(text: str) -> dict[str, int]:
-    """Return the line of every dotted key and of every section's header, the first of each."""
+    """Return the first line of every dotted key and section header."""
     found: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -383,7 +384,7 @@ def _place(key: str, value: str, origin: Origin | None, folder: Path) -> Path:
     """Return where a path of the settings leads.
 
     Args:
-        folder: the settings file's.
+        folder: the settings file's folder.
     """
     resolved = Path("/dev/stdin" if key == "data.path" and value == "-" else value)
     if origin is None or origin.kind == "file":
@@ -394,7 +395,7 @@ def _place(key: str, value: str, origin: Origin | None, folder: Path) -> Path:
 
 
 def _shortened(path: Path) -> Path:
-    """Return a path without `..` where that names the same file, whatever is a link."""
+    """Return a path without `..` if that names the same file, despite links."""
     shorter = Path(os.path.normpath(path))
     return shorter if shorter.resolve() == path.resolve() else path
 
@@ -404,6 +405,6 @@ def _refusal(path: Path | None, problems: Iterable[str]) -> SettingsError:
     count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
     return SettingsError(
         f"{path or 'settings'}: {count}, nothing was started.",
-        remedy="`fedrec check --explain KEY` says what a setting takes.",
+        remedy="`fedrec check --explain KEY` shows the values that a setting accepts.",
         problems=found,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
-from fedrec.cli.operating import status_rows
+from fedrec.cli.operating import status_table
 from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address
@@ -159,16 +159,10 @@ def watch_live(link: AdminLink, events: Iterable[RunEvent]) -> None:
 def live_view(found: RunStatus, lines: list[str]) -> RenderableType:
     """Return the table above the last events, each on one line of the terminal."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in status_rows(found):
-        table.add_row(*row)
     below = (Text(line, no_wrap=True, overflow="ellipsis") for line in lines)
-    return Group(table, Text(), *below)
+    return Group(status_table(found), Text(), *below)
 
 
 EPILOG = (

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from fedrec.cli.operating import status_table
 from fedrec.durable import make_private
 from fedrec.errors import FedrecError, SettingsError, TrainingError, Unreachable
 from fedrec.identity.certificates import Credentials
@@ -251,7 +252,7 @@ def follow_run(
 
     reader = threading.Thread(target=read, name="journal", daemon=True)
     reader.start()
-    with _live(console, view) as refresh:
+    with _live(console, link) as refresh:
         while reader.is_alive():
             reader.join(timeout=0.2)
             refresh()
@@ -276,13 +277,20 @@ def _check(dead: list[Failure], logs: Path) -> None:
 
 
 @contextmanager
-def _live(console: Console, view: RunView) -> Iterator[Callable[[], None]]:
+def _live(console: Console, link: AdminLink) -> Iterator[Callable[[], None]]:
+    """Yield what draws on a terminal what `fedrec status` prints."""
     if not console.is_terminal:
         yield lambda: None
         return
-    with Live(view.table(), console=console, refresh_per_second=8, transient=False) as live:
-        yield lambda: live.update(view.table())
-        live.update(view.table())
+    with Live(console=console, auto_refresh=False) as live:
+
+        def refresh() -> None:
+            # Who falls silent is found by the journal's end, with its cause.
+            with suppress(FedrecError):
+                live.update(status_table(link.status()), refresh=True)
+
+        yield refresh
+        refresh()
 
 
 AUTHORITY, COORDINATOR, CLIENTS = "authority", "coordinator", "clients"

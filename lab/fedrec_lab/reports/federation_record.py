@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from rich.table import Table
 
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates, Scorer, Split
 from fedrec.ids import RoundId
@@ -25,11 +24,10 @@ NOTHING = [0] * len(METRIC_NAMES)
 
 @dataclass(slots=True, kw_only=True)
 class RunView:
-    """What is known of a run so far.
+    """What a run's journal says for its folder; where it stands now a `RunStatus` says.
 
     Attributes:
         planned: rounds that will be published: training, the count and the evaluation.
-        arrived, asked, phase: of the round in progress.
         references: metric sums of the evaluation round, once it is published and known.
         charged: noisy sums that the coordinator's privacy ledger counts.
         unclear: why there are no metrics of the last round; empty where there are.
@@ -40,12 +38,6 @@ class RunView:
     rounds: list[RoundReport] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
     references: MetricSums | None = None
-    round: int = 0
-    kind: str = ""
-    phase: str = "waiting for clients"
-    arrived: int = 0
-    asked: int = 0
-    bytes_received: int = 0
     finished: str = ""
     failed: bool = False
     charged: int = 0
@@ -56,18 +48,8 @@ class RunView:
         """Note an event; return the report of a round that was just published."""
         fields = event.fields
         match event.kind:
-            case "round opened":
-                self.round, self.kind, self.phase = event.round, fields["kind"], "collecting"
-                self.arrived, self.asked = 0, fields["asked"]
-            case "update counted":
-                self.arrived += 1
+            case "update counted" | "sum made" | "step ended":
                 self.charged += int(fields.get("charged", False))
-                self.bytes_received += fields["bytes"]
-            case "collecting ended":
-                self.phase = "summing"
-            case "sum made" | "step ended":
-                self.charged += int(fields.get("charged", False))
-                self.phase = "revealing"
             case "round abandoned":
                 self.abandoned.append(fields["reason"])
             case "run finished":
@@ -76,7 +58,7 @@ class RunView:
                 return self._published(event, fields["metrics"])
             case "round published":
                 # Clients have yet to say what it measured.
-                self.phase, self._unmeasured = "published, clients report", event
+                self._unmeasured = event
             case "round measured":
                 self.unclear = fields.get("reason", "")
                 published, self._unmeasured = self._unmeasured, None
@@ -86,7 +68,6 @@ class RunView:
 
     def _published(self, event: RunEvent, metrics: list[int]) -> RoundReport:
         fields = event.fields
-        self.phase = "published"
         sums = MetricSums(np.array(metrics, dtype=np.int64))
         report = RoundReport.of(
             RoundId(event.round),
@@ -113,31 +94,6 @@ class RunView:
             f"{report.n_clients} clients, {report.vector_bytes / 1024:.0f} KiB each, "
             f"{report.seconds:.2f} s"
         )
-
-    def table(self) -> Table:
-        """Return the view for a terminal."""
-        table = Table.grid(padding=(0, 2))
-        measured = [report.validation for report in self.rounds if report.validation is not None]
-        best = max((rates.ndcg for rates in measured), default=0.0)
-        filled = round(30 * len(self.rounds) / max(1, self.planned))
-        table.add_row("progress", f"{'━' * filled}{'╌' * (30 - filled)} {len(self.rounds)}/"
-                      f"{self.planned} rounds published")  # fmt: skip
-        table.add_row(
-            "now", f"round {self.round} ({self.kind}), {self.phase}, "
-            f"{self.arrived} of {self.asked} clients arrived",
-        )  # fmt: skip
-        if measured:
-            table.add_row(
-                "validation",
-                f"HR@{self.at} {measured[-1].hr:.4f}  NDCG@{self.at} {measured[-1].ndcg:.4f}  "
-                f"(best NDCG {best:.4f})",
-            )
-        if self.unclear:
-            table.add_row("metrics", self.unclear)
-        table.add_row("received", f"{self.bytes_received / 2**20:.1f} MiB of updates")
-        if self.abandoned:
-            table.add_row("abandoned", f"{len(self.abandoned)}: {self.abandoned[-1]}")
-        return table
 
     def reference(self, scorer: Scorer, split: Split) -> Rates | None:
         """Return what a reference got; None where the run has not come to its last round."""

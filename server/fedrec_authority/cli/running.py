@@ -88,7 +88,8 @@ def run(
     log_format: Annotated[
         LogFormat,
         typer.Option(
-            help="Lines of the log for people, or JSON objects, events included, on stderr."
+            metavar="text|json",
+            help="Lines of the log for people, or JSON objects, events included, on stderr.",
         ),
     ] = LogFormat.TEXT,
 ) -> None:

@@ -1,1 +1,1 @@
-"""The authority's state folder, its copies, and what a lost coordinator is made anew from."""
+"""The authority's state folder, its backups, and recovery files for a lost coordinator."""

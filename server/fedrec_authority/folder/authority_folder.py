@@ -1,26 +1,26 @@
-"""The authority's state folder, as it is read; `folder_changes` changes it.
+"""Read the authority's state folder. `folder_changes` changes it.
 
 ::
 
     authority.pub.json           the public key that clients pin, and the issuer's certificate
     epoch.json                   the newest epoch's public bundle, for the coordinator
     coordinator.pem              the coordinator's key and certificate
-    operator.pem                 what the authority's process calls with
+    operator.pem                 the credentials of the authority's process
     operator.crt                 the certificates of all operators, for the coordinator
     clients/NAME.crt             a member's certificate, for its owner
     authority/lock               held by the process that serves the folder, `keys authority run`
-    authority/change.lock        held by whoever changes the folder, while it does
+    authority/change.lock        held during each change of the folder
     authority/authority.key      the private keys: of rosters and of certificates
     authority/membership.json    members that came and went, the plan, the last epoch's number
-    authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
+    authority/rosters/NNNNNNNN   the signed roster of every epoch, without secrets
     invitations/NAME.pem         an invitation, for a client that is to become a member
-    authority/invitations.json   who was invited, and who used which invitation
-    authority/applicants.json    who applied and waits for people's word
-    authority/revealer/          where `protection.key_holder` is "authority": who opens sums
+    authority/invitations.json   invitations, and the applicants that used them
+    authority/applicants.json    applicants that wait for approval
+    authority/revealer/          the revealer's keys, if `protection.key_holder` is "authority"
 
-No secret of an epoch is kept: it is wrapped to the members and forgotten. Where the authority opens
-the sums it keeps the epoch's secret key, and members get none. The bundle of an older epoch is
-replaced, so that a member's key that is stolen later opens nothing that lies here.
+Secrets of an epoch are wrapped for the members and not kept. If the authority opens the sums, it
+keeps the epoch's secret key, and members get none. The bundle of an older epoch is replaced, so
+that a stolen member's key opens nothing in this folder.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from fedrec_authority.members.operators import Operators
 from fedrec_authority.members.register import MemberRegister, find
 
 STATE_FOLDER = "state"
-"""Of the revealer, in its folder."""
+"""The file of the revealer's state, in its folder."""
 AUTHORITY_PUBLIC_FILE = "authority.pub.json"
 MEMBERSHIP_FILE = "membership.json"
 APPLICANTS_FILE = "applicants.json"
 MAX_BYTES = 64 << 20
 APPLICANTS = "fedrec applicants"
-_RESTORE = "Restore the folder from a copy (`fedrec keys restore`)."
+_RESTORE = "Restore the folder from a backup (`fedrec keys restore`)."
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -85,20 +85,22 @@ class AuthorityFolder:
 
     @property
     def authority(self) -> Authority:
-        """The authority whose key is here.
+        """Return the authority whose key is in this folder.
 
         Raises:
-            KeysError: the key is gone, or is another than the one that clients pinned.
+            KeysError: the key is missing, or it is not the one that clients pinned.
         """
         pinned = read_authority_key(self.public_key_path) if self.public_key_path.exists() else b""
         is_here = (self.private / AUTHORITY_FILE).exists()
         found = Authority.load(self.private) if is_here or not pinned else None
         if found is None or (pinned and found.public_key != pinned):
             raise KeysError(
-                f"{self.public_key_path} is of an authority whose private key is not in "
-                f"{self.private}; clients that pinned it would refuse an epoch of another one.",
-                remedy="Restore the folder from a copy (`fedrec keys restore`), or start anew with "
-                "another --into and give every client the new authority.pub.json.",
+                f"{self.public_key_path} belongs to an authority whose private key is not in "
+                f"{self.private}. Clients that pinned it would refuse an epoch of another "
+                "authority.",
+                remedy="Restore the folder from a backup (`fedrec keys restore`). Or begin a new "
+                "federation with another --into, and give every client the new "
+                "authority.pub.json.",
             )
         return found
 
@@ -107,7 +109,7 @@ class AuthorityFolder:
         """Members, plan and the last epoch's number.
 
         Raises:
-            KeysError: nobody made an epoch here yet, or the file is damaged.
+            KeysError: the folder has no epoch yet, or the file is damaged.
         """
         path = self.private / MEMBERSHIP_FILE
         raw = read_public(
@@ -115,31 +117,31 @@ class AuthorityFolder:
             max_bytes=MAX_BYTES,
             remedy=_RESTORE
             if self._roster_numbers
-            else "Check --into; `fedrec provision` makes a federation's keys.",
+            else "Check --into. `fedrec provision` makes a federation's keys.",
         )
         return MemberRegister.from_json(raw, str(path))
 
     @property
     def reveals(self) -> bool:
-        """Whether the plan has this authority hold the secret key and open the sums.
+        """Whether the plan lets this authority hold the secret key and open the sums.
 
         Raises:
-            KeysError: see `membership`.
+            KeysError: as for `membership`.
         """
         plan = plan_from_json(self.membership.plan_json)
         return plan.authority_opens
 
     @property
     def newest(self) -> KeyEpoch | None:
-        """The newest epoch's public bundle; None before the first."""
+        """The newest epoch's public bundle, or None before the first."""
         return KeyEpoch.load(self.epoch_path) if self.epoch_path.exists() else None
 
     @property
     def last_roster(self) -> Roster | None:
-        """The roster of the last epoch that was made here; None before the first.
+        """The roster of the last epoch of this folder, or None before the first.
 
         Raises:
-            KeysError: it is missing or damaged; without it cells would be made that nobody accepts.
+            KeysError: it is missing or damaged. Without it, new cells would be refused by members.
         """
         if not self.last_epoch:
             return None
@@ -155,13 +157,13 @@ class AuthorityFolder:
         if not store.is_bound:
             return ()
         last, state = self.last_roster.epoch, store.state
-        # What was paused before is in the roster already.
+        # Cells that were paused earlier are in the roster already.
         return tuple(one.cell for one in state.paused if state.epoch == last or one.newest >= last)
 
     @property
     def last_epoch(self) -> int:
-        """The highest number that an epoch was made with; 0 before the first."""
-        # A restored folder has rosters and no bundle; one that was killed may lack the record.
+        """The highest epoch number so far, or 0."""
+        # A restored folder has rosters but no bundle. One that was killed may lack the record.
         known = self._roster_numbers
         known += [self.newest.roster.epoch] if self.newest is not None else []
         if (self.private / MEMBERSHIP_FILE).exists():
@@ -174,7 +176,7 @@ class AuthorityFolder:
         return [int(path.stem) for path in rosters if path.stem.isdecimal()]
 
     def begin(self, plan: Plan, n_items: int) -> MemberRegister:
-        """Return the membership for a plan, with the members that are known already.
+        """Return the membership for a plan, with the known members.
 
         Raises:
             KeysError: the folder belongs to another federation.
@@ -196,10 +198,10 @@ class AuthorityFolder:
         if roster is not None and roster.partition.cells:
             if not 0 < size <= found.cell_size:
                 raise KeysError(
-                    f"The cells of {self.path} have {found.cell_size} members at least, these "
-                    f"settings need {size}; sums of the present ones were opened already.",
-                    remedy="Leave rounds.minimum_summands and the protection as they were, or "
-                    "begin a federation anew with another --into.",
+                    f"The cells of {self.path} have at least {found.cell_size} members, these "
+                    f"settings need {size}. Sums over the current cells were opened already.",
+                    remedy="Keep rounds.minimum_summands and the protection as they were, or "
+                    "begin a new federation with another --into.",
                 )
             size = found.cell_size
         return replace(found, plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
@@ -208,23 +210,23 @@ class AuthorityFolder:
         """Return the number of the next epoch: the one after the last, or a higher one.
 
         Args:
-            wanted: 0 for the one after the last.
+            wanted: the number, or 0 for the next one.
 
         Raises:
-            KeysError: it is not above the last one.
+            KeysError: the number is not above the last one.
         """
         last = self.last_epoch
         if wanted and wanted <= last:
             raise KeysError(
-                f"Epoch {wanted} was asked for, but {self.path} made epoch {last} already.",
-                remedy=f"Ask for epoch {last + 1} or leave --epoch out.",
+                f"Epoch {wanted} was requested, but {self.path} has already made epoch {last}.",
+                remedy=f"Use epoch {last + 1} or omit --epoch.",
             )
         return wanted or last + 1
 
     def certificate_paths(self, members: Sequence[PublicIdentity]) -> dict[ClientId, Path]:
-        """Return where members' certificates lie: under their labels, where these tell them apart.
+        """Return the paths of members' certificates, named after their labels if those are unique.
 
-        Labels are their owners' words, so that only plain ones become names of files.
+        Owners choose their labels, so only plain ones become file names.
         """
         labels = Counter(member.label for member in members)
         names = {
@@ -236,10 +238,10 @@ class AuthorityFolder:
         return {client_id: self.certificates / f"{name}.crt" for client_id, name in names.items()}
 
     def revealer_credentials(self) -> Credentials:
-        """Return what the revealer shows when it calls the coordinator.
+        """Return the credentials with which the revealer calls the coordinator.
 
         Raises:
-            KeysError: no epoch with a revealer was made here.
+            KeysError: the folder has no epoch with a revealer.
             CertificateExpired: this machine's clock is outside the certificate's dates.
         """
         path = self.revealer.folder / CERTIFICATE_FILE
@@ -250,12 +252,12 @@ class AuthorityFolder:
         return found
 
     def find_joiner(self, fingerprint: str) -> tuple[PublicIdentity, bytes]:
-        """Return an applicant or former member by what people compared of its client id.
+        """Return the applicant or former member with this beginning of a client id.
 
-        The other value is its word as a guest, if it gave one when it applied.
+        The other value is its consent as a guest, if it gave one when it applied.
 
         Raises:
-            KeysError: nobody's or several ones'.
+            KeysError: no client id, or more than one, begins like this.
         """
         words = dict(self.applicants())
         former = [m.identity for m in self.membership.members if not m.is_present]
@@ -264,17 +266,17 @@ class AuthorityFolder:
         return found, words.get(found, b"")
 
     def find_member(self, fingerprint: str) -> PublicIdentity:
-        """Return a present member by its client id or the beginning of it.
+        """Return the current member with this client id or beginning of one.
 
         Raises:
-            KeysError: nobody's or several ones'.
+            KeysError: no client id, or more than one, begins like this.
         """
         return find(fingerprint, self.membership.present, "members")
 
     def applicants(self) -> tuple[tuple[PublicIdentity, bytes], ...]:
-        """Return who asked to become a member, as the coordinator last told, and words as guests.
+        """Return the applicants in the coordinator's last list, with consents as guests.
 
-        Proofs are checked.
+        The proofs of their keys are checked.
         """
         path = self.private / APPLICANTS_FILE
         if not path.exists():

@@ -1,7 +1,7 @@
-"""An encrypted copy of an authority's folder in one file, and the way back.
+"""Encrypted backups of an authority's folder in one file, and their restoration.
 
-The key follows from a passphrase by scrypt (RFC 7914, 128 MiB of memory for each guess); the
-content is encrypted with AES-256-GCM. There is no way in without the passphrase.
+The key is derived from a passphrase with scrypt (RFC 7914, 128 MiB of memory for each guess). The
+content is encrypted with AES-256-GCM. Without the passphrase it cannot be read.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ KEY_BYTES = 32
 COST = 2**17
 BLOCK_SIZE = 8
 LARGEST_COST = 2**20
-"""A damaged or forged file must not take more than 1 GiB before it is refused."""
+"""A limit of 1 GiB on the memory that a damaged or forged file can take before it is refused."""
 SECRETS = (f"{AUTHORITY_FOLDER}/{AUTHORITY_FILE}", f"{AUTHORITY_FOLDER}/{MEMBERSHIP_FILE}")
-"""Written last, the key first: a folder with both is complete."""
+"""Written last, with the key first, so that a folder with both is complete."""
 OPERATOR = ("operator.pem", "operator.crt")
-"""Whose certificate the coordinator knows."""
+"""The credentials whose certificate the coordinator knows."""
 RUN = f"{AUTHORITY_FOLDER}/{REVEALER_FOLDER}/{STATE_FOLDER}/"
-"""What the revealer knows of the run that it opens sums of."""
+"""The revealer's state of its run."""
 _STORED = re.compile(r"(shared|cell-counts)-[0-9a-f]{32}\.bin")
 _TRIES = 20
 INVITED = f"{AUTHORITY_FOLDER}/{INVITATIONS_FILE}"
@@ -64,12 +64,12 @@ INVITED = f"{AUTHORITY_FOLDER}/{INVITATIONS_FILE}"
 def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
     """Write an encrypted copy of the keys, the members, the rosters and the operator's key.
 
-    Where the authority opens sums, the model is in it, the last statement, and what privacy cost;
-    no secret key of an epoch, and none of a revealer. It may run meanwhile.
+    If the authority opens sums, it includes the model, the last statement and the privacy cost, but
+    no secret key of an epoch or of a revealer. It may run in parallel with other commands.
 
-    The newest epoch's bundle stays out of it: a backup lives long, and with a member's key that is
-    stolen later its reader would have the secrets of an epoch that is over. A restored
-    authority makes a new epoch anyway.
+    It does not include the newest epoch's bundle: backups are kept for long, and with a stolen
+    member's key the bundle would reveal the secrets of an old epoch. A restored authority makes a
+    new epoch anyway.
 
     Args:
         path: the file, which must not exist.
@@ -82,11 +82,11 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
     """
     if len(passphrase) < FEWEST_PASSPHRASE_CHARS:
         raise KeysError(
-            f"The passphrase has {len(passphrase)} characters; at least "
-            f"{FEWEST_PASSPHRASE_CHARS} are needed.",
+            f"The passphrase has {len(passphrase)} characters, expected at least "
+            f"{FEWEST_PASSPHRASE_CHARS}.",
             remedy="Choose several random words.",
         )
-    # One moment's files: of two, the members might not be those of the last roster.
+    # All files as of one moment. Otherwise the members might not match the last roster.
     with changing(folder):
         entries, last_epoch = [*_files(folder), *_of_run(folder)], folder.last_epoch
     content = write_document(_CONTENT, {"files": entries})
@@ -104,17 +104,17 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
 
 
 def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
-    """Write what `back_up` kept into a folder without an authority.
+    """Restore a backup into a folder without an authority.
 
-    Killed in between, the next call on the same folder goes on.
+    After an interruption, call it again on the same folder.
 
     Returns:
-        The number of the last epoch; its bundle is not restored.
+        The number of the last epoch, whose bundle is not restored.
 
     Raises:
-        KeysError: the folder holds a complete authority, the file is damaged, or the passphrase
-            is another.
-        FolderInUse: another process restores one into it.
+        KeysError: the folder holds a complete authority, the file is damaged, or the passphrase is
+            wrong.
+        FolderInUse: another process is restoring into it.
     """
     _check_free(folder)
     files = _opened(path, passphrase)
@@ -140,13 +140,13 @@ def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
 def _check_free(folder: AuthorityFolder) -> None:
     if all((folder.path / name).exists() for name in SECRETS):
         raise KeysError(
-            f"{folder.path} holds an authority already.",
+            f"{folder.path} already holds an authority.",
             remedy="Choose an empty folder with --into.",
         )
 
 
 def _files(folder: AuthorityFolder) -> list[JsonValue]:
-    """Return the files that are the authority itself."""
+    """Return the files that form the authority itself."""
     rosters = folder.private / ROSTERS_FOLDER
     names = [*SECRETS, AUTHORITY_PUBLIC_FILE, *OPERATOR, INVITED]
     names += [f"{AUTHORITY_FOLDER}/{ROSTERS_FOLDER}/{found.name}" for found in rosters.glob("*")]
@@ -163,7 +163,7 @@ def _files(folder: AuthorityFolder) -> list[JsonValue]:
 
 
 def _of_run(folder: AuthorityFolder) -> list[JsonValue]:
-    """Return what a restored authority goes on from: the model and the last statement."""
+    """Return the files of the run for a restored authority: the model and the last statement."""
     for left in reversed(range(_TRIES)):
         store = read_state(folder)
         if store is None:
@@ -184,11 +184,11 @@ def _of_run(folder: AuthorityFolder) -> list[JsonValue]:
             named = [ref for ref in (state.shared, state.cell_counts) if ref is not None]
             files = [(ref.name, store.read(ref)) for ref in named]
         except StorageError:
-            # A running revealer went on to the next round.
+            # A running revealer moved on to the next round.
             if not left:
                 raise
             continue
-        # The state comes last: what it names is there then.
+        # The state comes last, so that the files that it names are there.
         files.append((STATE_FILE, image_of({"run": kept.records()})))
         return [{"name": f"{RUN}{name}", "content": encode_bytes(raw)} for name, raw in files]
     return []
@@ -210,8 +210,8 @@ def _opened(path: Path, passphrase: str) -> dict[str, bytes]:
         content = AESGCM(key).decrypt(nonce, sealed, _bound(cost, block_size, salt))
     except InvalidTag:
         raise KeysError(
-            f"{path} does not open: the passphrase is another, or the file is damaged.",
-            remedy="Check the passphrase; try another copy of the file.",
+            f"{path} does not open: the passphrase is wrong, or the file is damaged.",
+            remedy="Check the passphrase, or try another copy of the file.",
         ) from None
     inside = Document.parse(content, _CONTENT, str(path))
     files = {entry.text("name"): entry.raw("content") for entry in inside.objects("files")}
@@ -220,12 +220,12 @@ def _opened(path: Path, passphrase: str) -> dict[str, bytes]:
     check_older(files.get(f"{RUN}{OLDER_FILE}", b"").partition(b"\n")[0], f"The state in {path}")
     strange = [name for name in files if not _is_ours(name)]
     if missing or strange:
-        raise inside.problem("is not the copy of an authority's folder")
+        raise inside.problem("is not a backup of an authority's folder")
     return files
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether a file may be written: nothing outside the folder, nothing unknown."""
+    """Tell whether a file may be restored: inside the folder, with a known name."""
     if name in (*SECRETS, AUTHORITY_PUBLIC_FILE, EPOCH_FILE, *OPERATOR, INVITED):
         return True
     if name.startswith(RUN):

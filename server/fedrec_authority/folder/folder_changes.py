@@ -1,4 +1,4 @@
-"""Changes of an authority's folder, and the key epochs that they make."""
+"""Change an authority's folder, and make its key epochs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fedrec_authority.members.operators import OperatorChanges
 from fedrec_authority.members.register import MemberRegister
 
 FEWEST_SINGLE_USERS = 32
-"""Members of a cell at least where exact sums are of one user each."""
+"""The smallest number of members in a cell if exact sums are over one user each."""
 
 
 def make_epoch(
@@ -56,22 +56,22 @@ def make_epoch(
     previous: Roster | None = None,
     partition: Partition | None = None,
 ) -> KeyEpoch:
-    """Make the protection's secrets and the group key, and sign who belongs to the federation.
+    """Make the protection's secrets and the group key, and sign the roster.
 
     Args:
-        n_items: size of the catalogue; the protection's parameters follow from it.
-        members: who takes part.
+        n_items: size of the catalogue, which determines the protection's parameters.
+        members: the members.
         number: the epoch's number, higher than every earlier one of this federation.
-        revealer: where `protection.key_holder` is "authority", who keeps the secret key, before
-            anybody hears of the epoch; members are given the half that encrypts.
-        previous: the roster of the epoch before.
-        partition: the cells; None for none, where the plan needs none.
+        revealer: if `protection.key_holder` is "authority", the keeper of the secret key. It stores
+            the key before the epoch is published. Members get the encryption key.
+        previous: the previous epoch's roster.
+        partition: the cells, or None if the plan needs none.
 
     Raises:
-        SettingsError: when no parameters of the protection can carry these vectors.
-        KeysError: when the members cannot form a roster, or the plan wants a revealer and none is
-            given, or the other way round; or sums need cells and there are none, or larger ones.
-        RosterBreaksCells: the cells do not follow from those of the roster before.
+        SettingsError: the protection has no parameters for these vectors.
+        KeysError: the members cannot form a roster, or a revealer or cells are missing, not
+            expected, or too small.
+        RosterBreaksCells: the cells do not follow from the previous roster's.
     """
     if (plan.authority_opens) != (revealer is not None):
         raise KeysError(
@@ -82,7 +82,7 @@ def make_epoch(
         )
     if plan.has_cells != bool(partition and partition.cell_size):
         raise KeysError(
-            f"Sums of these settings are {'' if plan.has_cells else 'not '}over whole cells, but "
+            f"These settings sum {'' if plan.has_cells else 'not '}over whole cells, but "
             f"{'no' if plan.has_cells else 'a'} cell size was given.",
             remedy="Make epochs with `fedrec keys`.",
         )
@@ -111,24 +111,24 @@ def make_epoch(
 
 
 def _check_single_users(partition: Partition) -> None:
-    """Refuse exact counts of a few users, each of whom is a member of its own."""
+    """Refuse exact counts over a few members with a single user each."""
     single = [one for one in partition.standings if one.users_cap == 1]
     if single and 0 < partition.cell_size < FEWEST_SINGLE_USERS:
         raise KeysError(
-            f"{len(single)} members have one user each (users_cap), and sums are exact counts of "
-            f"{partition.cell_size} of them or more: too few to hide one user among.",
+            f"{len(single)} members have one user each (users_cap), and sums are exact counts over "
+            f"at least {partition.cell_size} of them, which is too few to hide a user.",
             remedy=f"Begin a federation with rounds.minimum_summands = {FEWEST_SINGLE_USERS}, or "
-            "choose an algorithm that sends no exact counts: algorithm.name.",
+            "choose an algorithm without exact counts (algorithm.name).",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
-    """Whom another issuer leaves without a certificate.
+    """The parties that lose their certificates when the issuer changes.
 
     Attributes:
-        operators: the names of those who need other credentials.
-        invited: the names of those who need another invitation.
+        operators: the names of operators that need new credentials.
+        invited: the names of invited clients that need a new invitation.
     """
 
     operators: tuple[str, ...]
@@ -136,14 +136,14 @@ class Renewed:
 
 
 def renew_issuer(folder: FolderChanges) -> Renewed:
-    """Replace the key that issues certificates, and every certificate that came from it.
+    """Replace the issuer's key and every certificate that it issued.
 
-    The holder of the old key can stand in the coordinator's place on the line. The next epoch
-    (`FolderChanges.rotate`) says that there is another, and brings members' certificates. Killed
-    in between, the next call does all of it again.
+    The holder of the old key could impersonate the coordinator. The next epoch
+    (`FolderChanges.rotate`) announces the new issuer and brings members' certificates. After an
+    interruption, the next call starts over.
 
     Raises:
-        KeysError: there is no authority, or a file of it cannot be read.
+        KeysError: there is no authority, or one of its files cannot be read.
     """
     authority = folder.authority
     hosts: tuple[str, ...] = ()
@@ -159,22 +159,22 @@ def renew_issuer(folder: FolderChanges) -> Renewed:
 
 
 WAIT_SECONDS = 20.0
-"""How long a change waits for another one; making an epoch of many members takes seconds."""
+"""How long a change waits for another one. An epoch with many members takes seconds."""
 _LIFE_LOCK, _CHANGE_LOCK = (f"{AUTHORITY_FOLDER}/{name}" for name in ("lock", "change.lock"))
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @contextmanager
 def changing(folder: AuthorityFolder, *, new: bool = False) -> Iterator[FolderChanges]:
-    """Keep other processes from changing the folder until the block ends; short, and unprompted.
+    """Lock the folder for changes until the block ends. Keep it short, without waiting for input.
 
     Args:
-        new: whether there may be no authority in it yet.
+        new: whether the folder may lack an authority.
 
     Raises:
-        KeysError: there is none, or its record is damaged.
-        FolderInUse: another process was changing it all the time that was waited.
-        SettingsError: nothing can be written there.
+        KeysError: the authority is missing, or its record is damaged.
+        FolderInUse: another process held the lock during the whole wait.
+        SettingsError: the folder is not writable.
     """
     if new:
         require_writable(folder.path, "--into")
@@ -186,20 +186,20 @@ def changing(folder: AuthorityFolder, *, new: bool = False) -> Iterator[FolderCh
 
 
 def running(folder: AuthorityFolder) -> FolderLock:
-    """Take the folder for the life of the authority's process; changes go on beside it.
+    """Lock the folder for the life of the authority's process. Changes stay possible.
 
     Raises:
-        FolderInUse: another process serves it.
+        FolderInUse: another process has the lock.
     """
     return FolderLock(folder.path, "--into", name=_LIFE_LOCK)
 
 
 class FolderChanges(AuthorityFolder):
-    """A folder that only this process may change, with what changes it.
+    """A locked folder, with the methods that change it.
 
     Args:
         path: the folder.
-        lock: for changing it, which this process holds.
+        lock: the lock for changes, which this process holds.
     """
 
     operators: OperatorChanges
@@ -214,36 +214,38 @@ class FolderChanges(AuthorityFolder):
         self.revealer = RevealerKeyChanges(self.revealer.folder)
 
     def load_or_create(self) -> tuple[Authority, bool]:
-        """Return the authority whose key is here; a new one only where no other was before.
+        """Return the authority whose key is in the folder.
+
+        Create one only in a folder that never had one.
 
         Raises:
-            KeysError: the folder belongs to an authority whose private key is gone.
+            KeysError: the folder belongs to an authority whose private key is missing.
         """
         if (self.private / AUTHORITY_FILE).exists() or self.public_key_path.exists():
             return self.authority, False
         if self.last_epoch:
             raise KeysError(
-                f"{self.path} has epoch {self.last_epoch} of an authority whose keys are gone.",
-                remedy="Restore the folder from a copy (`fedrec keys restore`), or start anew with "
-                "another --into.",
+                f"{self.path} has epoch {self.last_epoch} of an authority whose keys are missing.",
+                remedy="Restore the folder from a backup (`fedrec keys restore`), or begin a new "
+                "federation with another --into.",
             )
         made = Authority.create()
         made.save(self.private)
         return made, True
 
     def keep(self, membership: MemberRegister) -> None:
-        """Replace the record of members in one step; only its owner may read it."""
+        """Atomically replace the record of members, readable by its owner only."""
         replace_secret(self.private / MEMBERSHIP_FILE, membership.to_json())
 
     def rotate(self, *, number: int = 0, resume: int = 0) -> KeyEpoch:
-        """Make an epoch of the present members, with a new group key and protection secret.
+        """Make an epoch of the current members, with a new group key and protection secret.
 
-        Killed in between, the next call makes the epoch with the same number, which nobody has
-        seen, or with the next one.
+        After an interruption, the next call makes the epoch with the same number, which was never
+        published, or with the next one.
 
         Args:
-            number: of the epoch; 0 takes the one after the last.
-            resume: a paused cell that is active again; 0 for none. All others stay paused.
+            number: the epoch's number, or 0 for the next one.
+            resume: a paused cell to resume, or 0. All others stay paused.
 
         Raises:
             KeysError: the number is not above the last one, or the cell is not paused.
@@ -277,10 +279,10 @@ class FolderChanges(AuthorityFolder):
         return made
 
     def serve_at(self, hosts: Sequence[str]) -> None:
-        """Write the coordinator's key and certificate, in place of earlier ones.
+        """Write the coordinator's key and certificate, replacing earlier ones.
 
         Args:
-            hosts: names and addresses at which clients call it, besides this machine's own.
+            hosts: names and addresses at which clients call it, in addition to this machine's own.
         """
         authority, _ = self.load_or_create()
         names = tuple(dict.fromkeys((*hosts, *_LOCAL_HOSTS)))
@@ -288,7 +290,7 @@ class FolderChanges(AuthorityFolder):
         replace_secret(self.coordinator_path, made.to_pem())
 
     def make_operator(self) -> None:
-        """Write what the authority's process calls with; what is here stays."""
+        """Write the credentials of the authority's process, unless they exist."""
         self.operators.make_own(self.load_or_create()[0].issuer)
 
     def _write_certificates(self, epoch: KeyEpoch) -> None:
@@ -303,14 +305,14 @@ class FolderChanges(AuthorityFolder):
             write_public(path, epoch.certificates[revealer.client_id])
 
     def invite(self, name: str, *, confirm: bool, now: int) -> Path:
-        """Make an invitation; return its file, which is for its holder alone.
+        """Make an invitation and return its file, which is for its holder alone.
 
         Raises:
-            KeysError: the name cannot be a file's, or was given before.
+            KeysError: the name is not a valid file name, or was used before.
         """
         if not FILE_NAME.fullmatch(name):
             raise KeysError(
-                f"{name!r} is no name for an invitation.",
+                f"{name!r} cannot be the name of an invitation.",
                 remedy="Use letters, digits, dots, dashes and underscores.",
             )
         self.membership  # noqa: B018  # raises where there is no federation to join
@@ -320,7 +322,7 @@ class FolderChanges(AuthorityFolder):
         return path
 
     def keep_applicants(self, applicants: Iterable[tuple[PublicIdentity, bytes]]) -> None:
-        """Replace the list of applicants; at most as many as a roster has members."""
+        """Replace the list of applicants, with at most as many as a roster has members."""
         ordered = sorted(applicants, key=lambda found: found[0].client_id)[:MAX_MEMBERS]
         entries: list[JsonValue] = [
             {**identity.fields(), "consent": encode_bytes(consent)} for identity, consent in ordered

@@ -1,6 +1,6 @@
-"""What the key was used for, kept for good before it is used: a round is never opened as another.
+"""A permanent record of each use of the key, so that no round is opened twice.
 
-It lies in the state that the revealer keeps of its run, beside the shared model.
+It is part of the revealer's state of its run, next to the shared model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedrec.wire.messages import RevealStatement
 
 
 class OpenedCell(Record):
-    """The sum of one cell's contributions to a round, for which the key was used.
+    """The sum of a cell's contributions to a round, for which the key was used.
 
     Attributes:
         sum_digest: BLAKE3 of that sum.
@@ -28,16 +28,15 @@ class OpenedCell(Record):
 
 
 class RevealedRound(Record):
-    """A round whose sum this client opened, or was about to, and never opens as another one.
+    """A round whose sum was opened, or about to be, and that is never opened as another one.
 
     Attributes:
-        manifest_digest: of which contributions.
-        sum_digest: BLAKE3 of the sum for which the key was used; empty where they do not add up.
-        refused: whether the answer was a refusal, which it then stays.
-        cells: whose sums were opened, or were about to be: to count their holders, or because the
-            whole was unfit.
-        kept: digest of the contributions without those of cells that were found unfit; empty where
-            none was.
+        manifest_digest: digest of the list of contributions.
+        sum_digest: BLAKE3 of the sum for which the key was used, or empty if they do not add up.
+        refused: whether the answer was a refusal, which is final.
+        cells: the cells whose sums were opened, or about to be, to count their holders or because
+            the whole sum was unfit.
+        kept: digest of the contributions without those of unfit cells, or empty without any.
     """
 
     round: RoundId
@@ -49,12 +48,12 @@ class RevealedRound(Record):
 
 
 class PausedCell(Record):
-    """A cell one of whose members made a sum unfit.
+    """A paused cell: one of its members made a sum unfit.
 
     Attributes:
-        round: in which that was found; 0 where it was in an earlier run, or by another folder.
-        newest: the last key epoch that had been made by then. Its roster cannot name the cell;
-            that of a later one does, unless the authority took the cell in again.
+        round: the round with the unfit sum, or 0 for an earlier run or another folder.
+        newest: the last key epoch at that time. Its roster cannot name the cell. A later one does,
+            unless the authority resumed the cell.
     """
 
     cell: int
@@ -63,7 +62,7 @@ class PausedCell(Record):
 
 
 class OpenedRound(Record):
-    """The last round whose sum this key authority opened: what a lost coordinator begins with.
+    """The last round whose sum this key authority opened, for recovering a lost coordinator.
 
     Attributes:
         statement: what was said of it.
@@ -87,7 +86,7 @@ class OpeningState(StoredState):
         revealed: rounds above `version` that it opened.
         refused_sums: sums in this epoch whose refusal told about the key.
         paused: cells that were paused in this epoch, by number.
-        cell_counts: holders of each item by the cells that were counted in the run; see
+        cell_counts: holders of each item by the cells that were counted in the run. See
             `fedrec_authority.opening.cell_counts`.
     """
 
@@ -99,16 +98,19 @@ class OpeningState(StoredState):
     cell_counts: FileRef | None = None
 
     def revealed_as(self, round_id: RoundId) -> RevealedRound | None:
-        """Return as what a round above the present version was opened, or None."""
+        """Return how a round above the current version was opened, or None."""
         return next((entry for entry in self.revealed if entry.round == round_id), None)
 
     def in_epoch(self, epoch: int) -> Self:
-        """Return the state of the same run as a later key epoch begins."""
+        """Return the state of the same run at the beginning of a later key epoch."""
         kept = {"refused_sums": 0, "paused": self._still_paused(epoch)}
         return super().in_epoch(epoch).model_copy(update=kept)
 
     def left_for(self, first: Self) -> Self:
-        """Return the first state of another run: what was learnt about the epoch's key stays."""
+        """Return the first state of another run.
+
+        Answers that reveal something about the epoch's key stay counted.
+        """
         same = first.epoch == self.epoch
         kept = {
             "refused_sums": self.refused_sums if same else 0,
@@ -117,9 +119,9 @@ class OpeningState(StoredState):
         return super().left_for(first).model_copy(update=kept)
 
     def _still_paused(self, epoch: int) -> tuple[PausedCell, ...]:
-        """Return the cells that are paused in an epoch whose roster cannot say so."""
+        """Return the paused cells that the epoch's roster cannot name."""
         same = epoch == self.epoch
-        # A new run, too, has a round of each of these numbers.
+        # A new run has rounds with the same numbers.
         return tuple(
             one.model_copy(update={"round": RoundId(0)})
             for one in self.paused
@@ -140,11 +142,11 @@ class OpenedSums(FollowerStore[OpeningState]):
         *,
         tagged: bool = False,
     ) -> None:
-        """Keep for good, before the key is used, what is about to be opened.
+        """Record permanently, before the key is used, which sum is about to be opened.
 
         Args:
-            tagged: count it as a sum with wrong tags, until `forgive_sum` says that they were
-                right: a crash in between must not give another try for nothing.
+            tagged: count it as a sum with wrong tags until `forgive_sum`, so that a crash in
+                between does not allow another try.
         """
         if self.state.revealed_as(round_id) is not None:
             self.change(refused_sums=self.state.refused_sums + tagged)
@@ -160,13 +162,13 @@ class OpenedSums(FollowerStore[OpeningState]):
     def record_cell(
         self, round_id: RoundId, cell: int, sum_digest: bytes, *, core: bool = False
     ) -> bool:
-        """Keep for good, before the key is used, which sum of a cell is about to be opened.
+        """Record permanently, before the key is used, which sum of a cell is about to be opened.
 
         Args:
             core: whether it is the sum without the cell's guests.
 
         Returns:
-            Whether it may be: no other sum of this cell was opened for the round.
+            Whether it may be opened: no other sum of this cell was opened for the round.
         """
         known = self.state.revealed_as(round_id)
         if known is None:
@@ -182,11 +184,11 @@ class OpenedSums(FollowerStore[OpeningState]):
     def record_paused(
         self, round_id: RoundId, cells: tuple[int, ...], kept: bytes, *, newest: int
     ) -> None:
-        """Keep for good which cells are paused, before anybody is told.
+        """Record permanently which cells are paused, before announcing it.
 
         Args:
             kept: digest of the round's contributions without theirs.
-            newest: the last key epoch that was made.
+            newest: the last key epoch.
         """
         known = {one.cell: one for one in self.state.paused}
         new = {cell: PausedCell(cell=cell, round=round_id, newest=newest) for cell in cells}
@@ -197,14 +199,14 @@ class OpenedSums(FollowerStore[OpeningState]):
         )
 
     def keep_paused(self, cells: Iterable[int]) -> None:
-        """Keep for good that cells were paused by another folder of this key authority."""
+        """Record permanently that another folder of this key authority paused cells."""
         known = {one.cell: one for one in self.state.paused}
         new = {cell: PausedCell(cell=cell, round=RoundId(0)) for cell in cells}
         found = {**new, **known}
         self.change(paused=tuple(found[cell] for cell in sorted(found)))
 
     def record_refused(self, round_id: RoundId, *, counted: bool = False) -> None:
-        """Keep for good that the answer about a round is a refusal, and count it if asked to."""
+        """Record permanently that a round was refused, and count it if requested."""
         self.change(
             refused_sums=self.state.refused_sums + counted,
             revealed=self._revealed_with(round_id, refused=True),
@@ -217,13 +219,13 @@ class OpenedSums(FollowerStore[OpeningState]):
         )
 
     def record_statement(self, statement: RevealStatement) -> None:
-        """Keep for good what is said next, or what was said by a key authority before this one."""
+        """Record permanently the next statement, or one from an earlier key authority."""
         self.change(head=statement)
 
     def record_opened(
         self, statement: RevealStatement, contributions: bytes, sealed: bytes, model: bytes
     ) -> None:
-        """Keep what a sum was opened as, before anybody hears of it; see `OpenedRound`."""
+        """Record how a sum was opened, before announcing it, as described in `OpenedRound`."""
         opened = OpenedRound(
             statement=statement,
             contributions=self.keep_file("contributions", contributions),
@@ -233,7 +235,7 @@ class OpenedSums(FollowerStore[OpeningState]):
         self.change(head=statement, opened=opened)
 
     def forgive_sum(self) -> None:
-        """Take back what `record_reveal` counted: the tags were right."""
+        """Undo the count of `record_reveal`, because the tags were right."""
         self.change(refused_sums=self.state.refused_sums - 1)
 
     def _move(
@@ -244,6 +246,6 @@ class OpenedSums(FollowerStore[OpeningState]):
         statement: RevealStatement | None,
         **changes: Any,
     ) -> None:
-        """Commit a later version of the model; how rounds up to it were opened is known to all."""
+        """Commit a later version of the model. Openings of rounds up to it are public."""
         above = tuple(entry for entry in self.state.revealed if entry.round > round_id)
         super()._move(round_id, shared, metrics, statement, revealed=above, **changes)

@@ -1,7 +1,7 @@
-"""What the key authority hands to a coordinator that lost its folder, in one file.
+"""Write the recovery file for a coordinator that lost its folder.
 
-The revealer writes down what it opened before anybody hears of it, so that the file can be made
-while it runs, and after a new epoch was made.
+The revealer records each opened sum before announcing it. So the file can be made while it runs,
+and after a new epoch.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _TRIES = 20
 
 
 def read_state(folder: AuthorityFolder) -> OpenedSums | None:
-    """Return what the revealer knows, to look at beside it; None where it joined no run."""
+    """Return the revealer's state without locking it, or None if it joined no run."""
     path = folder.revealer.folder / STATE_FOLDER
     store = OpenedSums(path, read_only=True) if path.is_dir() else None
     return store if store is not None and store.is_bound else None
 
 
 def recovery_point(folder: AuthorityFolder) -> RecoveryPoint:
-    """Return where the run stands.
+    """Return the state of the run for recovery.
 
     Raises:
-        KeysError: this authority opens no sums, or has no epoch, or joined no run.
-        StorageError: what it knows cannot be read.
+        KeysError: this authority opens no sums, has no epoch, or joined no run.
+        StorageError: its state cannot be read.
     """
     keys = folder.newest
     if keys is None or not folder.reveals:
         raise KeysError(
             f"{folder.path} has no key epoch of a federation whose sums it opens.",
-            remedy="Name the authority's folder with --into; a restored one needs "
-            "`fedrec keys rotate` first.",
+            remedy="Set --into to the authority's folder. A restored one needs `fedrec keys "
+            "rotate` first.",
         )
     for left in reversed(range(_TRIES)):
         try:
@@ -53,14 +53,14 @@ def recovery_point(folder: AuthorityFolder) -> RecoveryPoint:
         except StorageError:
             if not left:
                 raise
-    raise KeysError("No copy was tried.")
+    raise KeysError("No copy was attempted.")
 
 
 def write_recovery(folder: AuthorityFolder, path: Path) -> RecoveryPoint:
-    """Write the file that `fedrec coordinator recover` takes.
+    """Write the file for `fedrec coordinator recover`.
 
     Raises:
-        KeysError: see `recovery_point`; or the file is there already.
+        KeysError: as for `recovery_point`, or the file exists.
     """
     with changing(folder):
         found = recovery_point(folder)
@@ -69,10 +69,10 @@ def write_recovery(folder: AuthorityFolder, path: Path) -> RecoveryPoint:
 
 
 def former_rosters(folder: AuthorityFolder, present: Roster) -> tuple[Roster, ...]:
-    """Return the last roster of each revealer but the present one."""
+    """Return the last roster of each earlier revealer."""
     found = {} if present.revealer is None else {present.revealer.client_id: present}
     for path in sorted((folder.private / ROSTERS_FOLDER).glob("*.json"), reverse=True):
-        raw = read_public(path, max_bytes=MAX_BYTES, remedy="Restore it from a copy.")
+        raw = read_public(path, max_bytes=MAX_BYTES, remedy="Restore it from a backup.")
         roster = Roster.from_json(raw)
         if roster.revealer is not None:
             found.setdefault(roster.revealer.client_id, roster)
@@ -83,7 +83,7 @@ def _point(folder: AuthorityFolder, known: RecoveryPoint) -> RecoveryPoint:
     store = read_state(folder)
     if store is None:
         raise KeysError(
-            f"The authority of {folder.path} joined no run: there is nothing to go on from.",
+            f"The authority of {folder.path} joined no run, so there is nothing to recover.",
             remedy="Start the coordinator in an empty folder.",
         )
     state, opened = store.state, store.state.opened

@@ -1,1 +1,1 @@
-"""The record of a federation's members: invited, listed, placed in cells; and its operators."""
+"""Members of a federation: invitations, the register, cells, and operators."""

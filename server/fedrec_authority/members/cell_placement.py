@@ -1,4 +1,4 @@
-"""Which cells a new epoch has, and how large they have to be."""
+"""Choose the cells of a new epoch and their size."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fedrec.ids import ClientId
 from fedrec.plan.schema import Plan
 
 HONEST = 3
-"""So many honest clients every cell should have, among whom each one hides."""
+"""The number of honest clients that every cell should have, to hide each other."""
 
 
 def too_few_honest(n_clients: int, corrupt_share: Fraction, size: int) -> Fraction:
-    """Return a bound on the chance that some cell has fewer than `HONEST` honest clients.
+    """Return a bound on the probability that some cell has fewer than `HONEST` honest clients.
 
-    It is the chance of one cell, exactly, times the number of cells.
+    It is the exact probability for one cell, times the number of cells.
 
     Args:
-        corrupt_share: of the clients; the number is rounded up.
-        size: of the cells; larger ones among them are safer.
+        corrupt_share: share of corrupt clients, whose number is rounded up.
+        size: size of the cells. Larger ones are safer.
     """
     corrupt = ceil(corrupt_share * n_clients)
     drawn = range(max(size - HONEST + 1, 0), min(size, corrupt) + 1)
@@ -33,7 +33,7 @@ def too_few_honest(n_clients: int, corrupt_share: Fraction, size: int) -> Fracti
 
 
 def size_needed(n_clients: int, corrupt_share: Fraction, bits: int) -> int | None:
-    """Return the smallest size with which the chance is below 2**-bits, or None."""
+    """Return the smallest size for which the probability is below 2**-bits, or None."""
     return next(
         (
             size
@@ -45,20 +45,20 @@ def size_needed(n_clients: int, corrupt_share: Fraction, bits: int) -> int | Non
 
 
 def counted_share(size: int, absent_share: float) -> float:
-    """Return the share of clients in cells of which nobody is absent."""
+    """Return the share of clients in cells without absent members."""
     return float((1 - absent_share) ** size)
 
 
 def cell_size_of(plan: Plan) -> int:
-    """Return how many fresh members a cell needs; 0 where sums need no cells."""
+    """Return how many fresh members a cell needs, or 0 if sums need no cells."""
     return max(FEWEST_IN_CELL, plan.rounds.minimum_summands) if plan.has_cells else 0
 
 
 def resumed(before: Partition, cell_id: int) -> Partition:
-    """Return a partition in which a paused cell is active again; 0 changes nothing.
+    """Return a partition with a paused cell resumed. 0 changes nothing.
 
     Raises:
-        KeysError: there is no such cell, or it is not paused.
+        KeysError: the cell does not exist or is not paused.
     """
     cell = next((cell for cell in before.cells if cell.id == cell_id), None)
     if cell_id and (cell is None or cell.state != "paused"):
@@ -75,8 +75,8 @@ def place(before: Partition, present: Sequence[Standing], epoch: int) -> Partiti
     """Return the partition of a new epoch.
 
     Args:
-        before: of the epoch before, or one without cells.
-        present: the members. Their `since` is not read: it is what `before` says.
+        before: the previous epoch's partition, or one without cells.
+        present: the members. Their `since` is taken from `before` instead.
         epoch: the new epoch's number.
     """
     here = {one.client_id: _known(before, one) for one in present}
@@ -97,7 +97,8 @@ def place(before: Partition, present: Sequence[Standing], epoch: int) -> Partiti
         if left == cell:
             continue
         shrunk = _with(found, left)
-        # Who waits for its new cell is in no sum that the old one's sums could be taken from.
+        # A client that waits for its new cell is in no sum from which the old cell's sums could be
+        # subtracted.
         found = _with(found, replace(cell, state="retired")) if shrunk.thin() else shrunk
     found = _with_new_cells(found, here, epoch)
     return _with_guests(found, here, epoch)
@@ -137,7 +138,7 @@ def _with_new_cells(found: Partition, here: dict[ClientId, Standing], epoch: int
     number = len(fresh) // found.cell_size
     if not number:
         return found
-    # Those of retired cells are dealt out among the new ones, which are whole without them.
+    # Members of retired cells are distributed among the new ones, which are whole without them.
     dealt = [*fresh, *(one for one in core if found.since(one))]
     first = max((cell.id for cell in found.cells), default=0) + 1
     made = [
@@ -161,7 +162,7 @@ def _with_guests(found: Partition, here: dict[ClientId, Standing], epoch: int) -
         )
         new = frozenset() if one.since else frozenset({one.client_id})
         tried = replace(_with(found, joined), standings=_since(found, new, epoch))
-        # A guest must not be one of those that hold an earlier cell together.
+        # A guest must not be among the members that keep an earlier cell alive.
         found = found if tried.thin() else tried
     return found
 

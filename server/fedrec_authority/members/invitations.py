@@ -1,7 +1,7 @@
 """Invitations: each lets one client apply, once, within fourteen days.
 
-An invitation is a file with a key and a certificate that are good for an application and for
-nothing else. The authority keeps the digest of its public key, and remembers who used it.
+An invitation is a file with a key and a certificate, valid for one application and nothing else.
+The authority stores the digest of its public key and the applicant that used it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """What the authority knows of one that it made.
+    """The authority's record of an invitation.
 
     Attributes:
-        name: for people.
+        name: a display name.
         key_sha256: hexadecimal digest of its public key.
-        expires_at: when, in seconds since the Unix epoch.
+        expires_at: the expiry time, in seconds since the Unix epoch.
         confirm: whether people compare the client id before its owner becomes a member.
-        used_by: who applied with it; empty while nobody did.
+        used_by: the applicant that used it, or empty.
     """
 
     name: str
@@ -49,17 +49,17 @@ class Invitation:
 
 
 class Invitations:
-    """The record of an authority's invitations, replaced as a whole.
+    """The record of all invitations, replaced as a whole.
 
     Args:
-        path: the file; made with the first invitation.
+        path: the file, created with the first invitation.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def unused(self, now: int) -> tuple[str, ...]:
-        """Return the names of those that nobody applied with and that have not run out."""
+        """Return the names of unused invitations that have not expired."""
         open_ = [one for one in self._known().values() if not one.used_by]
         return tuple(sorted(one.name for one in open_ if now <= one.expires_at))
 
@@ -74,22 +74,22 @@ class Invitations:
 
 
 class InvitationChanges(Invitations):
-    """The record in the hand of the one process that changes the folder."""
+    """The record of all invitations, for the process that may change the folder."""
 
     def make(self, issuer: Issuer, name: str, into: Path, *, confirm: bool, now: int) -> None:
-        """Make an invitation and write it into a file that its owner alone reads.
+        """Make an invitation and write it into a file that only its owner can read.
 
-        An earlier one of the same name that nobody used is good no more.
+        This revokes an earlier, unused one of the same name.
 
         Raises:
-            KeysError: somebody applied with an invitation of that name.
+            KeysError: an invitation of that name was used.
         """
         known = self._known()
         if any(one.name == name and one.used_by for one in known.values()):
             raise KeysError(
-                f"{name} has applied with its invitation already.",
-                remedy="Choose another name; new keys of the same party take its place with "
-                "`fedrec keys replace`.",
+                f"{name} has already applied with its invitation.",
+                remedy="Choose another name. For new keys of the same party use `fedrec keys "
+                "replace`.",
             )
         made = issuer.credentials("invitation", name)
         digest = hashlib.sha256(key_of(made.certificate)).hexdigest()
@@ -99,43 +99,43 @@ class InvitationChanges(Invitations):
             expires_at=now + INVITATION_DAYS * DAY_SECONDS,
             confirm=confirm,
         )
-        # Known before anybody can use it.
+        # Recorded before the invitation can be used.
         others = {key: one for key, one in known.items() if one.name != name}
         self._keep({**others, digest: invitation})
         replace_secret(into, made.to_pem())
 
     def take(self, application: SignedApplication, now: int) -> Invitation:
-        """Return the invitation of an application; from now on it is that applicant's.
+        """Return the invitation of an application and assign it to that applicant.
 
         Raises:
-            InvitationUsed: somebody else applied with it.
-            KeysError: this authority did not make it, or it ran out.
+            InvitationUsed: another applicant used it.
+            KeysError: this authority did not make it, or it expired.
         """
         known = self._known()
         digest = application.invitation_sha256.hex()
         found = known.get(digest)
         client_id = application.identity.client_id
         if found is None:
-            raise KeysError("This authority made no such invitation.")
+            raise KeysError("This authority did not make that invitation.")
         if found.used_by not in ("", client_id):
             raise InvitationUsed(
-                f"The invitation {found.name!r} was used already, by {found.used_by}.",
-                remedy="If that is not who was invited, remove it: `fedrec keys roster remove`.",
+                f"The invitation {found.name!r} was already used by {found.used_by}.",
+                remedy="If that is not the invited party, remove it: `fedrec keys roster remove`.",
             )
         if not found.used_by:
             if now > found.expires_at:
                 last, present = (datetime.fromtimestamp(at, UTC) for at in (found.expires_at, now))
                 raise KeysError(
-                    f"The invitation {found.name!r} ran out at {last:%Y-%m-%d %H:%M} UTC; this "
-                    f"machine's clock says {present:%Y-%m-%d %H:%M} UTC.",
-                    remedy="Make another one (`fedrec provision --add NAME`), or set the clock.",
+                    f"The invitation {found.name!r} expired at {last:%Y-%m-%d %H:%M} UTC. This "
+                    f"machine's clock reads {present:%Y-%m-%d %H:%M} UTC.",
+                    remedy="Make a new one (`fedrec provision --add NAME`), or set the clock.",
                 )
             found = replace(found, used_by=client_id)
             self._keep({**known, digest: found})
         return found
 
     def withdraw(self) -> tuple[str, ...]:
-        """Forget those that nobody applied with; return their names."""
+        """Revoke the unused invitations and return their names."""
         known = self._known()
         if not known:
             return ()

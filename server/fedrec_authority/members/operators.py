@@ -1,4 +1,4 @@
-"""Who may call the coordinator's service for operators: the authority's process, and people."""
+"""The operators, which may call the coordinator's service: the authority's process, and people."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_BYTES = 1 << 20
 
 
 class Operators:
-    """The list of their certificates, and the credentials of the authority's own process.
+    """The operators' certificates, and the credentials of the authority's own process.
 
     Args:
         path: the authority's folder.
 
     Attributes:
-        own: what the authority's process calls with.
-        list: everybody's certificates, one after the other, for the coordinator.
+        own: the credentials of the authority's process.
+        list: all certificates, concatenated, for the coordinator.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,7 +29,7 @@ class Operators:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who is in the list beside the authority's process."""
+        """The names of operators other than the authority's process."""
         return tuple(sorted(name for name in self._known() if name != OWN))
 
     def _known(self) -> dict[str, bytes]:
@@ -40,15 +40,15 @@ class Operators:
 
 
 class OperatorChanges(Operators):
-    """The list in the hand of the one process that changes the folder."""
+    """The operators, for the process that may change the folder."""
 
     def make_own(self, issuer: Issuer) -> None:
-        """Write the process's own credentials; what is here stays."""
+        """Write the process's own credentials, unless they exist."""
         if not self.own.exists():
             self._make(issuer, OWN, self.own)
 
     def make(self, issuer: Issuer, name: str, into: Path) -> None:
-        """Write somebody's credentials, in place of earlier ones of that name.
+        """Write an operator's credentials, replacing earlier ones with that name.
 
         Raises:
             KeysError: the name is that of the authority's process.
@@ -60,22 +60,22 @@ class OperatorChanges(Operators):
         self._make(issuer, name, into)
 
     def remove(self, name: str) -> None:
-        """Take somebody out of the list.
+        """Remove an operator from the list.
 
         Raises:
-            KeysError: nobody is called so.
+            KeysError: no operator has this name.
         """
         known = self._known()
         if name == OWN or name not in known:
             raise KeysError(
                 f"There is no operator {name!r}.",
-                remedy=f"There are: {', '.join(self.names) or 'none'}.",
+                remedy=f"Operators are: {', '.join(self.names) or 'none'}.",
             )
         del known[name]
         self._keep(known)
 
     def renew(self, issuer: Issuer) -> tuple[str, ...]:
-        """Begin the list anew with the process's own; return who is no longer in it."""
+        """Start a new list with the process's own certificate, and return the removed names."""
         others = self.names
         self._keep({})
         self._make(issuer, OWN, self.own)

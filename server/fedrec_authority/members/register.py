@@ -1,4 +1,4 @@
-"""The authority's own record: members that came and went, and for which plan epochs are made."""
+"""The authority's own record of current and former members, and of the plan."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from fedrec.protection.settings import FEWEST_SUMMANDS
 
 KIND = "fedrec authority membership"
 FEWEST_CHARS = 16
-"""Hexadecimal characters of a fingerprint that people compare: 64 bits, found by nobody."""
+"""The number of hexadecimal characters of a fingerprint that people compare: 64 bits, which no
+attacker can match.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """Somebody who is or was a member.
+    """A current or former member.
 
     Attributes:
-        added_at: when, in seconds since the Unix epoch.
-        removed_at: when; 0 for a present member.
-        users_cap: users that it has at most; 0 leaves it to the plan.
+        added_at: the time of joining, in seconds since the Unix epoch.
+        removed_at: the time of removal, or 0 for a current member.
+        users_cap: the most users that it may have, or 0 for the plan's limit.
         replaces: an earlier id of the same party.
-        consent: its own word that it may be missing from sums; empty for a core member.
+        consent: its signed consent to be missing from sums, or empty for a core member.
     """
 
     identity: PublicIdentity
@@ -39,7 +41,7 @@ class MemberRecord:
 
     @property
     def client_id(self) -> ClientId:
-        """The fingerprint of its signing key."""
+        """The fingerprint of the member's signing key."""
         return self.identity.client_id
 
     @property
@@ -50,15 +52,15 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRegister:
-    """What an authority knows; replaced as a whole.
+    """The record of members, replaced as a whole.
 
     Attributes:
         plan_json: canonical JSON of the plan for which epochs are made.
         n_items: size of the catalogue.
-        last_epoch: the highest number that an epoch was made with; 0 before the first.
-        is_changed: whether members changed since that epoch was made.
-        cell_size: of the federation's cells; 0 where sums need none.
-        members: present and former ones, sorted by client id.
+        last_epoch: the highest epoch number so far, or 0.
+        is_changed: whether members changed since that epoch.
+        cell_size: the size of the federation's cells, or 0 without cells.
+        members: current and former members, sorted by client id.
     """
 
     plan_json: bytes
@@ -70,12 +72,12 @@ class MemberRegister:
 
     @property
     def present(self) -> tuple[PublicIdentity, ...]:
-        """Those whom the next epoch lists."""
+        """The members that the next epoch lists."""
         return tuple(member.identity for member in self.members if member.is_present)
 
     @property
     def standings(self) -> tuple[Standing, ...]:
-        """What the next roster says of present members; their cells' epochs are not known here."""
+        """The standings of current members for the next roster, without their cells' epochs."""
         return tuple(
             Standing(
                 client_id=member.client_id,
@@ -89,13 +91,13 @@ class MemberRegister:
 
     @property
     def core(self) -> int:
-        """How many of the present members are no guests."""
+        """The number of current members that are not guests."""
         return sum(member.is_present and not member.consent for member in self.members)
 
     def too_few(self) -> str:
-        """Say, for people, that no round can open with so few members; or nothing.
+        """Return why no round can open with so few members, as text, or empty.
 
-        Guests count to a round's fewest clients only where sums have no cells.
+        Guests count towards a round's minimum only without cells.
         """
         plan = plan_from_json(self.plan_json)
         needed = plan.rounds.minimum_clients
@@ -110,12 +112,12 @@ class MemberRegister:
         return f"No round opens: {lacking}." if lacking else ""
 
     def lacking_core(self) -> str:
-        """Say, for people, that no round can open because guests alone make no cell; or nothing."""
+        """Return why no round can open with only guests, as text, or empty."""
         if self.core >= self.cell_size:
             return ""
         return (
             f'client.when_away is "go_on" for {len(self.present) - self.core} of '
-            f"{len(self.present)} members; at least {self.cell_size} must have "
+            f"{len(self.present)} members. At least {self.cell_size} must have "
             '"wait", so that sums are over them. Invite others'
         )
 
@@ -125,17 +127,17 @@ class MemberRegister:
         """Return the membership with one more member, or with a member's new exchange key.
 
         Args:
-            users_cap: users that it has at most; 0 leaves it to the plan, or as it was.
-            consent: its own word, which was checked; a guest that was one stays one.
+            users_cap: the most users that it may have, or 0 to keep the limit.
+            consent: its verified consent. A guest stays a guest.
 
         Raises:
-            KeysError: it is a member already, with the same keys.
+            KeysError: it is already a member with the same keys.
         """
         before = {member.client_id: member for member in self.members}
         known = before.get(identity.client_id)
         if known is not None and known.is_present and known.identity == identity:
             raise KeysError(
-                f"{identity.client_id[:FEWEST_CHARS]} is a member already.",
+                f"{identity.client_id[:FEWEST_CHARS]} is already a member.",
                 remedy="See `fedrec keys roster list`.",
             )
         same = known or MemberRecord(identity=identity, added_at=now)
@@ -150,24 +152,24 @@ class MemberRegister:
         return self._of(before.values())
 
     def with_guest(self, client_id: ClientId, consent: bytes) -> MemberRegister:
-        """Return the membership with a guest more, by its own word, which was checked."""
+        """Return the membership with one more guest, whose consent was verified."""
         return self._of(
             replace(member, consent=consent) if member.client_id == client_id else member
             for member in self.members
         )
 
     def without_member(self, client_id: ClientId, now: int) -> MemberRegister:
-        """Return the membership in which a present member is a former one."""
+        """Return the membership with a current member turned into a former one."""
         return self._of(
             replace(member, removed_at=now) if member.client_id == client_id else member
             for member in self.members
         )
 
     def with_successor(self, old: ClientId, identity: PublicIdentity, now: int) -> MemberRegister:
-        """Return the membership in which a present member has new keys under a new id.
+        """Return the membership with new keys and a new id for a current member.
 
         Raises:
-            KeysError: the new id is or was somebody's.
+            KeysError: the new id belongs or belonged to a member.
         """
         if any(member.client_id == identity.client_id for member in self.members):
             raise KeysError(
@@ -175,14 +177,14 @@ class MemberRegister:
                 remedy="A party that replaces its keys makes new ones (`fedrec client identity`).",
             )
         before = next(member for member in self.members if member.client_id == old)
-        # Its word as a guest was signed with the old key.
+        # Its consent as a guest was signed with the old key.
         made = MemberRecord(
             identity=identity, added_at=now, users_cap=before.users_cap, replaces=old
         )
         return self._of((*self.without_member(old, now).members, made))
 
     def of_exactly(self, identities: Iterable[PublicIdentity], now: int) -> MemberRegister:
-        """Return the membership of these; all others are former members."""
+        """Return the membership with exactly these members. All others become former members."""
         wanted = {identity.client_id: identity for identity in identities}
         found = self
         for member in self.members:
@@ -222,11 +224,11 @@ class MemberRegister:
 
     @classmethod
     def from_json(cls, raw: bytes, name: str) -> MemberRegister:
-        """Read what `to_json` wrote; proofs of members are checked.
+        """Parse the output of `to_json` and check members' proofs.
 
         Raises:
-            KeysError: when it is damaged.
-            BadSignature: when a member's key was exchanged for another.
+            KeysError: the document is damaged.
+            BadSignature: a member's key was replaced.
         """
         document = Document.parse(raw, KIND, name)
         found = cls(
@@ -242,20 +244,22 @@ class MemberRegister:
 
 
 def find(fingerprint: str, identities: Iterable[PublicIdentity], what: str) -> PublicIdentity:
-    """Return the one whose client id begins with what a person typed.
+    """Return the identity whose client id begins with a person's input.
 
     Args:
-        fingerprint: at least `FEWEST_CHARS` hexadecimal characters; spaces do not count.
-        what: what the identities are, for errors.
+        fingerprint: at least `FEWEST_CHARS` hexadecimal characters. Spaces do not count.
+        what: a noun for the identities, for errors.
 
     Raises:
-        KeysError: too short, nobody's or several ones'; it lists whom there is to choose from.
+        KeysError: the input is too short, or matches none or several. The message lists the
+            candidates.
     """
     wanted = "".join(fingerprint.split()).lower()
     if len(wanted) < FEWEST_CHARS or not set(wanted) <= set("0123456789abcdef"):
         raise KeysError(
-            f"{fingerprint!r} is no fingerprint of at least {FEWEST_CHARS} hexadecimal characters.",
-            remedy="Give as much of the client id as was compared with its owner.",
+            f"{fingerprint!r} is not a fingerprint of at least {FEWEST_CHARS} hexadecimal "
+            "characters.",
+            remedy="Give as much of the client id as you compared with its owner.",
         )
     known = sorted(identities, key=lambda identity: identity.client_id)
     found = [identity for identity in known if identity.client_id.startswith(wanted)]

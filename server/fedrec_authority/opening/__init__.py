@@ -1,1 +1,1 @@
-"""Opening the sums of rounds: the only use of the decryption key."""
+"""Open the sums of rounds. Nothing else uses the decryption key."""

@@ -1,14 +1,14 @@
-"""Taking an unfit sum apart: the same round's contributions, added up and opened cell by cell.
+"""Find the cells that made a sum unfit, by adding up and opening each cell's contributions.
 
-A cell whose sum does not open, has wrong tags or leaves its bounds has a member who signed what no
-honest client sends: the authority added up what members signed, never what the coordinator says is
-their sum, so that nobody else can bring a cell into that. What the good cells add up to is a sum of
+A cell is unfit if its sum does not open, has wrong tags or exceeds its bounds. Then one of its
+members signed something that no honest client sends. The authority adds up signed messages, never
+the coordinator's sum, so only a member can cause that. The sum of the good cells is a sum over
 whole cells like any other.
 
-Under noise nothing is taken apart: single cells carry less of it than the promise counts on.
+Under noise this is not done: single cells carry less noise than the guarantee needs.
 
-What it does not find: a client that stays within its cell's bounds and leaves those of all cells
-together, as where nobody said how many users a client has at most.
+It does not find a client that stays within its cell's bounds but exceeds those of all cells
+together, which is possible if clients have no users_cap.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from fedrec_authority.opening.cell_counts import (
 )
 
 MOST_CELLS = 64
-"""A sum of more cells is not taken apart."""
+"""Sums over more cells are not examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellFindings:
-    """What the cells of a round turned out to be.
+    """The result of examining the cells of a round.
 
     Attributes:
-        good: contributions of cells whose sums are as they should be.
+        good: the contributions of cells with valid sums.
         vectors: those sums.
-        unfit: what is wrong with each other cell's.
+        unfit: the problem of each other cell.
     """
 
     good: Contributions
@@ -58,7 +58,7 @@ class CellFindings:
 
 
 class Attribution:
-    """Finds the cells that make a round's sum unfit."""
+    """Find the cells that make a round's sum unfit."""
 
     def __init__(self, context: OpeningContext, counts: CellCounts) -> None:
         self._context = context
@@ -72,17 +72,18 @@ class Attribution:
         return tuple(one.cell for one in self._store.state.paused)
 
     def listed(self, task: Reveal) -> set[int]:
-        """Return which cells a list has contributions of that were paused in another round.
+        """Return the cells with contributions in a list that were paused in another round.
 
-        A later one counts, too: what was given up can be presented in any order.
+        Cells paused in a later round count, too, because abandoned rounds can be presented in any
+        order.
         """
         before = {one.cell for one in self._store.state.paused if one.round != task.round}
         return before.intersection(self._by_cell(task))
 
     def is_of_use(self, task: Reveal) -> bool:
-        """Tell whether a round may be taken apart, and would be a round without one of its cells.
+        """Tell whether a round may be examined, and would still be a round without a cell.
 
-        With one cell, or where all of them are needed, the key would be used for nothing.
+        With one cell, or if all of them are needed, the key would be used for nothing.
         """
         if self._membership.plan.privacy.mechanism != "none":
             return False
@@ -94,21 +95,24 @@ class Attribution:
         return self.is_enough(tuple(rest))
 
     def is_enough(self, contributions: Contributions) -> bool:
-        """Tell whether a sum of these contributions is over enough clients and cells."""
+        """Tell whether a sum of these contributions covers enough clients and cells."""
         member = self._membership
         cells = whole_cells(member.roster.partition, [one.client_id for one in contributions])
         enough = len(list(cells)) >= fewest_cells(member.plan, member.roster.partition)
         return enough and self._core(contributions) >= member.minimum_summands
 
     def may_pause(self, task: Reveal, cells: Mapping[int, FedrecError]) -> bool:
-        """Tell whether so many may be paused in one epoch: each tells a little about the key."""
+        """Tell whether this many cells may be paused in one epoch.
+
+        Each reveals a little about the key.
+        """
         return len(self._paused_with(task, cells)) <= MAX_PAUSED
 
     def take_apart(self, task: Reveal) -> CellFindings:
-        """Open the sum of each cell, each of them noted on disk before the key is used.
+        """Open the sum of each cell, recording each on disk before the key is used.
 
         Raises:
-            RefusedError: the coordinator sent other bytes than a member signed.
+            RefusedError: the coordinator sent bytes that the member did not sign.
         """
         good: list[UploadHeader] = []
         vectors, unfit = [], {}
@@ -136,5 +140,5 @@ class Attribution:
         return len(core_among(self._membership.roster.partition, clients))
 
     def _paused_with(self, task: Reveal, cells: Mapping[int, FedrecError] | tuple[()]) -> set[int]:
-        """Return the paused cells, those of this round by `cells` alone: it may come again."""
+        """Return the paused cells, with those of this round from `cells` alone."""
         return {one.cell for one in self._store.state.paused if one.round != task.round} | {*cells}

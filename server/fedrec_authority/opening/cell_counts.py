@@ -1,13 +1,13 @@
-"""Each item's holders cell by cell, so that no cell alone can have rare items trained.
+"""Count each item's holders cell by cell, so that no cell alone can have rare items trained.
 
-An opened sum bounds counts from above only: one member with changed software can add holders that
-it does not have. So the authority opens the counts of each cell's core once a run, and leaves the
-rows out of every later sum that too few users hold outside the sum's largest cells
-(`held_widely`). Which rows these are follows from the cells in the sum, nothing else.
+An opened sum bounds counts only from above: a member with changed software can add holders that it
+does not have. So the authority opens the counts of each cell's core once a run. It removes from
+every later sum the rows that too few users hold outside the sum's largest cells (`held_widely`).
+These rows follow from the cells in the sum alone.
 
-Guests are in a sum's total and not in its cells' counts: they come and go, and a count that they
-left would promise holders who are not there. A cell that joined after the count has none either,
-until a round counts it. A core that changed is another one and is counted again.
+Guests are in a sum's total but not in their cells' counts, because they come and go and would leave
+counts of absent holders behind. A cell that joined after the count has none until a round counts
+it. A changed core is counted again.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from fedrec_authority.folder.opened_sums import OpenedSums
 
 Contributions = tuple[UploadHeader, ...]
 _KEPT_SETS = 8
-"""Sets of cells whose rows are kept; each takes a byte an item."""
+"""The number of sets of cells whose rows are kept, at a byte for each item."""
 
 Counts = Mapping[str, NDArray[np.int32]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningContext(RoundContext):
-    """What the sums of one run and key epoch are opened with."""
+    """The context for opening the sums of a run and key epoch."""
 
     store: OpenedSums
 
 
 def fetch(link: Link, member: Membership, task: Reveal, header: UploadHeader) -> bytes:
-    """Return a contribution as its author signed it.
+    """Return a contribution exactly as its author signed it.
 
     Raises:
-        RefusedError: the coordinator sent something else.
+        RefusedError: the coordinator sent other bytes.
     """
     payload = link.contribution(member.client_id, member.run, task.round, header.client_id)
     if not header.blob.describes(payload):
         raise RefusedError(
-            f"The contribution of {header.client_id[:16]} has {len(payload)} bytes that "
-            "are not the signed ones."
+            f"The contribution of {header.client_id[:16]} has {len(payload)} bytes that do not "
+            "match its signature."
         )
     return payload
 
@@ -68,14 +68,14 @@ def open_cell(
     *,
     core: bool = False,
 ) -> NDArray[np.int64]:
-    """Open the sum of one cell's contributions, noted on disk before the key is used.
+    """Open the sum of one cell's contributions, recorded on disk before the key is used.
 
     Args:
         core: whether it is the sum without the cell's guests.
 
     Raises:
         ProtocolError: its members' messages have no sum.
-        RefusedError: its members' users cannot add up to it, or it is another than before.
+        RefusedError: its members' users cannot reach it, or another sum was opened before.
     """
     member = context.membership
     vector = context.model.vector(task.kind)
@@ -92,7 +92,7 @@ def open_cell(
 
 
 class CellCounts:
-    """Knows what each cell's core counted in this run, and which rows a sum may have."""
+    """Keep each cell's counts in this run, and derive the rows that a sum may have."""
 
     def __init__(self, context: OpeningContext) -> None:
         self._context = context
@@ -100,21 +100,21 @@ class CellCounts:
         self._counts: Counts = {}
         if context.store.state.cell_counts is not None:
             self._counts = load(context.store.read(context.store.state.cell_counts))
-        # What a cell counted never changes, and most rounds are over the same cells.
+        # A cell's count never changes, and most rounds have the same cells.
         self._widely = lru_cache(maxsize=_KEPT_SETS)(self._held_widely)
 
     @property
     def is_on(self) -> bool:
-        """Whether rows depend on cells: there are several, or were when the run was counted."""
+        """Whether rows depend on cells: there are several now, or there were at the count."""
         several = len(self._roster.partition.in_use) > 1
         return self._context.membership.plan.counts_by_cell and (several or bool(self._counts))
 
     def count(self, task: Reveal, contributions: Contributions) -> None:
-        """Open the counts of the cores that this run has not counted, and keep them for good.
+        """Open and store the counts of the cores that this run has not counted.
 
         Raises:
             ProtocolError: a cell's messages have no sum.
-            RefusedError: a cell's users cannot add up to what it counts.
+            RefusedError: a cell's users cannot reach its counts.
         """
         if task.kind != "count" or not self.is_on:
             return
@@ -136,7 +136,7 @@ class CellCounts:
         """Return a sum without the rows that too few users hold outside its largest cells.
 
         Raises:
-            RefusedError: nothing would be left to train with.
+            RefusedError: no row would be left.
         """
         if kind == "evaluate" or not self.is_on:
             return aggregate
@@ -145,8 +145,8 @@ class CellCounts:
         widely = self._widely(counted)
         if kind == "train" and not widely.any():
             raise RefusedError(
-                f"{len(counted)} of the {len(cells)} cells in the sum were counted in this run: "
-                f"outside {plan.federation.corrupt_cells} of them (federation.corrupt_cells) no "
+                f"{len(counted)} of the {len(cells)} cells in the sum were counted in this run. "
+                f"Outside {plan.federation.corrupt_cells} of them (federation.corrupt_cells) no "
                 f"item has {plan.federation.minimum_item_users} holders.",
                 remedy="Wait for the cells that were counted, or begin a new run.",
             )
@@ -163,5 +163,5 @@ class CellCounts:
 
 
 def _name(cell: Cell) -> str:
-    """Name a cell as it was counted: with another core its counts are others."""
+    """Return a name for a cell with its core, because another core has other counts."""
     return f"{cell.id}-{digest('fedrec counted core v1', *cell.core).hex()}"

@@ -1,4 +1,4 @@
-"""The key authority's revealer: it follows a run and opens its sums, and does nothing else."""
+"""The key authority's revealer, which follows a run and opens its sums."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ from fedrec_authority.opening.sum_opening import SumOpening
 def continue_chain(
     link: Link, membership: Membership, store: OpenedSums, folder: AuthorityFolder
 ) -> None:
-    """Learn what was said last, before the first statement of a process or an epoch.
+    """Load the last statement before the first new one of a process or an epoch.
 
-    A backup may be older than that: members and the coordinator take none for a later statement
-    that does not follow. Statements are on disk before they are heard, so that a later one of the
-    present epoch is another copy's of this folder: the key is not used beside that.
+    A backup may be older. Members and the coordinator only accept a statement that follows the last
+    one. Statements are on disk before they are sent, so a later one in the current epoch comes from
+    another copy of this folder. Then the key is not used.
 
     Raises:
-        AuthorityIsOld: a revealer said it that this folder does not know, or a newer copy of it.
-        BadSignature: the coordinator made it up.
+        AuthorityIsOld: the statement comes from an unknown revealer, or from a newer copy of this
+            folder.
+        BadSignature: the coordinator forged it.
     """
     head = store.state.head
     shown = link.federation(membership.client_id).statement
@@ -70,20 +71,20 @@ def continue_chain(
     signer = known.get(shown.client_id)
     if signer is None or (shown.federation, shown.run) != (present.federation, membership.run):
         raise AuthorityIsOld(
-            f"Statement {shown.sequence}, on round {shown.round}, is of a revealer that "
+            f"Statement {shown.sequence}, on round {shown.round}, is from a revealer that "
             f"{folder.path} does not know.",
             remedy="Restore the newest backup of the authority (`fedrec keys restore`).",
         )
     verify(signer.signing_key, shown.statement(), shown.signature)
     if shown.epoch == membership.epoch:
         raise AuthorityIsOld(
-            f"Statement {shown.sequence}, on round {shown.round} of epoch {shown.epoch}, is this "
-            f"key authority's; the last one in {folder.path} is "
-            f"{'none' if head is None else head.sequence}. It is an older copy of the folder.",
-            remedy="Start the newest copy. Where it is lost, restore the backup "
-            "(`fedrec keys restore`), which begins a new epoch.",
+            f"Statement {shown.sequence}, on round {shown.round} of epoch {shown.epoch}, is from "
+            f"this key authority. The last one in {folder.path} is "
+            f"{'none' if head is None else head.sequence}, so that is an older copy of the folder.",
+            remedy="Start the newest copy. If it is lost, restore the backup (`fedrec keys "
+            "restore`), which begins a new epoch.",
         )
-    # What this folder knew of is in its rosters, or was resumed in one.
+    # Pauses that this folder knew about are in its rosters, or were resumed in one.
     known_before = head.paused if head is not None and head.epoch == shown.epoch else ()
     active = {cell.id for cell in present.partition.cells if cell.state == "active"}
     unknown = active.intersection(shown.paused).difference(known_before)
@@ -104,15 +105,15 @@ _JOIN_SECONDS = 10.0
 
 
 class Revealer:
-    """Opens sums in a thread of its own until it is closed.
+    """Open sums in a separate thread until closed.
 
     Args:
-        folder: the authority's; members and plan are read anew for every epoch.
+        folder: the authority's folder. Members and plan are read again for every epoch.
         link: the coordinator.
-        tell: hears of events, in the revealer's thread.
-        new_run: leave the run that it opened sums of before for the coordinator's.
-        clock: the time.
-        sleep: waits.
+        tell: called with events, in the revealer's thread.
+        new_run: leave its earlier run for the coordinator's.
+        clock: the clock.
+        sleep: the function that waits.
         jitter: draws from 0 to 1.
     """
 
@@ -136,7 +137,7 @@ class Revealer:
         self._backoff = Backoff(self._stop, sleep=sleep, jitter=jitter)
         meter = Meter()
         self._bare_link = link
-        # The delivery of epochs tells that the coordinator is away.
+        # The delivery of epochs reports an absent coordinator.
         self._link = patient_link(link, meter, self._stop, self._backoff, lambda error: None)
         self._journal = RoundJournal(self._state, self._clock, meter, self._on_event)
         self._epoch, self._tries, self._joined = 0, 0, ""
@@ -144,21 +145,21 @@ class Revealer:
         self._thread = threading.Thread(target=self._run, name="revealer", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread and return at once."""
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds, or raise what ended the revealer.
+        """Return after a number of seconds, or raise the error that ended the revealer.
 
         Raises:
-            FedrecError: it cannot, or must not, go on.
+            FedrecError: it cannot, or must not, continue.
         """
         self._thread.join(seconds)
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
-        """End it, wherever it is; what it opened is on disk."""
+        """Stop the thread at any point. Opened sums are on disk."""
         with suppress(Stopped, KeyboardInterrupt):
             self._stop.request()
         self._bare_link.close()
@@ -176,7 +177,7 @@ class Revealer:
                         self._tries, told = 0, ""
                         continue
                     except (DiskFull, FolderInUse) as error:
-                        # What was said is on disk; from there it goes on.
+                        # Statements are on disk, and work resumes from there.
                         if error.message != told:
                             told = error.message
                             is_full = isinstance(error, DiskFull)
@@ -193,16 +194,16 @@ class Revealer:
         except Stopped:
             pass
         except BaseException as error:
-            # Told in the thread that waits.
+            # Raised in the thread that waits.
             self._error = None if self._stop.requested else error
 
     def _work(self, store: OpenedSums) -> None:
-        """Open the sums of one key epoch, to its end or the run's."""
+        """Open the sums of one key epoch, until the epoch or the run ends."""
         membership = self._enrolled(store)
         try:
             self._bind(store, membership)
             self._epoch, self._journal.run = membership.epoch, membership.run
-            # Rounds of an earlier epoch are over for good once this one began.
+            # Rounds of an earlier epoch are finally over once this one began.
             with changing(self._folder) as folder:
                 folder.revealer.destroy_before(membership.epoch)
             half = ServerHalf(membership.plan, len(membership.catalogue))
@@ -222,9 +223,9 @@ class Revealer:
             self._await_resumption(membership, store.state.version)
 
     def _enrolled(self, store: OpenedSums) -> Membership:
-        """Enrol in the coordinator's epoch, as soon as its secret key is here.
+        """Enrol in the coordinator's epoch as soon as its secret key is in the folder.
 
-        In a folder that was restored there is none until a new epoch was made and delivered.
+        A restored folder has none until a new epoch was made and delivered.
         """
         attempt = 0
         while True:
@@ -236,7 +237,7 @@ class Revealer:
                     authority_key=read_authority_key(folder.public_key_path),
                     catalogue_cache=store.catalogue_path,
                     expected=plan_from_json(folder.membership.plan_json),
-                    # It has no users, so that nobody of its own is exposed.
+                    # It has no users that could be exposed.
                     accept_exposure=True,
                     secret_of=folder.revealer.secret_of,
                 )
@@ -257,7 +258,7 @@ class Revealer:
         store.bind(pin, membership.epoch, new_run=self._new_run)
 
     def _await_resumption(self, membership: Membership, version: RoundId) -> None:
-        """Return once the run goes on again: an operator may resume it, or begin another one."""
+        """Wait until the run continues: an operator may resume it, or begin another one."""
         attempt = 0
         while True:
             self._backoff.pause(attempt)
@@ -269,7 +270,7 @@ class Revealer:
             except Unreachable:
                 continue
             except FedrecError:
-                # Of another run or epoch: enrolling says what to do about it.
+                # Another run or epoch: enrolment handles it.
                 return
             if not isinstance(found.task, Finished):
                 return
@@ -279,7 +280,7 @@ class Revealer:
         if name is None:
             return
         if event.name == "joined":
-            # On a full disk it joins at every try.
+            # On a full disk it rejoins at every try.
             if self._tries and event.detail == self._joined:
                 return
             self._joined = event.detail
@@ -297,7 +298,7 @@ class Revealer:
 
 
 class _CatchingUp(CatchingUp):
-    """Takes what is published, unless it is not what was opened here."""
+    """Apply published rounds, unless they differ from the opened ones."""
 
     _store: OpenedSums
 
@@ -305,15 +306,15 @@ class _CatchingUp(CatchingUp):
         opened = self._store.state.revealed_as(found.round)
         if opened is not None and (opened.kept or opened.manifest_digest) != manifest:
             raise RefusedError(
-                f"Round {found.round} was published with other contributions than those that "
-                "were opened here."
+                f"Round {found.round} was published with other contributions than those that were "
+                "opened here."
             )
 
 
 class _Session(PullLoop):
-    """The key authority's work: follow what is published, and open sums.
+    """The key authority's work: follow published rounds, and open sums.
 
-    Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.
+    It ignores the coordinator's other tasks: it trains nothing and sends no model.
     """
 
     def __init__(
@@ -341,7 +342,7 @@ class _Session(PullLoop):
         if not isinstance(work, Reveal):
             return False
         if not self._goes_on:
-            # Once a round is open the coordinator goes back to none, and forward to none.
+            # While a round is open, the coordinator can move neither back nor forward.
             continue_chain(self._link, self._membership, self._opened, self._folder)
             self._goes_on = True
         self._revealing.reveal(work)
@@ -349,7 +350,7 @@ class _Session(PullLoop):
 
 
 def _nobody() -> UserSplit:
-    """Return the users of a party without data."""
+    """Return no users, for a party without data."""
     none = np.zeros(0, dtype=np.int64)
     return UserSplit(
         user_ids=(),

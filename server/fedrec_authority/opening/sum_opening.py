@@ -1,15 +1,15 @@
-"""Opening a round's sum: the one place where the key authority's decryption key is used.
+"""Open a round's sum. Only this module uses the key authority's decryption key.
 
-It must never be made to open anything but the sum of enough members' signed updates of one round,
-and only once per round. So the sum that is opened here is one that the revealer added up itself,
-from contributions whose signatures it checked; above `rounds.recompute_limit` contributions it is
-the coordinator's, whose tags must be those of exactly these contributions.
+The key must open nothing but a sum of enough members' signed updates of one round, once per round.
+So the revealer opens a sum that it added up itself, from contributions whose signatures it checked.
+Above `rounds.recompute_limit` contributions it opens the coordinator's sum, whose tags must match
+exactly these contributions.
 
-A closed round waits for its word. So what it refuses it says, too: the coordinator gives the round
-up then. What it says of a sum that it opened is one sentence, whatever was wrong.
+A closed round waits for its answer. So a refusal is an answer, too, with which the coordinator
+abandons the round. About a sum that was opened, the refusal is always the same sentence.
 
-A sum that is unfit is taken apart by cells (`attribution`): what the good ones add up to is
-published, the others are named and paused.
+An unfit sum is examined by cells (`attribution`). The sum of the good ones is published, and the
+others are named and paused.
 """
 
 from __future__ import annotations
@@ -44,23 +44,28 @@ from fedrec_authority.opening.attribution import Attribution, CellFindings
 from fedrec_authority.opening.cell_counts import CellCounts, Contributions, OpeningContext, fetch
 
 MOST_REFUSED = MAX_PAUSED
-"""On so many sums the key may be used in vain in an epoch: each answer tells about it."""
-_UNFIT = "the sum is out of bounds; one of these clients sent it"
-_COUNTED_AGAIN = "the sum is out of bounds; the clients of the other cells are counted again"
-_NOT_THEIRS = "the coordinator's sum is not that of its contributions, each cell of which is fit"
-_REMEDY = "Nothing was revealed; see audit.jsonl, and tell the data owners if it happens again."
+"""The number of unfit sums in an epoch for which the key may be used.
+
+Each answer reveals something about it.
+"""
+_UNFIT = "the sum is out of bounds, and one of these clients caused it"
+_COUNTED_AGAIN = "the sum is out of bounds, and the clients of the other cells are counted again"
+_NOT_THEIRS = (
+    "the coordinator's sum does not match its contributions, and each of their cells is fit"
+)
+_REMEDY = "Nothing was opened. See audit.jsonl, and tell the data owners if it happens again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A sum that may be published, and whose contributions add up to it."""
+    """A sum that may be published, with its contributions."""
 
     contributions: Contributions
     aggregate: NDArray[np.int64]
 
 
 class SumOpening:
-    """Opens the sums that may be opened, and refuses everything else."""
+    """Open the sums that may be opened, and refuse all others."""
 
     def __init__(self, context: OpeningContext, folder: AuthorityFolder) -> None:
         self._context = context
@@ -74,14 +79,14 @@ class SumOpening:
         self._attribution = Attribution(context, self._counts)
 
     def reveal(self, task: Reveal) -> None:
-        """Open a round's sum and send the signed result, or say that it is refused.
+        """Open a round's sum and send the signed result, or send a refusal.
 
         Raises:
-            RevealRefused: the task is not one that may be done; the coordinator was told.
-            RoundError: the round is over, or starts from another version than the model's.
+            RevealRefused: the task must not be done. The coordinator was told.
+            RoundError: the round is over, or it starts from another version than the model's.
         """
         if task.round <= self._model.version:
-            raise RoundError(f"Round {task.round} is published already.")
+            raise RoundError(f"Round {task.round} was already published.")
         if self._sent_again(task):
             return
         self._journal.tell("revealing", task.round)
@@ -94,7 +99,7 @@ class SumOpening:
             self._open(task, total, problem)
 
     def _sent_again(self, task: Reveal) -> bool:
-        """Send what this sum was opened as before, if it was; tell whether it was."""
+        """Send the earlier result for this sum, and tell whether there was one."""
         member, opened = self._membership, self._store.state.opened
         if opened is None:
             return False
@@ -105,7 +110,7 @@ class SumOpening:
             manifest_digest(member.run, task.round, task.contributions),
             self._store.state.revealed_as(task.round),
         )
-        # Where a cell was paused, what was said is of the others alone.
+        # If a cell was paused, the earlier answer covers only the others.
         asked = revealed is not None and revealed.manifest_digest == digest
         kept = revealed.kept if revealed is not None and asked else digest
         if said.manifest_digest not in (digest, kept):
@@ -114,11 +119,12 @@ class SumOpening:
         return True
 
     def _check(self, task: Reveal) -> None:
-        """Refuse whatever can be refused before anything is fetched."""
+        """Refuse as much as possible before fetching anything."""
         member = self._membership
         if task.epoch != member.epoch:
             raise RefusedError(
-                f"Round {task.round} is of epoch {task.epoch}, this client's is {member.epoch}."
+                f"Round {task.round} is of epoch {task.epoch}, this client's epoch is "
+                f"{member.epoch}."
             )
         if task.base_round != self._model.version:
             raise RefusedError(
@@ -130,41 +136,42 @@ class SumOpening:
         paused = self._attribution.listed(task)
         if paused:
             raise RefusedError(
-                f"Round {task.round} has contributions of cells that are paused: {_listed(paused)}."
+                f"Round {task.round} has contributions from paused cells: {_listed(paused)}."
             )
         opened = self._store.state.revealed_as(task.round)
         if opened is not None:
             manifest = manifest_digest(member.run, task.round, task.contributions)
             if opened.manifest_digest != manifest:
                 raise RefusedError(
-                    f"Round {task.round} was opened with other contributions before."
+                    f"Round {task.round} was already opened with other contributions."
                 )
             if opened.refused:
-                raise RefusedError(f"The sum of round {task.round} was refused before.")
+                raise RefusedError(f"The sum of round {task.round} was already refused.")
         self._check_refusals()
 
     def _check_refusals(self) -> None:
-        """Refuse to use a key that was used in vain as often as may be."""
+        """Refuse to use a key after the largest allowed number of refused sums."""
         if self._store.state.refused_sums >= MOST_REFUSED:
             raise RefusedError(
                 f"{MOST_REFUSED} sums that had to be refused, such as ones with wrong tags, were "
-                f"presented in epoch {self._membership.epoch}; every further answer would tell "
-                "about the key.",
-                remedy="Tell the data owners: a new key epoch is needed, and perhaps another "
+                f"presented in epoch {self._membership.epoch}. Every further answer would reveal "
+                "something about the key.",
+                remedy="Tell the data owners: they need a new key epoch, and perhaps another "
                 "coordinator, or a roster without a member whose software was changed.",
             )
 
     def _is_fetched(self, task: Reveal) -> bool:
-        """Tell whether a sum is opened by its tags, without adding its contributions up."""
+        """Tell whether a sum is checked by its tags, without adding up its contributions."""
         member = self._membership
         limit = member.plan.rounds.recompute_limit
         return member.is_tagged and len(task.contributions) > limit
 
     def _total(self, task: Reveal) -> tuple[bytes, FedrecError | None]:
-        """Return the sum that is opened, or why the contributions have none."""
+        """Return the sum to open, or why the contributions have none."""
         member = self._membership
         if self._is_fetched(task):
-            # Under paillier it hands out a refreshed sum, which has another digest than announced.
+            # Under paillier the coordinator sends a refreshed sum, whose digest differs from the
+            # announced one.
             return self._link.round_sum(member.client_id, member.run, task.round), None
         total = self._model.vector(task.kind).accumulator()
         for header in task.contributions:
@@ -176,29 +183,29 @@ class SumOpening:
         own = total.finish()
         if not task.sum.describes(own):
             raise RefusedError(
-                f"The coordinator's sum of round {task.round} is not the sum of its "
+                f"The coordinator's sum of round {task.round} does not match the sum of its "
                 f"{len(task.contributions)} contributions."
             )
         return own, None
 
     def _open(self, task: Reveal, total: bytes, problem: FedrecError | None) -> None:
-        """Use the key on a sum, or on those of its cells where it is unfit; send what came of it.
+        """Use the key on a sum or, if it is unfit, on those of its cells, and send the result.
 
         Args:
-            problem: why the contributions have no sum; None where they have.
+            problem: why the contributions have no sum, or None if they have one.
         """
         member = self._membership
         manifest = manifest_digest(member.run, task.round, task.contributions)
         opened, sum_digest = self._store.state.revealed_as(task.round), Blob.of(total).digest
         if opened is not None and opened.sum_digest != sum_digest:
-            # Answers about many sums of its choice would give the key to a coordinator.
+            # Answers about many chosen sums would reveal the key to a coordinator.
             error: FedrecError = RefusedError(
                 f"Another sum of round {task.round} was presented before."
             )
             raise self._refusal(task, error, error.message)
         fetched = self._is_fetched(task)
         names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
-        # On disk before the key is used: after a crash, too, a round has one sum only.
+        # On disk before the key is used, so that a round has only one sum, even after a crash.
         self._store.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
         try:
             if problem is not None:
@@ -219,7 +226,7 @@ class SumOpening:
         """Return an opened sum that may be published.
 
         Raises:
-            SumOutOfBounds: no honest clients add up to it.
+            SumOutOfBounds: honest clients cannot reach it.
         """
         self._model.check_sum(task.kind, aggregate, contributions)
         return _Opened(contributions=contributions, aggregate=aggregate)
@@ -228,10 +235,10 @@ class SumOpening:
         """Return the sum of the cells that are fit, and pause the others.
 
         Args:
-            error: what is wrong with the sum of all.
+            error: the problem of the whole sum.
 
         Raises:
-            RevealRefused: nothing can be published; the coordinator was told.
+            RevealRefused: nothing can be published. The coordinator was told.
         """
         fits = self._attribution
         if not fits.is_of_use(task):
@@ -251,40 +258,40 @@ class SumOpening:
             raise self._unfit(task, problem) from problem
         self._pause(task, parts)
         if task.kind == "train" and divides_by_count(self._membership.plan):
-            # What it would be divided by counted the paused cells, too.
+            # The divisor counted the paused cells, too.
             raise self._unfit(task, error, _COUNTED_AGAIN, tells=False)
         return found
 
     def _pause(self, task: Reveal, parts: CellFindings) -> None:
-        """Pause the unfit cells: on disk first, then in the audit log and for people."""
+        """Pause the unfit cells: first on disk, then in the audit log and for people."""
         member = self._membership
         kept = manifest_digest(member.run, task.round, parts.good)
         cells = tuple(sorted(parts.unfit))
-        # Or a roster that is being made meanwhile would not name them, and nobody would know.
+        # Otherwise a roster that is being made meanwhile would not name them.
         with changing(self._folder) as folder:
             self._store.record_paused(task.round, cells, kept, newest=folder.last_epoch)
         for cell, error in sorted(parts.unfit.items()):
             paused = type(error)(f"Cell {cell} is paused: {error.message}")
             self._context.refused("cell_paused", task.round, paused)
         detail = (
-            f"{_listed(parts.unfit)}: one of its clients sent what no honest client sends; "
-            "it takes part again after `fedrec keys roster resume CELL`"
+            f"{_listed(parts.unfit)}: one of its clients sent something that no honest client "
+            "sends. Resume it with `fedrec keys roster resume CELL`"
         )
         self._journal.tell("cell_paused", task.round, detail=detail)
 
     def _unfit(
         self, task: Reveal, error: FedrecError, told: str = _UNFIT, *, tells: bool = True
     ) -> RevealRefused:
-        """Note for good that a sum is refused, tell the coordinator, and return the error.
+        """Record a refusal permanently, tell the coordinator, and return the error.
 
         Args:
-            tells: whether nobody is paused for what the refusal may tell about the key.
+            tells: whether the refusal may reveal something about the key without pausing a cell.
         """
         self._note_refusal(task, error, tells=tells)
         return self._refusal(task, error, told)
 
     def _send(self, task: Reveal, found: _Opened) -> None:
-        """Send the signed result, over the rows that enough cells vouch for."""
+        """Send the signed result over the rows that enough cells vouch for."""
         member, contributions = self._membership, found.contributions
         try:
             aggregate = self._counts.left_in(task.kind, found.aggregate, contributions)
@@ -304,7 +311,8 @@ class SumOpening:
             rows_digest=rows.digest,
             trained=shared.trained,
         )
-        # On disk before anybody hears of it: a coordinator that loses its folder begins with it.
+        # On disk before it is announced, so that a coordinator that loses its folder can begin with
+        # it.
         self._store.record_opened(
             statement,
             pack_headers(contributions),
@@ -316,9 +324,9 @@ class SumOpening:
     def _statement(
         self, task: Reveal, *, contributions: tuple[UploadHeader, ...], **said: Any
     ) -> RevealStatement:
-        """Return this revealer's signed word on a round, which follows its last one.
+        """Return this revealer's signed statement on a round, which follows its last one.
 
-        All cells that are paused by now are named in it.
+        It names all cells that are paused by now.
         """
         member, before = self._membership, self._store.state.head
         is_noisy = task.kind == "train" and member.layout.mechanism is not None
@@ -340,21 +348,21 @@ class SumOpening:
         return member.sign_statement(statement)
 
     def _note_refusal(self, task: Reveal, error: FedrecError, *, tells: bool) -> None:
-        """Keep for good that the answer is a refusal; count it where it tells about the key."""
+        """Record a refusal permanently, and count it if it reveals something about the key."""
         member = self._membership
         counted = self._is_fetched(task)
         if counted and not (tells and isinstance(error, WrongTags)):
             self._store.forgive_sum()
             counted = False
-        # What has the right tags was decrypted to what members encrypted, whatever the key.
+        # A sum with the right tags decrypts to what members encrypted, whatever the key.
         tells = tells and not (isinstance(error, SumOutOfBounds) and member.is_tagged)
         self._store.record_refused(task.round, counted=tells and not counted)
 
     def _refusal(self, task: Reveal, error: FedrecError, told: str) -> RevealRefused:
-        """Write down and tell the coordinator that a sum is refused, and return the error.
+        """Record a refusal, tell the coordinator, and return the error.
 
         Args:
-            told: why, for the coordinator and its operators.
+            told: the reason, for the coordinator and its operators.
         """
         refused = RevealRefused(error.message, remedy=error.remedy or _REMEDY)
         noted = error if isinstance(error, PartialCell | SumOutOfBounds) else refused
@@ -368,12 +376,12 @@ class SumOpening:
         )
         self._store.record_statement(statement)
         with suppress(FedrecError):
-            # A coordinator that does not take it gave the round up before, or lies.
+            # If the coordinator rejects it, it has abandoned the round already, or it lies.
             self._link.submit_reveal(statement, b"")
         return refused
 
 
 def _listed(cells: Iterable[int]) -> str:
-    """Name cells for people."""
+    """Return the names of cells as text."""
     found = sorted(cells)
     return f"cell{'s' * (len(found) > 1)} {', '.join(map(str, found))}"

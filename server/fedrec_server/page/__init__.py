@@ -1,1 +1,1 @@
-"""A page for a browser: a run as it goes on, beside the coordinator's gRPC port."""
+"""A web page that shows a running federation, next to the coordinator's gRPC port."""

@@ -1,4 +1,4 @@
-"""What a browser is sent: the run's past once, and then whatever happens."""
+"""The messages to a browser: the run's history once, then each change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedrec_server.store.store import Entry
 
 KEPT_EVENTS = 300
 _UPDATE = "update counted"
-"""One for each client and round: the page counts them, and lists none."""
+"""Events that occur for every client and round. The page counts but does not list them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class RoundPoint:
     """A published round.
 
     Attributes:
-        sequence: the number of the last event that said anything of it.
+        sequence: the number of the last event about it.
         counted: updates in its sum.
-        bytes_received: of all updates together.
-        bytes_published: of the sum.
-        loss, validation_hr, validation_ndcg, test_hr, test_ndcg: what it measured; None for what
-            it did not.
+        bytes_received: bytes of all updates together.
+        bytes_published: bytes of the sum.
+        loss, validation_hr, validation_ndcg, test_hr, test_ndcg: its metrics, or None if they were
+            not measured.
     """
 
     sequence: int
@@ -56,19 +56,19 @@ class RoundPoint:
     test_ndcg: float | None = None
 
     def measuring(self, sequence: int, metrics: list[int]) -> RoundPoint:
-        """Return the round with what its sums of metrics say."""
+        """Return the round with the rates of its metric sums."""
         found = ModelQuality().after(RoundId(self.round), metrics)
         return replace(self, sequence=sequence, **found.figures())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What happened after some event.
+    """The changes after an event.
 
     Attributes:
-        whole: whether it is everything that is known, in place of what a page had.
+        whole: whether it replaces all that a page had.
         last: the number of the last event.
-        events: without their sums of metrics.
+        events: the events, without their metric sums.
     """
 
     whole: bool
@@ -87,7 +87,7 @@ class News:
 
 
 class RunHistory:
-    """Put together from the journal, entry by entry."""
+    """The history of a run, built from the journal entry by entry."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -96,14 +96,14 @@ class RunHistory:
         self._events: deque[RunEvent] = deque()
 
     def take(self, entry: Entry) -> None:
-        """Note the next entry of the journal."""
+        """Add the next entry of the journal."""
         self.last = entry.sequence
         if entry.kind == _UPDATE:
             return
         fields = json.loads(entry.fields_json)
         metrics = fields.pop("metrics", None)
         if entry.kind == "round published":
-            # In a damaged row the name of a field may be another.
+            # In a damaged row, even the name of a field may be wrong.
             with suppress(KeyError):
                 self._rounds[entry.round] = RoundPoint(
                     sequence=entry.sequence,
@@ -130,11 +130,11 @@ class RunHistory:
             self._forgotten = self._events.popleft().sequence
 
     def since(self, sequence: int) -> News:
-        """Return what came after an event, or everything where events in between are forgotten.
+        """Return the changes after an event, or everything if events in between were dropped.
 
         Args:
-            sequence: the last event that a page has; below 0 for a page that has nothing, and
-                above the last one where the run's folder is older than the page.
+            sequence: the last event that a page has. It is below 0 for a page without events, and
+                above the last one if the run's folder is older than the page.
         """
         whole = not self._forgotten <= sequence <= self.last
         after = -1 if whole else sequence
@@ -148,16 +148,16 @@ class RunHistory:
 
 PAGE = 500
 IDLE_SECONDS = 1.0
-"""Who is awaited, and what is left of a deadline, change without an event."""
+"""How often to look for changes without an event, such as awaited clients and the time left."""
 PAUSE_SECONDS = 0.2
-"""Between two looks at the journal, and between two messages to a browser: many clients that
-upload at once are one piece of news."""
+"""The time between two looks at the journal, and between two messages to a browser.
+"""
 RETRY_MILLISECONDS = 1000
 _WATCH_SECONDS = 300.0
 
 
 class Feed:
-    """Follows a run, and tells browsers.
+    """Follow a run and send its changes to browsers.
 
     Args:
         engine: the run.
@@ -173,11 +173,11 @@ class Feed:
 
     @property
     def n_streams(self) -> int:
-        """How many browsers are told."""
+        """The number of connected browsers."""
         return self._n_streams
 
     async def follow(self) -> None:
-        """Read the journal, now and whenever it grows, until `close`."""
+        """Follow the journal until `close`."""
         run = self._engine.run
         with run.watchers.listening("page") as news:
             while not self._closed:
@@ -186,7 +186,7 @@ class Feed:
                 try:
                     entries = await run.work.in_thread(run.store.entries, self._history.last, PAGE)
                 except FedrecError:
-                    # The store may be full or busy; what is there is read a moment later.
+                    # The store may be full or busy. The next look reads the rest.
                     pause = IDLE_SECONDS
                 for entry in entries:
                     self._history.take(entry)
@@ -199,23 +199,23 @@ class Feed:
                     await news.wait(pause)
 
     def close(self) -> None:
-        """Tell browsers nothing more."""
+        """Stop all streams."""
         self._closed = True
         self._has_read.set()
         self._news.wake_all()
 
     async def stream(self, last_id: str) -> AsyncGenerator[bytes, None]:
-        """Yield messages for one browser, one a second at least, until `close`.
+        """Yield messages for one browser, at least one a second, until `close`.
 
         Args:
-            last_id: of the last message that it got; empty for none.
+            last_id: the id of its last message, or empty.
         """
         self._n_streams += 1
         try:
             seen = self._position(last_id)
             yield f"retry: {RETRY_MILLISECONDS}\n\n".encode()
             yield _message("about", json.dumps(_about(self._engine.run.federation.plan)))
-            # A coordinator that was just started again would seem to have forgotten everything.
+            # A coordinator that has just restarted would seem to have no history.
             await self._has_read.wait()
             with self._news.listening("browsers") as more:
                 while not self._closed:
@@ -235,7 +235,7 @@ class Feed:
         return _message(kind, news.to_json(), f"{self._engine.run.name}:{news.last}")
 
     def _position(self, last_id: str) -> int:
-        """Return the last event that a browser knows of this run; -1 for none."""
+        """Return the last event of this run that a browser knows, or -1."""
         run, _, number = last_id.rpartition(":")
         known = run == self._engine.run.name and number.isascii() and number.isdecimal()
         return int(number) if known and len(number) < 19 else -1
@@ -252,7 +252,7 @@ class Feed:
 
 
 def _about(plan: Plan) -> dict[str, Any]:
-    """Return what does not change during a run."""
+    """Return the facts that do not change during a run."""
     mechanism = mechanism_of(plan)
     budget = None
     if mechanism is not None:

@@ -1,7 +1,7 @@
-"""The page's own port, in the coordinator's loop.
+"""The page's own port, served from the coordinator's event loop.
 
-On an address of this machine it is plain HTTP, for everybody with an account there. Any other
-address gets TLS 1.3, and nobody sees anything without a link that an operator asked for.
+On a local address it is plain HTTP, open to every account on the machine. Any other address uses
+TLS 1.3 and needs a link from an operator.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _TOKEN_BYTES = 32
 
 
 class Access:
-    """Makes links, exchanges each for one session, and knows the sessions.
+    """Make links, exchange each for one session, and check sessions.
 
     Args:
-        clock: tells the time; a link is good for `LINK_SECONDS`, a session for `SESSION_SECONDS`.
+        clock: the clock. A link is valid for `LINK_SECONDS`, a session for `SESSION_SECONDS`.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -53,20 +53,20 @@ class Access:
         self._sessions = _Tokens(clock, SESSION_SECONDS, MOST_SESSIONS)
 
     def new_link(self) -> str:
-        """Return a token that opens one session."""
+        """Return a token for one session."""
         return self._links.new()
 
     def open_session(self, link: str) -> str | None:
-        """Return a session's token for that of a link, which is good no more; None for others."""
+        """Exchange a link's token, which is then used up, for a session's token, or return None."""
         return self._sessions.new() if self._links.use_up(link) else None
 
     def allows(self, session: str) -> bool:
-        """Tell whether this is the token of a session that is not over."""
+        """Tell whether a token belongs to an active session."""
         return self._sessions.knows(session)
 
 
 class _Tokens:
-    """Random tokens that are good for a while; the oldest make room for new ones."""
+    """Random tokens with a limited lifetime. New ones push out the oldest."""
 
     def __init__(self, clock: Clock, seconds: float, most: int) -> None:
         self._clock, self._seconds, self._most = clock, seconds, most
@@ -81,7 +81,7 @@ class _Tokens:
         return token
 
     def knows(self, token: str) -> bool:
-        # Looked up by its digest: how long that takes tells nothing of the token.
+        # Looking it up by its digest keeps the time from revealing anything about the token.
         self._forget()
         return _digest(token) in self._until
 
@@ -99,7 +99,7 @@ def _digest(token: str) -> bytes:
 
 
 COOKIE = "__Host-fedrec-page"
-"""The prefix makes browsers refuse it without TLS, or from another host."""
+"""The prefix makes browsers refuse the cookie without TLS or from another host."""
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 MOST_STREAMS = 32
@@ -125,12 +125,12 @@ _OWN_PAGES = (None, "same-origin", "none")
 
 
 def application(feed: Feed, access: Access | None, *, hosts: Collection[str]) -> ASGIApp:
-    """Return the application.
+    """Return the ASGI application.
 
     Args:
-        feed: what browsers are told.
-        access: who may look; None for everybody who reaches it.
-        hosts: names that the server goes by, besides every address.
+        feed: the source of messages.
+        access: the check of links and sessions, or None for open access.
+        hosts: names of the server, in addition to addresses.
     """
     routes = [_file(path, name) for path, name in _files().items()]
     routes.append(Route("/feed", _told_by(feed, access)))
@@ -140,7 +140,7 @@ def application(feed: Feed, access: Access | None, *, hosts: Collection[str]) ->
 
 
 class _Guarded:
-    """Turns away what names another host, and gives every answer the same headers."""
+    """Refuse requests for another host, and add the same headers to every answer."""
 
     def __init__(self, inner: ASGIApp, hosts: Collection[str]) -> None:
         self._inner, self._hosts = inner, hosts
@@ -164,11 +164,11 @@ class _Guarded:
 
 
 def _told_by(feed: Feed, access: Access | None) -> Endpoint:
-    """Return what answers with the feed, from where a browser that lost the connection was."""
+    """Return the handler that streams the feed, resuming after a lost connection."""
 
     async def answer(request: Request) -> Response:
         if not _is_own_page(request):
-            return _refused(403, "A page of another site asks.")
+            return _refused(403, "The request comes from another site's page.")
         if not _may_look(request, access):
             return _refused(401, "A link is needed: fedrec watch ADDRESS --web prints one.")
         if feed.n_streams >= MOST_STREAMS:
@@ -180,7 +180,7 @@ def _told_by(feed: Feed, access: Access | None) -> Endpoint:
 
 
 def _looked_up_in(access: Access | None) -> Endpoint:
-    """Return what tells a page whether its browser may look."""
+    """Return the handler that tells a page whether its browser has access."""
 
     async def answer(request: Request) -> Response:
         return JSONResponse({"open": _may_look(request, access)})
@@ -189,11 +189,11 @@ def _looked_up_in(access: Access | None) -> Endpoint:
 
 
 def _opened_by(access: Access | None) -> Endpoint:
-    """Return what exchanges a link for a session."""
+    """Return the handler that exchanges a link for a session."""
 
     async def answer(request: Request) -> Response:
         if not _is_own_page(request):
-            return _refused(403, "A page of another site asks.")
+            return _refused(403, "The request comes from another site's page.")
         if access is None:
             return JSONResponse({"open": True})
         body = b""
@@ -202,12 +202,12 @@ def _opened_by(access: Access | None) -> Endpoint:
                 async for piece in request.stream():
                     body += piece
                     if len(body) > MOST_LINK_BYTES:
-                        return _refused(413, "That is no link of this server.")
+                        return _refused(413, "This server did not make that link.")
         except TimeoutError:
             return _refused(408, "The link did not arrive.")
         session = access.open_session(body.decode("ascii", "replace"))
         if session is None:
-            # No error to browsers: the page says so, and what to do.
+            # Not an HTTP error, because the page itself explains the problem.
             return JSONResponse({"open": False})
         answered = JSONResponse({"open": True})
         answered.set_cookie(
@@ -225,7 +225,7 @@ def _opened_by(access: Access | None) -> Endpoint:
 
 
 def _files() -> dict[str, str]:
-    """Return the paths of the page's files, and where each lies under `static`."""
+    """Return the paths of the page's files, and their places below `static`."""
     folder = files("fedrec_server.page") / "static"
     found = {f"/{name}": name for name in _names(folder)}
     return found | {"/": "index.html"}
@@ -242,7 +242,7 @@ def _names(folder: Traversable, before: str = "") -> list[str]:
 
 
 def _file(path: str, name: str) -> Route:
-    # Read once: who may change files later is not who was trusted at the start.
+    # Read once at the start, so that later changes to files have no effect.
     body = (files("fedrec_server.page") / "static" / name).read_bytes()
     kind = _KINDS[name.rpartition(".")[2]]
 
@@ -257,7 +257,7 @@ def _may_look(request: Request, access: Access | None) -> bool:
 
 
 def _is_own_page(request: Request) -> bool:
-    """Tell whether a page of this server asks, as far as the browser says who does."""
+    """Tell whether a request comes from this server's own page, if the browser reports it."""
     if request.headers.get("sec-fetch-site") not in _OWN_PAGES:
         return False
     origin = request.headers.get("origin")
@@ -265,13 +265,13 @@ def _is_own_page(request: Request) -> bool:
 
 
 def _refused(status: int, why: str) -> Response:
-    # What is left of the request is not awaited.
+    # The rest of the request is not read.
     return JSONResponse({"error": why}, status, {"connection": "close"})
 
 
 MOST_CONNECTIONS = 128
 REQUEST_SECONDS = 10.0
-"""A connection that has asked for nothing since the last look, and is answered, is closed."""
+"""A connection is closed if it is idle since the last look."""
 _BACKLOG = 64
 _KEEP_ALIVE_SECONDS = 15
 _STOPPING_SECONDS = 2
@@ -279,11 +279,11 @@ _SETTING = "coordinator.page"
 
 
 class Page:
-    """Listens from when it is made, and answers from `start` to `close`.
+    """Listen on construction, and answer from `start` to `close`.
 
     Args:
         engine: the run that is shown.
-        settings: where to listen; `coordinator.page` is set.
+        settings: the settings, with `coordinator.page` set.
 
     Raises:
         SettingsError: the address cannot be opened, or the certificate cannot be used.
@@ -323,15 +323,15 @@ class Page:
 
     @property
     def url(self) -> str:
-        """Return where the page is."""
+        """Return the URL of the page."""
         return f"{self.scheme}://{written_address(self.host, self.port)}/"
 
     def new_link(self) -> str:
-        """Return a token that lets one browser in; empty where none is needed."""
+        """Return a token that lets one browser in, or empty if none is needed."""
         return "" if self._access is None else self._access.new_link()
 
     def start(self) -> None:
-        """Begin to answer, in the running loop."""
+        """Start answering in the running loop."""
         self._tasks = [
             asyncio.create_task(self._server.serve(sockets=[self._socket])),
             asyncio.create_task(self._feed.follow()),
@@ -339,11 +339,11 @@ class Page:
         structlog.get_logger().info("page is served", url=self.url)
 
     async def close(self) -> None:
-        """Hang up on everybody, and listen no more."""
+        """Close all connections and stop listening."""
         self._feed.close()
         self._server.should_exit = True
         if self._tasks:
-            # Either may have ended with an error, which is no reason to stay open.
+            # An earlier error in either must not keep the other open.
             await asyncio.gather(self._tasks[0], return_exceptions=True)
             self._tasks[1].cancel()
             await asyncio.gather(self._tasks[1], return_exceptions=True)
@@ -351,12 +351,12 @@ class Page:
 
 
 class _Connection(H11Protocol):
-    """uvicorn's connection, which by itself there may be any number of, and which may be silent."""
+    """A uvicorn connection with limits on number and silence, which uvicorn lacks."""
 
     _seen: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Take a connection, unless there are too many."""
+        """Accept a connection, unless there are too many."""
         super().connection_made(transport)
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
@@ -364,7 +364,7 @@ class _Connection(H11Protocol):
             self.loop.call_later(REQUEST_SECONDS, self._look)
 
     def _look(self) -> None:
-        # uvicorn waits for ever for the rest of a request, once its first byte is here.
+        # uvicorn waits indefinitely for the rest of a request after its first byte.
         if self.transport.is_closing():
             return
         if self.cycle is self._seen and (self.cycle is None or self.cycle.response_complete):
@@ -375,7 +375,7 @@ class _Connection(H11Protocol):
 
 
 def _hosts_of(certificate: Path) -> tuple[str, ...]:
-    """Return the names for which a certificate was made."""
+    """Return the names in a certificate."""
     try:
         return hosts_of(certificate.read_bytes())
     except (OSError, KeysError, ExtensionNotFound) as error:
@@ -385,6 +385,6 @@ def _hosts_of(certificate: Path) -> tuple[str, ...]:
 def _unusable(certificate: Path | None, error: Exception) -> SettingsError:
     return SettingsError(
         f"coordinator.page_certificate: {certificate} cannot be used: {error}.",
-        remedy="Name a PEM file with a private key and the certificate for it, or leave it out to "
-        "use coordinator.certificate.",
+        remedy="Name a PEM file with a private key and its certificate, or omit it to use "
+        "coordinator.certificate.",
     )

@@ -1,1 +1,1 @@
-"""The parties that the coordinator hears: admitted, present, of which key epoch, set back."""
+"""The coordinator's peers: admission, presence, key epochs, and restored folders."""

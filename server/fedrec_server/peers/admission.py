@@ -1,4 +1,4 @@
-"""What is checked before anything is spent on a peer's word, and who asks to become a member."""
+"""Cheap checks of peers' messages before resources are spent, and applications for membership."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DIGEST_BYTES = 32
 
 
 class Admission:
-    """Compares headers and statements with the federation's constants and signatures.
+    """Compare headers and statements with the federation's constants and signatures.
 
     Args:
         maximum_upload_bytes: the operator's limit.
@@ -48,53 +48,52 @@ class Admission:
         self._maximum_upload_bytes = maximum_upload_bytes
 
     def check_run(self, run: str) -> None:
-        """Refuse calls about another run."""
+        """Refuse calls for another run."""
         if run != self._run.name:
             raise ProtocolError(
-                "The message is about another run than this coordinator's.",
+                "The message is for another run than this coordinator's.",
                 remedy="Fetch the federation's description again.",
             )
 
     def check_member(self, client_id: ClientId) -> None:
-        """Refuse callers whom the key authority did not list, be it as the revealer."""
+        """Refuse callers that are neither members nor the revealer."""
         self._run.federation.keys.roster.holder(client_id)
 
     def check_header(self, header: UploadHeader) -> None:
-        """Check an upload's announcement, cheap questions first.
+        """Check an upload's header, beginning with the cheapest tests.
 
         Raises:
-            FedrecError: of the kind that fits the first thing that is wrong.
+            FedrecError: a check failed. Its kind depends on the first one that did.
         """
         wanted = self._run.federation.identity
         if header.protocol_version.partition(".")[0] != PROTOCOL_VERSION.partition(".")[0]:
             raise VersionMismatch(
-                f"The update speaks protocol {header.protocol_version}, "
-                f"this coordinator {PROTOCOL_VERSION}."
+                f"The update uses protocol {header.protocol_version}, expected {PROTOCOL_VERSION}."
             )
         self._check_origin(header.federation, header.run, header.epoch)
         if header.catalogue_fingerprint != wanted.catalogue_fingerprint:
             raise CatalogueMismatch(
-                "The update counts items by another catalogue.",
+                "The update was made with another catalogue.",
                 remedy="Fetch the federation's catalogue.",
             )
         if header.plan_fingerprint != wanted.plan_fingerprint:
-            raise PlanMismatch("The update was made under other settings.")
+            raise PlanMismatch("The update was made with other settings.")
         self.check_blob(header.length)
         length = self._run.protection_of(header.kind).chosen.message_bytes
         if header.length != length:
             raise MalformedUpdate(
-                f"An update of {header.length} bytes over {header.n_rows} item rows; every one of "
-                f"a round of kind {header.kind} has {length} bytes, over "
-                f"{self._run.state.rows_of(header.kind).n_rows}."
+                f"The update has {header.length} bytes over {header.n_rows} item rows. Every "
+                f"update of a round of kind {header.kind} has {length} bytes over "
+                f"{self._run.state.rows_of(header.kind).n_rows} rows."
             )
         if bool(header.nonce) != bool(self._run.federation.protection.chosen.n_tags):
-            raise ProtocolError("A nonce belongs to updates that carry tags, and to no others.")
+            raise ProtocolError("Updates have a nonce if, and only if, they carry tags.")
         if len(header.digest) != DIGEST_BYTES:
-            raise ProtocolError(f"A digest has {DIGEST_BYTES} bytes.")
+            raise ProtocolError(f"A digest must have {DIGEST_BYTES} bytes.")
         self._check_signature(header.client_id, header.statement(), header.signature)
 
     def check_statement(self, statement: RevealStatement, manifest_digest: bytes) -> None:
-        """Check the key authority's statement about the round that is being revealed."""
+        """Check the key authority's statement about the round in state revealing."""
         self._check_origin(statement.federation, statement.run, statement.epoch)
         if statement.manifest_digest != manifest_digest:
             raise ProtocolError("The statement is about another list of contributions.")
@@ -108,23 +107,23 @@ class Admission:
     def check_published_statement(
         self, statement: RevealStatement, former: tuple[PublicIdentity, ...] = ()
     ) -> bool:
-        """Tell whether the key authority published a round of this run, in whatever key epoch.
+        """Tell whether the key authority published a round of this run, in any key epoch.
 
         Args:
-            former: its revealers before the present one.
+            former: its earlier revealers.
 
         Returns:
-            False where the signer is not known here.
+            False if the signer is unknown.
 
         Raises:
-            FedrecError: it is about something else, a refusal, or signed by somebody else.
+            FedrecError: it concerns something else, is a refusal, or has another signer.
         """
         if statement.federation != self._run.federation.identity.federation:
-            raise ProtocolError("The message is about another federation.")
+            raise ProtocolError("The message is for another federation.")
         self.check_run(statement.run)
         present = self._run.federation.keys.roster.revealer
         if present is None or statement.refused:
-            raise RefusedError("This is no word of the key authority on a published round.")
+            raise RefusedError("This is not the key authority's statement on a published round.")
         known = {revealer.client_id: revealer for revealer in (*former, present)}
         revealer = known.get(statement.client_id)
         if revealer is None:
@@ -133,7 +132,7 @@ class Admission:
         return True
 
     def check_own(self, client_id: ClientId, header: UploadHeader) -> None:
-        """Check that a member signed an update of this run, in whatever key epoch."""
+        """Check that a member signed an update of this run, in any key epoch."""
         if (
             header.client_id != client_id
             or header.federation != self._run.federation.identity.federation
@@ -143,16 +142,16 @@ class Admission:
         self._check_signature(client_id, header.statement(), header.signature)
 
     def check_report(self, report: Report, *, measured: bool) -> None:
-        """Check who tells which model follows from a round.
+        """Check the sender of a report on the model after a round.
 
         Args:
-            measured: whether it tells what the round measured, too.
+            measured: whether it includes the round's metrics.
         """
         self._check_origin(report.federation, report.run, report.epoch)
         if measured:
             self._check_metrics(report.metrics)
         elif report.metrics:
-            raise ProtocolError("No metrics belong to a copy of the model.")
+            raise ProtocolError("A report on a copy of the model must not have metrics.")
         self._check_signature(report.client_id, report.statement(), report.signature)
 
     def _check_metrics(self, metrics: bytes) -> None:
@@ -161,7 +160,7 @@ class Admission:
             raise ProtocolError(f"The metrics have {len(metrics)} bytes, expected {wanted}.")
 
     def check_step_message(self, message: StepMessage) -> None:
-        """Check who sends the message of a step, and that it is about this run."""
+        """Check the sender and the run of a step's message."""
         self._check_origin(message.federation, message.run, message.epoch)
         self._check_signature(message.client_id, message.statement(), message.signature)
 
@@ -169,19 +168,22 @@ class Admission:
         """Refuse a sealed aggregate or snapshot above the operator's limit."""
         if length > self._maximum_upload_bytes:
             raise TooLarge(
-                f"{length} bytes are announced, {self._maximum_upload_bytes} are allowed."
+                f"{length} bytes were announced, but at most {self._maximum_upload_bytes} are "
+                "allowed."
             )
 
     def _check_origin(self, federation: str, run: str, epoch: int) -> None:
         wanted = self._run.federation.identity
         if federation != wanted.federation:
-            raise ProtocolError("The message is about another federation.")
+            raise ProtocolError("The message is for another federation.")
         self.check_run(run)
         if epoch < wanted.epoch:
-            # No blame: it was made before its author heard of the change.
-            raise RoundClosed(f"Key epoch {epoch} is over; the present one is {wanted.epoch}.")
+            # Not the sender's fault: it did not know about the change yet.
+            raise RoundClosed(f"Key epoch {epoch} is over. The current one is {wanted.epoch}.")
         if epoch != wanted.epoch:
-            raise KeysError(f"The message is of key epoch {epoch}, the present is {wanted.epoch}.")
+            raise KeysError(
+                f"The message is for key epoch {epoch}, but the current one is {wanted.epoch}."
+            )
 
     def _check_signature(self, client_id: ClientId, statement: bytes, signature: bytes) -> None:
         member = self._run.federation.keys.roster.member(client_id)
@@ -189,10 +191,10 @@ class Admission:
 
 
 class Applications:
-    """The applications of one run; they survive a restart.
+    """The applications of one run, which survive a restart.
 
     Args:
-        store: keeps them; used in `work`'s thread only, but for the first reading.
+        store: stores them. It is used in `work`'s thread only, except for the first reading.
     """
 
     def __init__(self, store: Store, work: Work) -> None:
@@ -202,36 +204,39 @@ class Applications:
         self._labels: dict[ClientId, str] = {}
 
     async def apply(self, raw: bytes, invitation: bytes, *, invited: bool = True) -> ClientId:
-        """Keep an application, durably; return whose it is.
+        """Store an application durably and return its applicant.
 
-        One that is kept already stays, unless its applicant changed its word as a guest.
+        A stored application stays, unless its applicant changed its consent as a guest.
 
         Args:
             raw: a signed application.
             invitation: the public key of the certificate with which it came.
-            invited: whether that is an invitation; else it is a member's own.
+            invited: whether that is an invitation rather than a member's own certificate.
 
         Raises:
-            InvitationUsed: somebody else applied with this invitation.
-            BadSignature: a key was exchanged, or another invitation signed it.
-            ProtocolError: it is no application.
-            RefusedError: a member hands in another one than that it leaves its cell's core.
+            InvitationUsed: another party applied with this invitation.
+            BadSignature: a key was replaced, or another invitation signed it.
+            ProtocolError: it is not an application.
+            RefusedError: a member applies for anything but leaving its cell's core.
         """
         application = _read(raw)
         if application.invitation != invitation:
-            raise BadSignature("The application came with another invitation than it is signed by.")
+            raise BadSignature(
+                "The application was not signed with the invitation that it came with."
+            )
         client_id = application.identity.client_id
         if not invited and not (application.is_leave and application.consent):
-            raise RefusedError("A member applies for itself alone, and to be a guest.")
+            raise RefusedError("A member's own application may only ask to become a guest.")
         key = application.invitation_sha256
         known = self._known.get(key)
         if known is not None:
             before = _read(known.application)
             if before.identity != application.identity:
-                raise InvitationUsed(f"The invitation is {known.client_id[:16]}'s already.")
+                raise InvitationUsed(f"The invitation was used by {known.client_id[:16]}.")
             if before.consent == application.consent:
                 return client_id
-        # Taken before anything is awaited: of many at once one gets it.
+        # Stored before anything is awaited, so that only one of several concurrent applications
+        # wins.
         made = Applicant(invitation=key, client_id=client_id, application=raw)
         self._known[key] = made
         try:
@@ -244,7 +249,7 @@ class Applications:
         return client_id
 
     def labels(self) -> list[str]:
-        """Return what all who ever applied call themselves; an id's beginning for an empty one."""
+        """Return the labels of all applicants, or the beginning of their ids."""
         for one in self._known.values():
             if one.client_id not in self._labels:
                 label = _read(one.application).identity.label
@@ -252,9 +257,9 @@ class Applications:
         return sorted(self._labels[one.client_id] for one in self._known.values())
 
     def waiting(self, roster: Roster) -> list[bytes]:
-        """Return what the key authority has to look at.
+        """Return the applications that the key authority must decide on.
 
-        Applications of those who are no members, and of members that are to be guests and are not.
+        These are applications of new parties, and of members that want to become guests.
         """
         found = sorted(self._known.values(), key=lambda applicant: applicant.client_id)
         return [one.application for one in found if _is_open(one, roster)]
@@ -275,4 +280,4 @@ def _read(raw: bytes) -> SignedApplication:
     except BadSignature:
         raise
     except FedrecError as error:
-        raise ProtocolError(f"The application cannot be used: {error.message}") from None
+        raise ProtocolError(f"The application is invalid: {error.message}") from None

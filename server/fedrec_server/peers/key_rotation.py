@@ -1,9 +1,9 @@
-"""Newer key epochs: checked, durable, and begun between two rounds without a restart.
+"""Newer key epochs: checked, stored, and begun between two rounds without a restart.
 
-A round in progress is finished in its epoch when the new one only adds members. When it removes
-somebody the round is abandoned at once, so that nothing is opened with that member any more. A
-coordinator that is killed in between begins the newest durable epoch when it comes back; the round
-that was in progress is abandoned and says why.
+If the new epoch only adds members, a round in progress finishes in its own epoch. If it removes a
+member, the round is abandoned at once, so that nothing is opened with that member any more. A
+coordinator that is killed in between begins the newest stored epoch at its next start, and abandons
+the round in progress with a reason.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ MAX_EPOCH_BYTES = 64 << 20
 def newest(federation: Federation, store: Store, now: float) -> Federation:
     """Return the federation in the newest epoch: that of the settings, or one installed since.
 
-    Newer settings take the place of what was installed, so that one bundle is kept.
+    Newer settings replace the installed epoch, so that only one bundle is kept.
 
     Args:
         now: the time, for the journal.
 
     Raises:
-        KeysError: when the two are of different authorities, of other settings, or two epochs of
-            one number.
-        DamagedFile: when the stored bundle is not what its row says.
+        KeysError: the two have different authorities, different settings, or the same number.
+        DamagedFile: the stored bundle does not match its row.
     """
     record = store.installed_epoch()
     if record is None:
@@ -58,7 +57,7 @@ def newest(federation: Federation, store: Store, now: float) -> Federation:
 
 
 class KeyRotation:
-    """Takes in epochs for a run.
+    """Install epochs for a run.
 
     Attributes:
         next: the federation in the installed epoch that has not begun yet, or None.
@@ -70,17 +69,17 @@ class KeyRotation:
         self.next: Federation | None = None
 
     async def install(self, raw: bytes) -> tuple[int, bool]:
-        """Make an epoch durable and begin it as soon as may be.
+        """Make an epoch durable and begin it as soon as possible.
 
         Args:
             raw: the canonical JSON of a `KeyEpoch`.
 
         Returns:
-            The epoch, and whether it has begun. The same one may be handed in again.
+            The epoch, and whether it has begun. Installing it again has no effect.
 
         Raises:
-            ProtocolError: with the reason why the epoch is not one to go on with.
-            StorageError: it cannot be made durable now; nothing changed.
+            ProtocolError: the epoch cannot follow the current one. The message has the reason.
+            StorageError: it cannot be made durable now. Nothing changed.
         """
         run = self._run
         try:
@@ -114,24 +113,25 @@ class KeyRotation:
     async def _replace_revealer(
         self, present: PublicIdentity | None, following: PublicIdentity | None
     ) -> None:
-        """Note that a restored authority took an earlier one's place, which is final.
+        """Record that a restored authority replaced an earlier one, which is final.
 
         Raises:
-            AuthorityIsOld: the epoch is of an authority that was replaced.
+            AuthorityIsOld: the epoch is from a replaced authority.
         """
         run = self._run
         former = {one.client_id for one in self._rollbacks.former}
         if following is not None and following.client_id in former:
             raise AuthorityIsOld(
-                "The epoch is of an authority's folder that a restored one took the place of.",
-                remedy="Run the restored one. Keep the older folder, and start it no more.",
+                "The epoch is from an authority's folder that was replaced by a restored one.",
+                remedy="Run the restored authority. Keep the older folder, but never start it "
+                "again.",
             )
         if present is not None and present != following:
             await run.work.in_thread(run.store.note_former, present)
             self._rollbacks.former = (*self._rollbacks.former, present)
 
     async def begin(self) -> bool:
-        """Begin the next epoch unless a round has to end first; the caller holds the lock."""
+        """Begin the next epoch unless a round must end first. The caller holds the lock."""
         if self.next is None:
             return False
         run, following = self._run, self.next
@@ -149,7 +149,7 @@ class KeyRotation:
 def keep_epoch(
     store: Store, keys: KeyEpoch, raw: bytes, now: float, published: RoundId | None = None
 ) -> None:
-    """Make an epoch durable in place of the one before."""
+    """Make an epoch durable in place of the previous one."""
     store.spool.require_space(len(raw))
     number = keys.roster.epoch
     record = EpochRecord(epoch=number, blob=Blob.of(raw))
@@ -163,6 +163,6 @@ def keep_epoch(
     )
     before = store.keep_epoch(record, [entry])
     log_entry(store.run, entry, published=published)
-    # The holder of an old bundle can open it with a member's key that is stolen later.
+    # A stolen member's key could later open the wrapped secrets in an old bundle.
     if before is not None and before != record:
         store.spool.delete(epoch_name(before.epoch, before.blob))

@@ -1,4 +1,4 @@
-"""What each member does, and for whom a round waits, in words for operators."""
+"""The state of each member, and the clients for which a round waits, as text for operators."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.presence import LIVE_SECONDS, Presence
 
 STARTING_SECONDS = 600.0
-"""So long a client that joined may read its data and compile before it is taken to be away."""
+"""How long a client that joined may read its data and compile before it counts as away."""
 
 
 def member_states(run: LiveRun, counted: CountedUpdates) -> list[MemberState]:
-    """Return what the members do: those first that are not here, by name."""
+    """Return the members' states, by name, with absent members first."""
     presence, members = run.presence, run.federation.keys.roster.members
     live, awaited = presence.live(), missing(run.state, presence)
     found = []
@@ -52,11 +52,11 @@ def member_states(run: LiveRun, counted: CountedUpdates) -> list[MemberState]:
 def _state_of(
     run: LiveRun, client_id: ClientId, *, live: frozenset[ClientId], awaited: frozenset[ClientId]
 ) -> tuple[str, str]:
-    """Return what a member does, and more about it, for people.
+    """Return a member's state with details, as text.
 
     Args:
-        live: who is here.
-        awaited: for whom the round in progress waits, or the next one.
+        live: the clients that are present.
+        awaited: the clients for which the round in progress, or the next one, waits.
     """
     presence, round_ = run.presence, run.state.current
     said = presence.goodbye_of(client_id)
@@ -68,35 +68,35 @@ def _state_of(
         lasts = presence.now() - joined
         if lasts <= STARTING_SECONDS:
             return "starting", ""
-        return "away", f"joined {ago(lasts)}, asked for no round yet; look at its terminal"
+        return "away", f"joined {ago(lasts)}, but has not asked for a round. Look at its terminal"
     trains = round_ is not None and client_id in awaited and heard >= round_.opened_at
     if not trains and client_id not in live:
         if not heard:
             return "away", NEVER_HEARD
         is_silent = presence.is_silent(client_id)
-        return "away", "did not answer the round that was given up" if is_silent else ""
+        return "away", "did not answer in the abandoned round" if is_silent else ""
     cell = run.state.rules.partition.cell_of(client_id)
     if cell is not None and cell.state == "paused":
-        return "paused", f"cell {cell.id}: the key authority takes it in again"
+        return "paused", f"cell {cell.id}: waits for the key authority to resume it"
     return ("training", "") if trains else ("waiting", "")
 
 
 _MOST_NAMED = 3
 _FORMS = (
-    "the first clients: rounds begin when all that were invited have applied; {applied}; start "
-    "those that were not started yet"
+    "the first clients: rounds begin when all invited clients have applied. So far, {applied}. "
+    "Start the others"
 )
-_COMPILES = "a first start compiles for a while; look at its terminal where that lasts"
+_COMPILES = "A first start compiles for a while. Look at its terminal if that takes long"
 _OLDER = (
-    "its newest folder: {name} reports round {round}, this folder ends with round {published}. "
-    "Stop the coordinator and start it on the newest folder or backup; without one, make it anew "
-    "with `fedrec coordinator recover`"
+    "its newest folder: {name} reports round {round}, but this folder ends with round "
+    "{published}. Stop the coordinator and start it on the newest folder or backup. Without one, "
+    "use `fedrec coordinator recover`"
 )
-NEVER_HEARD = "not heard since the coordinator started"
+NEVER_HEARD = "not heard from since the coordinator started"
 
 
 class MissingClients:
-    """Logs whom a round waits for: once for each such wait that lasts."""
+    """Log the clients for which a round waits, once for each long wait."""
 
     def __init__(self) -> None:
         self._missing: frozenset[ClientId] = frozenset()
@@ -105,7 +105,7 @@ class MissingClients:
         self._stall_is_told = False
 
     def notice(self, run: str, state: State, roster: Roster, presence: Presence) -> None:
-        """Look who is here; called as time passes."""
+        """Check which clients are present. Called regularly."""
         stalled = is_stalled(state)
         if stalled and not self._stall_is_told and state.current is None:
             log = structlog.get_logger().bind(run=run)
@@ -118,7 +118,7 @@ class MissingClients:
         missing, now = absent(state, live), presence.now()
         if missing != self._missing:
             self._missing, self._since, self._is_told = missing, now, False
-        # Clients that come one after the other are no news.
+        # Clients that arrive one after the other are no news.
         if missing and not self._is_told and now >= self._since + LIVE_SECONDS:
             log = structlog.get_logger().bind(run=run)
             log.info("round waits", waits_for=waits_for(state, roster, presence))
@@ -131,12 +131,12 @@ def waits_for(
     presence: Presence,
     applied: Callable[[], Sequence[str]] = tuple,
 ) -> str:
-    """Return who has to come before a round opens, and when each was last heard of; maybe empty.
+    """Return the missing clients and when each was last heard from, as text, or empty.
 
-    Where a member knows later rounds than this folder, that is said in its place, at any time.
+    If a member knows later rounds than this folder, the text reports that instead.
 
     Args:
-        applied: returns the labels of all who applied, who are named while the federation forms.
+        applied: returns the labels of all applicants, which are named while the federation forms.
     """
     furthest = presence.furthest()
     if furthest is not None and furthest[1] > state.published:
@@ -148,7 +148,7 @@ def waits_for(
         return _stalled(state, roster, presence)
     if not state.roster and state.ending is None:
         labels = applied()
-        return _FORMS.format(applied=f"{_some(labels)} applied" if labels else "none has yet")
+        return _FORMS.format(applied=f"{_some(labels)} applied" if labels else "none has")
     live = presence.live()
     why, missing = awaited(state, live), absent(state, live)
     if not why or not missing:
@@ -156,15 +156,15 @@ def waits_for(
     named = _named(missing, roster, presence)
     idle = [client_id for client_id in missing if presence.idle_since(client_id)]
     if len(idle) == len(missing):
-        return f"{named}; {_COMPILES}"
-    back = f"{named}; goes on by itself when {_back(missing)}"
-    return f"{back}; {_COMPILES}" if idle else back
+        return f"{named}. {_COMPILES}"
+    back = f"{named}. The run continues by itself when {_back(missing)}"
+    return f"{back}. {_COMPILES}" if idle else back
 
 
 def missing(state: State, presence: Presence) -> frozenset[ClientId]:
-    """Return for whom the round in progress waits now, or the next one before it opens.
+    """Return the clients for which the round in progress, or else the next one, waits.
 
-    Not for clients where the key authority, or the coordinator itself, has the next word.
+    Return none if the key authority or the coordinator itself must act next.
     """
     round_ = state.current
     if round_ is not None:
@@ -177,30 +177,30 @@ def missing(state: State, presence: Presence) -> frozenset[ClientId]:
 
 
 def labels_of(clients: Collection[ClientId], roster: Roster) -> list[str]:
-    """Return what people call clients; the beginning of an id where one has no label."""
+    """Return the labels of clients, or the beginning of their ids."""
     return sorted(roster.member(one).label or one[:16] for one in clients)
 
 
 def unplaced(roster: Roster) -> str:
-    """Return which members are in no sum yet, and how many more have to join; empty for none."""
+    """Return which members are in no sum yet, and how many more must join, or empty."""
     names = labels_of([one.client_id for one in roster.unplaced], roster)
     return f"{_some(names)}: {roster.why_unplaced()}" if names else ""
 
 
 def why_ended(code: str) -> str:
-    """Return with which error a client ended, for operators; its own terminal says more."""
+    """Return the error with which a client ended. Its own terminal has details."""
     kind = ERRORS.get(code)
     return f"error [{code}]" + (f" {kind.public.rstrip('.')}" if kind is not None else "")
 
 
 def _stalled(state: State, roster: Roster, presence: Presence) -> str:
-    """Say who did not answer, where rounds were given up again and again."""
+    """Return which clients did not answer, if several rounds in a row were abandoned."""
     silent = state.unanswered & state.roster
     who = f"{_named(silent, roster, presence)}, to answer" if silent else "a round that succeeds"
     left = max(0.0, state.retry_at - presence.now())
     return (
-        f"{who}; stalled: {state.abandoned_in_row} rounds in a row were given up, the last because "
-        f"{state.gave_up}; tried again by itself in {left:.0f} s"
+        f"{who}. Stalled: {state.abandoned_in_row} rounds in a row were abandoned, the last "
+        f"because {state.gave_up}. Next attempt in {left:.0f} s"
     )
 
 
@@ -220,22 +220,21 @@ def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> 
 
 
 def _more(state: State) -> str:
-    """Say that more have to join, where all are here without whom no round opens."""
+    """Return how many more clients must join, if all others are present."""
     rules, everybody = state.rules, state.rules.summable(state.roster)
     n_cells = rules.n_cells(everybody)
     if n_cells < rules.fewest_cells:
         return (
             f"more cells: {n_cells} can be summed, {rules.fewest_cells} are needed "
-            "(federation.corrupt_cells); `fedrec keys roster list` names paused cells, `fedrec "
-            "keys roster resume CELL` takes one in again"
+            "(federation.corrupt_cells). `fedrec keys roster list` shows paused cells, `fedrec "
+            "keys roster resume CELL` resumes one"
         )
     here, wanted = len(core_among(rules.partition, everybody)), rules.needed
     if here >= wanted:
         return NOT_ENOUGH
     return (
-        f"more clients: {here} are left that sums are over, {wanted} are needed "
-        "(rounds.minimum_clients, rounds.minimum_summands); the key authority invites others with "
-        "`fedrec provision --add`"
+        f"more clients: {here} are left for sums, {wanted} are needed (rounds.minimum_clients, "
+        "rounds.minimum_summands). The key authority invites others with `fedrec provision --add`"
     )
 
 
@@ -244,7 +243,7 @@ def _heard(presence: Presence, client_id: ClientId) -> str:
         why = f": {why_ended(said.code)}" if said.code else ""
         return f"stopped {ago(presence.now() - said.at)}{why}"
     if at := presence.idle_since(client_id):
-        return f"joined {ago(presence.now() - at)}, asked for no round yet"
+        return f"joined {ago(presence.now() - at)}, has not asked for a round yet"
     at = presence.last_heard(client_id)
     return f"last heard {ago(presence.now() - at)}" if at else NEVER_HEARD
 

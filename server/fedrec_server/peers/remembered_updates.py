@@ -1,7 +1,7 @@
-"""What clients and the coordinator remember of each other: who forgot something is recognised.
+"""Detect a client or a coordinator with an older folder, by what both remember of each other.
 
-A folder that was restored from an older copy, and two copies of one client's folder, go on as if
-nothing had happened; the other side remembers more. Source: rule R13 of the trust model.
+A folder that was restored from an older copy, or two copies of one client's folder, continue as if
+nothing had happened. The other side remembers more. Source: rule R13 of the trust model.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fedrec_server.run.live_run import LiveRun
 
 
 class RememberedUpdates:
-    """Compares what a client remembers with what is stored here.
+    """Compare a client's memory with the stored updates.
 
     Attributes:
-        former: revealers that were replaced, whose word still counts as evidence.
+        former: replaced revealers, whose statements still count as evidence.
     """
 
     def __init__(self, run: LiveRun, admission: Admission) -> None:
@@ -35,27 +35,27 @@ class RememberedUpdates:
         self.former = run.store.former_revealers()
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Remember what was just committed."""
+        """Remember the updates of a commit."""
         for change in changes:
             if isinstance(change, UpdateCounted):
                 header = change.header
                 self._latest[header.client_id] = (header.round, header.digest)
 
     def of(self, client_id: ClientId) -> Remembered:
-        """Return what a client has to remember."""
+        """Return the update that a client must remember."""
         round_id, digest = self._latest.get(client_id, (NO_ROUND, b""))
         return Remembered(acknowledged_round=round_id, acknowledged_digest=digest)
 
     def differs(self, client_id: ClientId, remembered: Remembered) -> bool:
-        """Tell whether the client remembers another last update than this coordinator."""
+        """Tell whether the client remembers another last update than this coordinator does."""
         return self.of(client_id) != replace(remembered, statement=None, header=None)
 
     async def answer(self, client_id: ClientId, remembered: Remembered) -> Latest | None:
-        """Return the client's last update, signed by itself, where it remembers another one."""
+        """Return the client's own signed last update, if it remembers another one."""
         if not self.differs(client_id, remembered):
             return None
         held = self.of(client_id)
-        # Of one that was killed before it heard that its update arrived, it says so once.
+        # A client that was killed before its update was acknowledged reports that once.
         structlog.get_logger().warning(
             "client remembers another update",
             run=self._run.name,
@@ -67,10 +67,11 @@ class RememberedUpdates:
         return Latest(header=await self._run.work.in_thread(latest_header, client_id))
 
     async def compare(self, client_id: ClientId, remembered: Remembered) -> None:
-        """Look at what a member shows of the run that this folder may not know.
+        """Examine a member's evidence of rounds that this folder may not know.
 
         Raises:
-            FedrecError: it is no word of this run's key authority, or not the member's update.
+            FedrecError: it is not a statement of this run's key authority, or not the member's
+                update.
         """
         if remembered.statement is not None:
             await self._hear(client_id, remembered.statement)
@@ -78,9 +79,9 @@ class RememberedUpdates:
             await self._recall(client_id, remembered.header)
 
     async def _hear(self, client_id: ClientId, statement: RevealStatement) -> None:
-        """Look at the key authority's word on a round that a member has and this folder may not.
+        """Examine the key authority's statement on a round that this folder may lack.
 
-        A folder that was just made anew goes on from there; any other is older than the run.
+        A folder that was just recovered continues from there. Any other is older than the run.
         """
         if not self._is_news(client_id, statement):
             return
@@ -91,26 +92,26 @@ class RememberedUpdates:
             self.halt(statement.round)
 
     def _is_news(self, client_id: ClientId, statement: RevealStatement) -> bool:
-        """Tell whether a statement is the key authority's word on a round that is not known here.
+        """Tell whether a statement of the key authority is about a round that is unknown here.
 
-        On the round in progress its word may come yet, the same, where all updates are here; once
-        the authority has taken the published round itself, it does not.
+        The same statement on the round in progress may still arrive if all updates are here. Once
+        the authority has accepted the published round, it does not.
 
         Args:
-            client_id: who shows it.
+            client_id: the client that shows it.
 
         Raises:
-            FedrecError: it is no word of this run's key authority.
+            FedrecError: it is not a statement of this run's key authority.
         """
         state = self._run.state
         current = state.current
         in_progress = current is not None and current.number == statement.round
-        # No member sends an update of that round again: collecting, it would wait in vain.
+        # No member sends an update for that round again, so collecting would wait in vain.
         in_progress = in_progress and current is not None and current.phase != "collecting"
         in_progress = in_progress and client_id != state.rules.revealer
         if statement.round <= state.published or in_progress:
             return False
-        # Of a revealer that nobody here knows it is no evidence, and no lie either.
+        # A statement of an unknown revealer is neither evidence nor a lie.
         return self._admission.check_published_statement(statement, self.former)
 
     async def _learn(self, statement: RevealStatement) -> None:
@@ -128,17 +129,17 @@ class RememberedUpdates:
             log.critical("state went back", seen_round=seen, published_round=published)
         run.halt(
             StateWentBack(
-                f"A member has round {seen}, signed by the key authority; this folder knows "
-                f"rounds up to {published}: it is older than the run.",
-                remedy="Start the coordinator on the newest folder or backup. Where that is lost, "
-                "run `fedrec keys export-recovery FILE` at the key authority and `fedrec "
-                "coordinator recover SETTINGS.toml FILE` here; this folder is kept aside. Members "
-                "wait and keep what they have.",
+                f"A member has round {seen}, signed by the key authority, but this folder ends "
+                f"with round {published}. It is older than the run.",
+                remedy="Start the coordinator on the newest folder or backup. If it is lost, run "
+                "`fedrec keys export-recovery FILE` at the key authority and `fedrec "
+                "coordinator recover SETTINGS.toml FILE` here, which keeps this folder "
+                "aside. Members wait and keep their data.",
             )
         )
 
     async def _recall(self, client_id: ClientId, header: UploadHeader) -> None:
-        """Keep a member's last update that a folder which was made anew does not know of.
+        """Store a member's last update that a recovered folder lacks.
 
         Raises:
             FedrecError: the member did not sign it, or for another run.

@@ -25,7 +25,7 @@ from fedrec_server.rounds.steps import arrived
 EPOCH_CHANGED = "the key epoch changed"
 """A reason to abandon a round for which nobody is to blame: it does not count against the run."""
 
-OUT_OF_BOUNDS = "the sum is out of bounds; one of these clients sent it"
+OUT_OF_BOUNDS = "the sum is out of bounds, and one of these clients caused it"
 REFUSED = "the key authority refused the sum"
 """How the reason begins."""
 

@@ -1,1 +1,1 @@
-"""What survives `kill -9`: rows in one database and files beside it."""
+"""Durable state: rows in one database, with files next to it."""

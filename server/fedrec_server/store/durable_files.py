@@ -1,7 +1,7 @@
-"""Files that are durable before anybody is told so, read by several streams at once.
+"""Files that are durable before they are acknowledged, and readable by several streams at once.
 
 Failpoints are named places around every write, fsync, rename, commit and acknowledgement. Tests
-pass a hook that kills the process or raises at one of them; in production it does nothing.
+pass a hook that kills the process or raises at one of them. In production the hook does nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def no_failpoint(name: str) -> None:
 
 
 class OpenFile:
-    """A file that can be read until nobody holds it any more, also where it is deleted meanwhile.
+    """A file that stays readable until its last reader closes it, even if it is deleted meanwhile.
 
     Args:
-        length: of the file, in bytes.
+        length: the file's length in bytes.
 
     Raises:
-        FileNotFoundError: it is missing.
+        FileNotFoundError: the file is missing.
     """
 
     def __init__(self, path: Path, length: int) -> None:
@@ -46,7 +46,7 @@ class OpenFile:
         self._length = length
 
     def offsets(self) -> Iterator[int]:
-        """Yield where each piece begins."""
+        """Yield the offset of each piece."""
         yield from range(0, self._length, CHUNK_BYTES)
 
     def chunk(self, offset: int) -> ByteChunk:
@@ -57,46 +57,46 @@ class OpenFile:
 FOLDERS = ("partial", "updates", "blobs", "snapshots", "epochs")
 OF_ROUNDS = FOLDERS[:-1]
 OURS = re.compile(r"[0-9]{8}-[0-9a-z-]+|tmp-[0-9a-f]{16}")
-"""Names that the spool gives to files; others it did not write, and does not delete."""
+"""File names that the spool writes. It never deletes others."""
 READ_BYTES = 1 << 20
-FREE_SPACE = "Free disk space; the coordinator goes on by itself."
+FREE_SPACE = "Free disk space. The coordinator continues by itself."
 
 
 class DurabilityLost(Exception):
-    """An fsync or a commit failed: nothing is known any more, so the process has to end."""
+    """A failed fsync or commit. The state on disk is unknown, so the process must end."""
 
 
 def damaged(name: str) -> DamagedFile:
-    """Return the error of a file that is missing, or not what its row says."""
+    """Return the error for a file that is missing or does not match its row."""
     return DamagedFile(
         f"The stored file {name} is missing or damaged.",
-        remedy=f"Bring {name} of coordinator.state back from a backup, and check the disk. Where "
-        "there is none and the key authority opens sums: `fedrec coordinator recover`.",
+        remedy=f"Restore {name} of coordinator.state from a backup, and check the disk. Without a "
+        "backup, and if the key authority opens sums, use `fedrec coordinator recover`.",
     )
 
 
 def update_name(round_id: RoundId, client_id: ClientId) -> str:
-    """Return the file of one client's update."""
+    """Return the file name of one client's update."""
     return f"updates/{round_id:08d}-{client_id}"
 
 
 def sum_name(round_id: RoundId) -> str:
-    """Return the file of a round's sum."""
+    """Return the file name of a round's sum."""
     return f"blobs/{round_id:08d}-sum"
 
 
 def sealed_name(round_id: RoundId, blob: Blob) -> str:
-    """Return the file of a sealed aggregate; sealed twice, an aggregate has two."""
+    """Return the file name of a sealed aggregate. Sealing it again gives another name."""
     return f"blobs/{round_id:08d}-{blob.digest.hex()}"
 
 
 def snapshot_name(round_id: RoundId, blob: Blob) -> str:
-    """Return the file of a snapshot."""
+    """Return the file name of a snapshot."""
     return f"snapshots/{round_id:08d}-{blob.digest.hex()}"
 
 
 def epoch_name(epoch: int, blob: Blob) -> str:
-    """Return the file of an epoch's public bundle."""
+    """Return the file name of an epoch's public bundle."""
     return f"epochs/{epoch:08d}-{blob.digest.hex()}"
 
 
@@ -108,22 +108,22 @@ class Draft:
         self._path = path
         with _writing("open"):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Who hung up while it was opened never hears of it, and closes nothing.
+        # A caller that hung up meanwhile never gets the file, and could not close it.
         self._closed = weakref.finalize(self, os.close, self._file)
         self.size = os.fstat(self._file).st_size
         self._synced = False
 
     def restart(self) -> None:
-        """Forget what was written."""
+        """Discard what was written and start again."""
         self._synced = False
         os.ftruncate(self._file, 0)
         self.size = 0
 
     def append(self, data: bytes | memoryview) -> None:
-        """Write `data` behind what is there.
+        """Append `data` to the draft.
 
         Raises:
-            StorageError: when the disk is full; what was there before stays.
+            StorageError: the disk is full. Earlier content stays.
         """
         self._spool.failpoint("draft.write")
         self._synced = False
@@ -141,7 +141,7 @@ class Draft:
         self.size += len(data)
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Force the written content to disk."""
         if self._synced:
             return
         self._spool.failpoint("draft.fsync")
@@ -154,13 +154,13 @@ class Draft:
         return os.pread(self._file, self.size, 0)
 
     def opened(self) -> BinaryIO:
-        """Return the content as a file of its own, which the caller closes."""
+        """Return the content as a separate file, which the caller closes."""
         found = os.fdopen(os.dup(self._file), "rb", buffering=0)
         found.seek(0)
         return found
 
     def keep(self, name: str) -> None:
-        """Make the draft durable under `name`; it can be read until it is closed."""
+        """Make the draft durable under `name`. It stays readable until closed."""
         self.sync()
         self._spool.keep(self._path, name)
 
@@ -170,13 +170,13 @@ class Draft:
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the file and leave it, so that an upload can go on later."""
+        """Close the file and keep it, so that the upload can resume later."""
         self._closed()
         self._file = -1
 
 
 class Spool:
-    """The files of a state folder.
+    """The files of a state folder, with a reserve of free space.
 
     Args:
         folder: the state folder.
@@ -193,24 +193,24 @@ class Spool:
             (folder / name).mkdir(mode=0o700, exist_ok=True)
 
     def require_space(self, n_bytes: int) -> None:
-        """Refuse what the disk cannot take.
+        """Check that the disk has enough free space.
 
         Raises:
-            StorageError: when less than the reserve would be left.
+            StorageError: less than the reserve would be left.
         """
         free = shutil.disk_usage(self._folder).free
         if free < n_bytes + self._reserve_bytes:
             raise DiskFull(
-                f"{free} bytes are free, {n_bytes} are needed beside the reserve of "
+                f"{free} bytes are free, but {n_bytes} are needed in addition to the reserve of "
                 f"{self._reserve_bytes} (coordinator.reserve_bytes).",
                 remedy=FREE_SPACE,
             )
 
     def upload(self, round_id: RoundId, client_id: ClientId, blob: Blob) -> Draft:
-        """Open the resumable draft of an upload; a client has one for each round.
+        """Open the resumable draft of a client's upload in a round.
 
         Raises:
-            StorageError: when there is no space for it beside the reserve.
+            StorageError: there is no space for it in addition to the reserve.
         """
         self.require_space(blob.length)
         path = self._upload_path(round_id, client_id, blob.digest)
@@ -235,7 +235,7 @@ class Spool:
             draft.close()
 
     def draft(self) -> Draft:
-        """Open a draft that is not resumable."""
+        """Open a draft that cannot be resumed."""
         return Draft(self, self._folder / "partial" / f"tmp-{secrets.token_hex(8)}")
 
     def write(self, name: str, data: bytes) -> Blob:
@@ -269,7 +269,7 @@ class Spool:
         """Return a whole file.
 
         Raises:
-            DamagedFile: when it is missing or not what its row says.
+            DamagedFile: it is missing or does not match its row.
         """
         try:
             data = (self._folder / name).read_bytes()
@@ -280,10 +280,10 @@ class Spool:
         return data
 
     def open(self, name: str, expected: Blob) -> OpenFile:
-        """Return a file to be read piece by piece, compared with its row as a whole.
+        """Open a file for reading in pieces, after comparing it with its row.
 
         Raises:
-            DamagedFile: when it is missing or not what its row says.
+            DamagedFile: it is missing or does not match its row.
         """
         try:
             found = OpenFile(self._folder / name, expected.length)
@@ -296,7 +296,7 @@ class Spool:
         """Compare a file with its row, without holding it in memory.
 
         Raises:
-            DamagedFile: when it is missing or not what its row says.
+            DamagedFile: it is missing or does not match its row.
         """
         found = blake3()
         for piece in self.chunks(name):
@@ -305,20 +305,20 @@ class Spool:
             raise damaged(name)
 
     def last_round(self) -> RoundId:
-        """Return the latest round of which there is a file, 0 without any."""
+        """Return the latest round with a file, or 0."""
         names = (path.name for kind in OF_ROUNDS for path in self._of(kind))
         numbers = (int(name[:8]) for name in names if name[0].isdigit())
         return RoundId(max(numbers, default=0))
 
     def counts(self) -> dict[str, int]:
-        """Return by folder how many files are there."""
+        """Return the number of files in each folder."""
         return {kind: sum(1 for _ in self._of(kind)) for kind in FOLDERS}
 
     def _of(self, kind: str) -> Iterator[Path]:
         return (path for path in (self._folder / kind).iterdir() if OURS.fullmatch(path.name))
 
     def chunks(self, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
-        """Yield a file piece by piece."""
+        """Yield a file in pieces."""
         try:
             with (self._folder / name).open("rb") as file:
                 while data := file.read(size):
@@ -327,17 +327,17 @@ class Spool:
             raise damaged(name) from None
 
     def delete(self, name: str) -> None:
-        """Delete a file that no row names any more."""
+        """Delete a file that no row names."""
         self.failpoint("file.delete")
         (self._folder / name).unlink(missing_ok=True)
 
     def delete_partials(self, round_id: RoundId) -> None:
-        """Delete the interrupted uploads of a round that is over."""
+        """Delete the interrupted uploads of a finished round."""
         for path in (self._folder / "partial").glob(f"{round_id:08d}-*"):
             path.unlink(missing_ok=True)
 
     def sweep(self, named: frozenset[str], collecting: RoundId | None) -> int:
-        """Delete what no row names and uploads of other rounds; return how many files went."""
+        """Delete files that no row names, and uploads of other rounds. Return their number."""
         swept = 0
         for folder in FOLDERS:
             for path in self._of(folder):

@@ -1,4 +1,4 @@
-"""Rows as the values that the rest of the coordinator knows."""
+"""Read rows as the values that other parts of the coordinator use."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedrec_server.store.tables import blob_of, from_row
 from fedrec_server.store.writing import Recovered, read_recovered
 
 MOST = 2**63
-"""No sum of metrics is beyond it, either way."""
+"""A bound on the absolute value of every metric sum."""
 IN_PROGRESS = "phase NOT IN ('published', 'abandoned')"
 
 
 def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientId]) -> State:
-    """Return the run as the last committed transaction left it."""
+    """Return the run as of the last committed transaction."""
     meta = {row["name"]: row["value"] for row in rows.execute("SELECT * FROM meta")}
     ended = meta["ended"]
     published = number(rows, "SELECT max(round) FROM rounds WHERE phase = 'published'")
@@ -52,7 +52,8 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         published=RoundId(published),
         recovered=RoundId(since),
         begins_at=None if before is None else before.last_round,
-        # Such rounds are over exactly those whom the count names: where it is lost, it is repeated.
+        # Such rounds must cover exactly the clients of the count. If one of them is lost, the count
+        # is repeated.
         counted=counted and (last_count is not None or not rules.exact),
         trained=trained,
         evaluated=evaluated,
@@ -71,7 +72,7 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
 
 
 def _gave_up(rows: sqlite3.Connection, after: int) -> str:
-    """Return why the last round was given up, if one was since the last published one."""
+    """Return why the last round was abandoned, if that was after the last published one."""
     query = (
         "SELECT reason FROM rounds WHERE phase = 'abandoned' AND round > ? AND reason != ? "
         "ORDER BY round DESC LIMIT 1"
@@ -90,7 +91,7 @@ def counted(
 
 
 def counted_by_client(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId, int]]:
-    """Return the last published round that counted each client, and its bytes in all."""
+    """Return the last published round that counted each client, and its total bytes."""
     query = (
         "SELECT client_id, max(round) AS last, sum(length) AS n_bytes FROM contributions "
         "WHERE round IN (SELECT round FROM rounds WHERE phase = 'published') GROUP BY client_id"
@@ -99,7 +100,7 @@ def counted_by_client(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId,
 
 
 def latest(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId, bytes]]:
-    """Return the round and the digest of every client's last acknowledged update."""
+    """Return the round and digest of every client's last acknowledged update."""
     found = rows.execute("SELECT * FROM latest")
     return {row["client_id"]: (row["round"], row["digest"]) for row in found}
 
@@ -145,7 +146,7 @@ def snapshot(rows: sqlite3.Connection) -> SnapshotRecord | None:
 
 
 def installed_epoch(rows: sqlite3.Connection) -> EpochRecord | None:
-    """Return the newest epoch that was kept, if there is one."""
+    """Return the newest stored epoch, if there is one."""
     row = rows.execute("SELECT * FROM epochs").fetchone()
     if row is None:
         return None
@@ -170,7 +171,7 @@ def entries(rows: sqlite3.Connection, after: int, limit: int) -> list[Entry]:
     """Return journal entries in order.
 
     Raises:
-        ValueError: one holds something else than was written.
+        ValueError: an entry is damaged.
     """
     query = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?"
     return [
@@ -186,7 +187,7 @@ def entries(rows: sqlite3.Connection, after: int, limit: int) -> list[Entry]:
 
 
 def _checked_fields(row: sqlite3.Row) -> str:
-    """Return an entry's fields, if they are what readers of the journal rely on."""
+    """Return an entry's fields, after checking those that readers of the journal need."""
     text: str = row["fields_json"]
     try:
         fields = json.loads(text)
@@ -202,23 +203,23 @@ def _checked_fields(row: sqlite3.Row) -> str:
 
 
 def commits(rows: sqlite3.Connection) -> int:
-    """Return how many transactions there were."""
+    """Return the number of transactions."""
     return int(meta_value(rows, "commits"))
 
 
 def meta_value(rows: sqlite3.Connection, name: str) -> str:
-    """Return a value of the run as a whole."""
+    """Return a value that belongs to the whole run."""
     query = "SELECT value FROM meta WHERE name = ?"
     return str(rows.execute(query, (name,)).fetchone()[0])
 
 
 def last_round(rows: sqlite3.Connection) -> RoundId:
-    """Return the last number that a round was given."""
+    """Return the last round number that was used."""
     return RoundId(number(rows, "SELECT max(round) FROM rounds"))
 
 
 def kept_files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
-    """Yield the files that are kept beyond their round, and what they must be."""
+    """Yield files that outlive their round, with their expected lengths and digests."""
     query = "SELECT * FROM rounds WHERE phase = 'published' AND blob_name IS NOT NULL"
     for row in rows.execute(query):
         yield row["blob_name"], Blob(length=row["blob_length"], digest=row["blob_digest"])
@@ -230,7 +231,7 @@ def kept_files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
 
 
 def sums_before(rows: sqlite3.Connection, n_kept: int) -> tuple[RoundId, list[str]]:
-    """Return the last published round but so many, and the files of its sum and of earlier ones."""
+    """Return the newest round whose sum may go, with the files of its sum and earlier ones."""
     query = "SELECT round FROM rounds WHERE phase = 'published' ORDER BY round DESC LIMIT ?, 1"
     last = RoundId(number(rows, query, n_kept))
     query = "SELECT blob_name FROM rounds WHERE blob_name IS NOT NULL AND round <= ?"
@@ -238,7 +239,7 @@ def sums_before(rows: sqlite3.Connection, n_kept: int) -> tuple[RoundId, list[st
 
 
 def files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
-    """Yield all files that a copy of the rows needs, and what they must be."""
+    """Yield all files that a copy of the rows needs, with their expected lengths and digests."""
     yield from kept_files(rows)
     round_ = _current(rows)
     if round_ is None:
@@ -305,14 +306,14 @@ def _published_row(rows: sqlite3.Connection, published: int) -> sqlite3.Row | No
 
 
 def _known(row: sqlite3.Row | None) -> tuple[int, bytes] | None:
-    """Return what is known of the model after a published round."""
+    """Return what is known about the model after a published round."""
     if row is None or row["known_epoch"] is None:
         return None
     return row["known_epoch"], row["known_tag"]
 
 
 def _reporting(rows: sqlite3.Connection, published: int, epoch: int) -> Reporting | None:
-    """Return which reports are awaited on the last published round."""
+    """Return which reports on the last published round are still expected."""
     row = _published_row(rows, published)
     if row is None or row["reports_until"] is None:
         return None
@@ -337,20 +338,20 @@ def _stated_rows(rows: sqlite3.Connection, published: int) -> StatedRows | None:
 def _last_count(
     rows: sqlite3.Connection, trained: int, before: Recovered | None
 ) -> LastCount | None:
-    # Between an earlier one and a round that was learnt others may have been counted.
+    # Between an earlier round and a learnt one, other clients may have been counted.
     since = 0 if before is None else before.round
     query = (
         "SELECT max(round) FROM rounds WHERE phase = 'published' AND kind = 'count' AND round >= ?"
     )
     found = _contributions(rows, RoundId(number(rows, query, since)))
     if not found and before is not None:
-        # Training rounds are over exactly those whom the count named.
+        # Training rounds cover exactly the clients that the count named.
         found = _contributions(rows, before.round)
     clients = frozenset(header.client_id for header in found)
     return LastCount(clients=clients, trained=trained) if clients else None
 
 
 def number(rows: sqlite3.Connection, query: str, *values: str | int) -> int:
-    """Return the one number that a query asks for; 0 for none."""
+    """Return the number that a query selects, or 0 without a row."""
     row: Sequence[int | None] | None = rows.execute(query, values).fetchone()
     return (row and row[0]) or 0

@@ -1,4 +1,4 @@
-"""The store of one coordinator: SQLite in WAL mode, fsynced at every commit, one writer."""
+"""A coordinator's store: SQLite in WAL mode, with one writer and an fsync at every commit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from fedrec_server.store.tables import (
 )
 
 SHARED_BYTES = 64 << 10
-"""What SQLite needs beside the log in its first step."""
+"""The space that SQLite needs in addition to the log in its first step."""
 BUSY_MILLISECONDS = 5_000
 
 P = ParamSpec("P")
@@ -67,13 +67,13 @@ class SqliteStore(Store):
     """A state folder with `coordinator.sqlite` and the files of the spool.
 
     Args:
-        folder: the state folder; made where it is missing.
-        identity: what the run is bound to.
+        folder: the state folder, created if it is missing.
+        identity: the identity of the run that owns the folder.
 
     Raises:
-        FolderInUse: when another process holds the folder.
-        SettingsError: when it belongs to another run, or cannot be written.
-        StorageError: when the disk is full, the database damaged or of a newer version.
+        FolderInUse: another process holds the folder.
+        SettingsError: it belongs to another run, or is not writable.
+        StorageError: the disk is full, or the database is damaged or of a newer version.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SqliteStore(Store):
         except sqlite3.DatabaseError as error:
             self.close()
             if _is_for_want_of_space(error, folder):
-                message = f"There is no room for the database: {error}."
+                message = f"There is no space for the database: {error}."
                 raise DiskFull(message, remedy=FREE_SPACE) from error
             raise damaged_database(folder, error) from error
         except UNREADABLE as error:
@@ -108,7 +108,7 @@ class SqliteStore(Store):
             self.close()
             if error.errno not in FULL:
                 raise
-            message = f"There is no room in coordinator.state: {error.strerror}."
+            message = f"There is no space in coordinator.state: {error.strerror}."
             raise DiskFull(message, remedy=FREE_SPACE) from error
         except BaseException:
             self.close()
@@ -118,7 +118,7 @@ class SqliteStore(Store):
         """Return the state after the last committed change.
 
         Raises:
-            DamagedFile: there are rows that say nothing.
+            DamagedFile: rows are damaged.
         """
         try:
             return reading.load_state(self._connection, rules, roster)
@@ -134,16 +134,16 @@ class SqliteStore(Store):
                 writing.write_entry(rows, entry)
 
     def settle(self) -> None:
-        """Sync the mark, and leave little in the log; see `Store.settle`."""
+        """Sync the mark and shorten the log, as `Store.settle` describes."""
         try:
             self._highwater.sync()
         except OSError as error:
             raise _unmarked(error) from error
         try:
-            # A connection of its own: one that stops short of what is being written holds up
-            # neither readers nor the writer, whose connection belongs to the store's thread.
+            # A separate connection. If it stops short of the newest writes, it blocks neither
+            # readers nor the writer, whose connection belongs to the store's thread.
             with closing(sqlite3.connect(self._folder / DATABASE, isolation_level=None)) as rows:
-                # A connection that has read nothing yet does not know of a log.
+                # A connection that has read nothing yet is unaware of the log.
                 rows.execute("PRAGMA user_version").fetchone()
                 rows.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
@@ -155,33 +155,36 @@ class SqliteStore(Store):
         return self._read(reading.counted, round_id, client_id)
 
     def counted_by_client(self) -> dict[ClientId, tuple[RoundId, int]]:
-        """Return the last published round that counted each client, and its bytes in all."""
+        """Return the last published round that counted each client, and its total bytes."""
         return self._read(reading.counted_by_client)
 
     def latest(self) -> dict[ClientId, tuple[RoundId, bytes]]:
-        """Return the round and the digest of every client's last acknowledged update."""
+        """Return the round and digest of every client's last acknowledged update."""
         return self._read(reading.latest)
 
     def latest_header(self, client_id: ClientId) -> UploadHeader | None:
-        """Return the header of a client's last acknowledged update, be it of an abandoned round."""
+        """Return the header of a client's last acknowledged update, even of an abandoned round."""
         return self._read(reading.latest_header, client_id)
 
     def keep_latest(self, header: UploadHeader) -> None:
-        """Keep what a member showed of its last update, unless a later one is here."""
+        """Store a member's proof of its last update, unless a later one is stored."""
         with self._transaction() as rows:
             writing.keep_latest(rows, header)
 
     def former_revealers(self) -> tuple[PublicIdentity, ...]:
-        """Return the key authority's revealers before the present one."""
+        """Return the key authority's earlier revealers."""
         return self._read(writing.former_revealers)
 
     def note_former(self, revealer: PublicIdentity) -> None:
-        """Remember for good that a revealer was replaced."""
+        """Record permanently that a revealer was replaced."""
         with self._transaction() as rows:
             writing.note_former(rows, revealer)
 
     def begin_from(self, run: writing.RecoveredRun) -> None:
-        """Fill a new folder with what the key authority knows of a run; its files are here."""
+        """Fill a new folder with the key authority's knowledge of a run.
+
+        Its files are already there.
+        """
         with self._transaction() as rows:
             writing.write_recovered(rows, run)
         self.run = run.run
@@ -197,12 +200,12 @@ class SqliteStore(Store):
         return record if record is not None and record.round == round_id else None
 
     def bytes_after(self, after: RoundId) -> int:
-        """Return how many bytes of aggregates a client at `after` has to fetch."""
+        """Return how many bytes of aggregates a client at `after` must fetch."""
         query = "SELECT total(blob_length) FROM rounds WHERE phase = 'published' AND round > ?"
         return int(self._read(reading.number, query, after))
 
     def forget_sums(self, n_kept: int) -> list[str]:
-        """Keep the sums of so many published rounds, and return the files of the others."""
+        """Keep only the sums of the newest rounds, and return the files of the others."""
         last, names = self._read(reading.sums_before, n_kept)
         if not last:
             return []
@@ -211,7 +214,7 @@ class SqliteStore(Store):
         return names
 
     def keep_snapshot(self, record: SnapshotRecord) -> SnapshotRecord | None:
-        """Make this the snapshot and return the one that it replaces."""
+        """Replace the snapshot and return the previous one."""
         before = self.snapshot()
         with self._transaction() as rows:
             rows.execute("DELETE FROM snapshots")
@@ -228,7 +231,7 @@ class SqliteStore(Store):
         return self._read(reading.snapshot)
 
     def keep_epoch(self, record: EpochRecord, entries: Sequence[Entry]) -> EpochRecord | None:
-        """Make this the newest epoch and return the one that it replaces."""
+        """Replace the newest epoch and return the previous one."""
         before = self.installed_epoch()
         with self._transaction() as rows:
             rows.execute("DELETE FROM epochs")
@@ -240,11 +243,11 @@ class SqliteStore(Store):
         return before
 
     def installed_epoch(self) -> EpochRecord | None:
-        """Return the newest epoch that was kept, if there is one."""
+        """Return the newest stored epoch, if there is one."""
         return self._read(reading.installed_epoch)
 
     def keep_applicant(self, applicant: Applicant) -> None:
-        """Keep what somebody handed in with an invitation, in place of what it did before."""
+        """Store an application, replacing the previous one with this invitation."""
         with self._transaction() as rows:
             row: Row = {name: getattr(applicant, name) for name in Applicant.__slots__}
             insert(rows, "applicants", row, verb="REPLACE")
@@ -262,17 +265,17 @@ class SqliteStore(Store):
         return self._read(reading.number, "SELECT max(sequence) FROM journal")
 
     def sweep(self) -> int:
-        """Delete files that no row names, once all that are kept are what their rows say.
+        """Delete files that no row names, once all kept files match their rows.
 
         Raises:
-            DamagedFile: one is not; nothing was deleted.
+            DamagedFile: one does not match. Nothing was deleted.
         """
         for name, blob in self._read(lambda rows: list(reading.kept_files(rows))):
             self.spool.check(name, blob)
         return self.spool.sweep(*self._read(reading.named_files))
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the database and release the folder."""
         if self._rows is not None:
             self._rows.close()
             self._rows = None
@@ -291,11 +294,11 @@ class SqliteStore(Store):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Read rows.
+        """Run a query and return its rows.
 
         Raises:
-            DurabilityLost: the database is damaged; the next start says what the way back is.
-            DamagedFile: a row holds something else than was written.
+            DurabilityLost: the database is damaged. The next start tells how to recover.
+            DamagedFile: a row does not match its checksum.
             StorageError: the database cannot be read now.
         """
         try:
@@ -306,7 +309,7 @@ class SqliteStore(Store):
             if (failed := lost(error, self._folder)) is not None:
                 raise failed from error
             if not hasattr(error, "sqlite_errorcode"):
-                # Text that is no UTF-8 is Python's to find.
+                # Invalid UTF-8 is an error from Python, not from SQLite.
                 raise damaged_database(self._folder, error) from error
             raise StorageError(
                 f"The database cannot be read: {error}.", remedy="Check the disk."
@@ -320,7 +323,7 @@ class SqliteStore(Store):
             rows.execute("BEGIN IMMEDIATE")
             if fenced and self._meta("fence") != str(self._fence):
                 raise DurabilityLost(
-                    "Another coordinator took over the state folder; stop one of the two."
+                    "Another coordinator took over the state folder. Stop one of the two."
                 )
             yield rows
             self._commits = int(self._meta("commits")) + 1
@@ -334,7 +337,7 @@ class SqliteStore(Store):
             _roll_back(rows)
             if (failed := lost(error, self._folder)) is not None:
                 raise failed from error
-            message = f"The database did not take the change: {error}."
+            message = f"The database rejected the change: {error}."
             if code_of(error) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
                 raise DiskFull(message, remedy=FREE_SPACE) from error
             raise StorageError(message, remedy="Check the disk.") from error
@@ -343,14 +346,14 @@ class SqliteStore(Store):
             raise
 
     def _mark(self) -> None:
-        """Note beside the database how far it has come."""
+        """Write the database's progress to the mark."""
         try:
             self._highwater.note(self._commits)
         except OSError as error:
             raise _unmarked(error) from error
 
     def _begin(self, identity: RunIdentity) -> int:
-        """Make the tables or check them, and fence off an earlier coordinator."""
+        """Create or check the tables, and fence off an earlier coordinator."""
         rows = self._connection
         version = int(rows.execute("PRAGMA user_version").fetchone()[0])
         if version > SCHEMA_VERSION:
@@ -391,12 +394,12 @@ class SqliteStore(Store):
         if problems:
             raise SettingsError(
                 f"coordinator.state belongs to another run ({'; '.join(problems)}).",
-                remedy="Choose another folder for a new run, or bring back the old settings. "
-                "If you changed none, start the fedrec release that began the run: "
-                "another trains otherwise.",
+                remedy="Choose another folder for a new run, or restore the old settings. If you "
+                "changed none, start the fedrec release that began the run, because "
+                "another one trains differently.",
                 problems=tuple(problems),
             )
-        # Above an installed epoch this one is not known to be of the same authority yet.
+        # A newer epoch than the installed one may still be from another authority.
         if installed is None:
             update = "UPDATE meta SET value = ? WHERE name = 'epoch'"
             self._connection.execute(update, (str(epoch),))
@@ -410,7 +413,7 @@ def _unmarked(error: OSError) -> DurabilityLost:
 
 
 def _is_for_want_of_space(error: sqlite3.DatabaseError, folder: Path) -> bool:
-    """Tell whether the disk was full: of the file beside its log SQLite calls it an I/O error."""
+    """Tell whether the disk was full, which SQLite may report as an I/O error."""
     if code_of(error) == sqlite3.SQLITE_FULL:
         return True
     failed = code_of(error) & 0xFF == sqlite3.SQLITE_IOERR

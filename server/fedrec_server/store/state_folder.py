@@ -1,4 +1,4 @@
-"""A state folder from outside: what can be read unopened, whether it is whole, copies."""
+"""A state folder from outside: reading without opening, checks of completeness, and copies."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ from fedrec_server.store.writing import read_recovered
 
 
 def installed_bundle(folder: Path) -> bytes | None:
-    """Return the public bundle of the epoch that was installed last, or None where none was.
+    """Return the public bundle of the last installed epoch, or None.
 
-    The folder is only looked at. What is wrong with a database is said by the process that opens
-    it.
+    The folder is only read. Problems of the database are reported by the process that opens it.
 
     Raises:
-        DamagedFile: the bundle is missing or is not what its row says.
+        DamagedFile: the bundle is missing or does not match its row.
     """
     database = folder / DATABASE
     if not database.is_file():
@@ -63,11 +62,11 @@ NO_ROUND = RoundId(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerFolder:
-    """What can be read of it.
+    """The readable content of a former state folder.
 
     Attributes:
-        charged: noisy sums that it counted.
-        latest: headers of members' last updates.
+        charged: the number of noisy sums that it counted.
+        latest: the headers of members' last updates.
     """
 
     run: str = ""
@@ -78,7 +77,7 @@ class FormerFolder:
 
 
 def read_former_folder(state: Path) -> FormerFolder:
-    """Return what the folder knows that is there; nothing where it cannot be read."""
+    """Return the content of an existing folder, or nothing if it cannot be read."""
     if not (state / DATABASE).is_file():
         return FormerFolder()
     uri = f"{(state / DATABASE).absolute().as_uri()}?mode=ro"
@@ -112,27 +111,27 @@ def _read(rows: sqlite3.Connection) -> FormerFolder:
 
 
 WAY_BACK = (
-    "Bring the whole folder back from a backup (`fedrec coordinator backup` makes one), check the "
-    "disk, and keep this folder: it shows what happened. Where there is none and the key authority "
-    "opens sums: `fedrec coordinator recover`. A new run needs an empty folder."
+    "Restore the whole folder from a backup (`fedrec coordinator backup` makes one), check the "
+    "disk, and keep this folder as evidence. Without a backup, and if the key authority opens "
+    "sums, use `fedrec coordinator recover`. A new run needs an empty folder."
 )
 REMEDY = f"Nothing was changed or deleted. {WAY_BACK}"
 UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What comes of rows that hold something else than was written."""
+"""Errors from rows that do not match what was written."""
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _UNSYNCED = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 _LOG = f"{DATABASE}-wal"
 
 
 def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
-    """Refuse a folder that lost something, before anything in it is changed.
+    """Refuse a folder that lost data, before changing anything in it.
 
-    Opened for writing, SQLite would throw away what it cannot read of its log.
+    When opened for writing, SQLite would discard the unreadable part of its log.
 
     Raises:
-        StateWentBack: the database knows less than it once did, or is gone and its files are not.
+        StateWentBack: the database lost commits, or it is missing but its files are there.
         DamagedFile: the database is damaged.
-        sqlite3.DatabaseError: it cannot be read.
+        sqlite3.DatabaseError: the database cannot be read.
     """
     database = folder / DATABASE
     if not _has_bytes(database):
@@ -143,7 +142,7 @@ def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
         prepare(rows)
         version = int(rows.execute("PRAGMA user_version").fetchone()[0])
         if version not in (0, UNCHECKED_VERSION, SCHEMA_VERSION):
-            # Said by the reader of versions.
+            # The reader of versions reports it.
             return
         if not version:
             _check_nothing_left(folder, spool)
@@ -152,21 +151,21 @@ def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
         highwater.check(reading.commits(rows))
         found = rows.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found == "ok" and _columns(rows) != _columns_of_schema():
-            found = "it has other tables than were made"
+            found = "its tables differ from those that were created"
         if found != "ok":
             raise damaged_database(folder, found)
         _check_rows(folder, rows)
         last, later = reading.last_round(rows), spool.last_round()
         if later > last:
             raise StateWentBack(
-                f"coordinator.state has files of round {later}, and its database knows of none "
-                f"after round {last}.",
+                f"coordinator.state has files of round {later}, but its database ends with round "
+                f"{last}.",
                 remedy=REMEDY,
             )
 
 
 def _check_rows(folder: Path, rows: sqlite3.Connection) -> None:
-    """Read every row once: those that are read in part are not compared with their checksums."""
+    """Read every row once, because partial reads skip the checksums."""
     for name in table_names(rows):
         try:
             with closing(rows.execute(f"SELECT * FROM {name}")) as found:
@@ -177,17 +176,17 @@ def _check_rows(folder: Path, rows: sqlite3.Connection) -> None:
 
 
 def damaged_database(folder: Path, why: object) -> DamagedFile:
-    """Return the error of a database that SQLite, or the reader of its rows, finds damaged."""
+    """Return the error for a damaged database, found by SQLite or by a reader of its rows."""
     return DamagedFile(f"{folder / DATABASE} is damaged: {why}.", remedy=WAY_BACK)
 
 
 def code_of(error: sqlite3.Error) -> int:
-    """Return SQLite's code of an error; errors of Python's own part of it have none."""
+    """Return SQLite's code of an error. Errors from Python's own part have none."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
 
 
 def lost(error: sqlite3.Error, folder: Path) -> DurabilityLost | None:
-    """Return what ends the process, where the database can no longer be believed."""
+    """Return the error that ends the process because the database is no longer reliable."""
     code = code_of(error)
     if code & 0xFF in _CORRUPT:
         return DurabilityLost(str(damaged_database(folder, error)))
@@ -195,13 +194,13 @@ def lost(error: sqlite3.Error, folder: Path) -> DurabilityLost | None:
 
 
 def _check_nothing_left(folder: Path, spool: Spool) -> None:
-    """Refuse to begin a run among the files of another one, which would all be deleted."""
+    """Refuse to begin a run among another one's files, which would all be deleted."""
     found = [f"{count} in {kind}/" for kind, count in spool.counts().items() if count]
     found += [_LOG] if _has_bytes(folder / _LOG) else []
     if found:
         raise StateWentBack(
             f"coordinator.state is {str(folder)!r}, and its database {DATABASE} is missing or "
-            f"empty. Files that it knew are still there: {', '.join(found)}.",
+            f"empty. Files that belong to it are still there: {', '.join(found)}.",
             remedy=REMEDY,
         )
 
@@ -228,12 +227,12 @@ def _has_bytes(path: Path) -> bool:
 
 
 _TRIES = 10
-"""Files of a round that ends meanwhile are deleted: then the copy begins anew."""
+"""If a round ends meanwhile, its files are deleted, and the copy begins again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackedUp:
-    """What a copy holds."""
+    """A summary of a backup."""
 
     last_round: RoundId
     n_files: int
@@ -243,24 +242,23 @@ class BackedUp:
 def back_up(state: Path, into: Path) -> BackedUp:
     """Copy a state folder so that a coordinator can start from the copy.
 
-    The database is copied as it is between two commits, then the files that its rows name, each
-    compared with its digest. The copy is there whole, or not at all.
+    The database is copied as of a commit, then the files that its rows name, each checked against
+    its digest. The copy appears in full or not at all.
 
     Raises:
-        SettingsError: there is no state to copy, something is there already, or nothing may be
-            written there.
-        DamagedFile: a file is not what its row says.
-        StorageError: the copy cannot be written, or the database not be read.
+        SettingsError: there is no state to copy, the target exists, or its folder is not writable.
+        DamagedFile: a file does not match its row.
+        StorageError: writing the copy or reading the database failed.
     """
     if not (state / DATABASE).is_file():
         raise SettingsError(
             f"coordinator.state: {str(state)!r} holds no {DATABASE}.",
-            remedy="Name the settings with which the coordinator was started.",
+            remedy="Use the settings file with which the coordinator was started.",
         )
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise SettingsError(
-            f"{str(into)!r} is there already.",
-            remedy="Name a new folder: a backup never replaces an older one.",
+            f"{str(into)!r} already exists.",
+            remedy="Choose a new folder. A backup never replaces an older one.",
         )
     draft = into.parent / f".{into.name}-{secrets.token_hex(8)}"
     try:
@@ -269,7 +267,9 @@ def back_up(state: Path, into: Path) -> BackedUp:
         os.replace(draft, into)
         sync(into.parent)
     except OSError as error:
-        raise unwritten(into, error, "Name another folder; nothing of it was kept.") from error
+        raise unwritten(
+            into, error, "Choose another folder. No part of the copy was kept."
+        ) from error
     except sqlite3.DatabaseError as error:
         raise StorageError(f"The database cannot be copied: {error}.") from error
     finally:
@@ -285,10 +285,10 @@ def _copied(state: Path, draft: Path) -> BackedUp:
         try:
             return _copy(state, draft)
         except DamagedFile:
-            # A round that ended meanwhile took its files along; what is damaged stays so.
+            # A round that ended meanwhile deleted its files, but a damaged file stays.
             if not left:
                 raise
-    raise StorageError("No copy was tried.")
+    raise StorageError("No copy was attempted.")
 
 
 def _copy(state: Path, draft: Path) -> BackedUp:
@@ -314,7 +314,7 @@ def _copy(state: Path, draft: Path) -> BackedUp:
         except FileNotFoundError:
             raise DamagedFile(
                 f"The stored file {name} is missing.",
-                remedy=f"Bring {name} of coordinator.state back from an earlier backup.",
+                remedy=f"Restore {name} of coordinator.state from an earlier backup.",
             ) from None
         spool.check(name, blob)
     (draft / FILE).write_bytes(record(commits))

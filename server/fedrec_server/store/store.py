@@ -1,4 +1,4 @@
-"""What the coordinator asks of a store, whatever it is made of."""
+"""The interface of a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedrec_server.store.durable_files import Spool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """What a state folder is bound to; a run goes on only with the same."""
+    """The run that owns a state folder. The coordinator only resumes it with the same values."""
 
     federation: str
     plan_fingerprint: str
@@ -27,7 +27,7 @@ class RunIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of the journal that operators watch; `sequence` is given by the store."""
+    """One line of the journal that operators watch. The store assigns `sequence`."""
 
     unix_seconds: float
     kind: str
@@ -38,14 +38,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRecord:
-    """A published round as it is stored.
+    """A published round in the store.
 
     Attributes:
-        statement: the key authority's, where it opened the sum.
-        known: the epoch in which the key authority, or two clients, named the model after it, and
-            its digest under that epoch's key; None where nobody did.
-        reports: of clients who named that model.
-        name: the file of the published sum; empty where it is kept no more.
+        statement: the key authority's statement, if it opened the sum.
+        known: the epoch in which the key authority or two clients named the resulting model, and
+            its digest under that epoch's key. None if it was not named.
+        reports: the reports of clients that named this model.
+        name: the file of the published sum, or empty if it was deleted.
     """
 
     round: RoundId
@@ -60,7 +60,7 @@ class PublishedRecord:
     blob: Blob
 
     def is_for(self, version: RoundId) -> bool:
-        """Tell whether a client at a version can take this round as the next one."""
+        """Tell whether a client at a version can apply this round next."""
         return bool(self.name) and self.base_round <= version
 
 
@@ -69,7 +69,7 @@ class SnapshotRecord:
     """The stored copy of the model after a published round.
 
     Attributes:
-        reports: who vouches for it where nobody named the model in this epoch before.
+        reports: the clients that vouch for it, if the model was not named earlier in this epoch.
     """
 
     round: RoundId
@@ -88,11 +88,11 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicant:
-    """Somebody who asked to become a member, at most one for each invitation.
+    """An applicant for membership, at most one for each invitation.
 
     Attributes:
         invitation: SHA-256 of the invitation's public key.
-        application: the canonical JSON of what was signed.
+        application: the canonical JSON of the signed application.
     """
 
     invitation: bytes
@@ -101,10 +101,10 @@ class Applicant:
 
 
 class Store(ABC):
-    """Rows and files of one run; every method is called from one thread at a time.
+    """Rows and files of one run. All methods are called from one thread at a time.
 
-    Methods raise `StorageError` where nothing changed and a later try may succeed, and
-    `DurabilityLost` where the process has to end.
+    Methods raise `StorageError` if nothing changed and a retry may succeed, and `DurabilityLost` if
+    the process must end.
     """
 
     spool: Spool
@@ -116,16 +116,16 @@ class Store(ABC):
 
     @abstractmethod
     def commit(self, changes: Sequence[Change], entries: Sequence[Entry]) -> None:
-        """Write the changes of one step in one transaction; durable when this returns."""
+        """Write the changes of one step in one durable transaction."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Leave less to what may befall the last commits, which are durable without it.
+        """Reduce the risk to recent commits, which are durable without it.
 
-        May run in any thread beside all other methods but `close`.
+        This may run in any thread, in parallel with all other methods except `close`.
 
         Raises:
-            DurabilityLost: the store can no longer be believed.
+            DurabilityLost: the store is no longer reliable.
         """
 
     @abstractmethod
@@ -134,27 +134,27 @@ class Store(ABC):
 
     @abstractmethod
     def counted_by_client(self) -> dict[ClientId, tuple[RoundId, int]]:
-        """Return the last published round that counted each client, and its bytes in all."""
+        """Return the last published round that counted each client, and its total bytes."""
 
     @abstractmethod
     def latest(self) -> dict[ClientId, tuple[RoundId, bytes]]:
-        """Return the round and the digest of every client's last acknowledged update."""
+        """Return the round and digest of every client's last acknowledged update."""
 
     @abstractmethod
     def latest_header(self, client_id: ClientId) -> UploadHeader | None:
-        """Return the header of a client's last acknowledged update, be it of an abandoned round."""
+        """Return the header of a client's last acknowledged update, even of an abandoned round."""
 
     @abstractmethod
     def keep_latest(self, header: UploadHeader) -> None:
-        """Keep what a member showed of its last update, unless a later one is here."""
+        """Store a member's proof of its last update, unless a later one is stored."""
 
     @abstractmethod
     def former_revealers(self) -> tuple[PublicIdentity, ...]:
-        """Return the key authority's revealers before the present one."""
+        """Return the key authority's earlier revealers."""
 
     @abstractmethod
     def note_former(self, revealer: PublicIdentity) -> None:
-        """Remember for good that a revealer was replaced."""
+        """Record permanently that a revealer was replaced."""
 
     @abstractmethod
     def next_published(self, after: RoundId) -> PublishedRecord | None:
@@ -166,15 +166,15 @@ class Store(ABC):
 
     @abstractmethod
     def bytes_after(self, after: RoundId) -> int:
-        """Return how many bytes of aggregates a client at `after` has to fetch."""
+        """Return how many bytes of aggregates a client at `after` must fetch."""
 
     @abstractmethod
     def forget_sums(self, n_kept: int) -> list[str]:
-        """Keep the sums of so many published rounds, and return the files of the others."""
+        """Keep only the sums of the newest rounds, and return the files of the others."""
 
     @abstractmethod
     def keep_snapshot(self, record: SnapshotRecord) -> SnapshotRecord | None:
-        """Make this the snapshot and return the one that it replaces."""
+        """Replace the snapshot and return the previous one."""
 
     @abstractmethod
     def snapshot(self) -> SnapshotRecord | None:
@@ -182,15 +182,15 @@ class Store(ABC):
 
     @abstractmethod
     def keep_epoch(self, record: EpochRecord, entries: Sequence[Entry]) -> EpochRecord | None:
-        """Make this the newest epoch and return the one that it replaces."""
+        """Replace the newest epoch and return the previous one."""
 
     @abstractmethod
     def installed_epoch(self) -> EpochRecord | None:
-        """Return the newest epoch that was kept, if there is one."""
+        """Return the newest stored epoch, if there is one."""
 
     @abstractmethod
     def keep_applicant(self, applicant: Applicant) -> None:
-        """Keep what somebody handed in with an invitation, in place of what it did before."""
+        """Store an application, replacing the previous one with this invitation."""
 
     @abstractmethod
     def applicants(self) -> list[Applicant]:
@@ -202,12 +202,12 @@ class Store(ABC):
 
     @abstractmethod
     def last_entry(self) -> int:
-        """Return the sequence number of the last journal entry, 0 before the first."""
+        """Return the sequence number of the last journal entry, or 0."""
 
     @abstractmethod
     def sweep(self) -> int:
-        """Delete files that no row names, if none that is kept is damaged; return how many."""
+        """Delete files that no row names, unless a kept file is damaged. Return their number."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the store and release the folder."""

@@ -1,8 +1,7 @@
-"""The tables of the SQLite store, and rows as the values that they stand for.
+"""The tables of the SQLite store, and the conversion between rows and values.
 
-SQLite notices a page that makes no sense, and takes a value that was flipped on the disk for what
-was written. So each row has a checksum of its other columns, which SQLite computes as it writes the
-row, and whoever reads the row compares.
+SQLite detects a malformed page but not a value that was flipped on the disk. So each row has a
+checksum of its other columns, which SQLite computes while writing and the reader compares.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fedrec.wire.messages import RevealStatement, Signed
 DATABASE = "coordinator.sqlite"
 SCHEMA_VERSION = 11
 UNCHECKED_VERSION = 10
-"""The same tables without checksums."""
+"""The version with the same tables but without checksums."""
 
 _CHECKSUM = "checksum"
 _SCHEMA = """
@@ -106,7 +105,7 @@ Said = TypeVar("Said", bound=Signed)
 
 
 def tables() -> dict[str, str]:
-    """Return by their names the statements that make the tables."""
+    """Return the statements that create the tables, by name."""
     with closing(sqlite3.connect(":memory:")) as rows:
         rows.executescript(_SCHEMA)
         plain = dict(rows.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'"))
@@ -123,7 +122,7 @@ def _checksum_column(rows: sqlite3.Connection, table: str) -> str:
 
 
 def prepare(rows: sqlite3.Connection) -> None:
-    """Have a connection compute checksums, and compare them in every row that is read whole."""
+    """Make a connection compute checksums, and compare them in every row that is read in full."""
     rows.create_function("row_checksum", -1, _row_checksum, deterministic=True)
     rows.row_factory = _checked
 
@@ -135,18 +134,18 @@ def _row_checksum(*values: Value) -> int:
 
 def _checked(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> sqlite3.Row:
     if cursor.description[0][0] == _CHECKSUM and values[0] != _row_checksum(*values[1:]):
-        raise ValueError(f"the row that begins with {values[1]!r} is not what was written")
+        raise ValueError(f"the row that begins with {values[1]!r} does not match its checksum")
     return sqlite3.Row(cursor, values)
 
 
 def table_names(rows: sqlite3.Connection) -> list[str]:
-    """Return the names of the tables that a database has, without SQLite's own."""
+    """Return a database's tables, without SQLite's own."""
     query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND NOT name GLOB 'sqlite_*'"
     return [row[0] for row in rows.execute(query)]
 
 
 def add_checksums(rows: sqlite3.Connection) -> None:
-    """Make the tables of `UNCHECKED_VERSION` those of the present one, as what they hold is."""
+    """Upgrade the tables of `UNCHECKED_VERSION` by adding checksums to their rows."""
     for name, sql in tables().items():
         query = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
         columns = ", ".join(row[0] for row in rows.execute(query, (name,)))
@@ -158,14 +157,14 @@ def add_checksums(rows: sqlite3.Connection) -> None:
 
 
 def insert(rows: sqlite3.Connection, table: str, row: Row, *, verb: str = "INSERT") -> None:
-    """Insert one row; `table` and the columns are names from this module."""
+    """Insert one row. `table` and the columns are names from this module."""
     columns = ", ".join(row)
     marks = ", ".join("?" * len(row))
     rows.execute(f"{verb} INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
 
 
 def row_of(said: Signed) -> Row:
-    """Return what somebody signed as a row; the columns have its fields' names."""
+    """Return a signed message as a row, whose columns are named after its fields."""
     row: Row = {name: getattr(said, name) for name in _names(type(said))}
     if isinstance(said, RevealStatement):
         row["paused"] = " ".join(map(str, said.paused))
@@ -173,7 +172,7 @@ def row_of(said: Signed) -> Row:
 
 
 def from_row(kind: type[Said], row: sqlite3.Row) -> Said:
-    """Return the header, statement or report that a row stands for."""
+    """Return the header, statement or report that a row contains."""
     values = {name: row[name] for name in _names(kind)}
     if kind is RevealStatement:
         values["paused"] = tuple(int(cell) for cell in values["paused"].split())
@@ -185,5 +184,5 @@ def _names(kind: type[Signed]) -> list[str]:
 
 
 def blob_of(length: Any, digest: Any) -> Blob | None:
-    """Return a blob from two columns that are both NULL or both set."""
+    """Return a blob from two columns that are either both NULL or both set."""
     return None if length is None else Blob(length=length, digest=digest)

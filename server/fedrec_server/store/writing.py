@@ -1,7 +1,7 @@
-"""Each change of the state machine as rows, and the rows of a folder that is made anew.
+"""Write each change of the state machine as rows, and the rows of a recovered folder.
 
-Such a folder begins with the round that was published last; what the run had done before it, by the
-key authority's word, is counted (`Recovered`).
+A recovered folder begins with the last published round. Earlier rounds are only counted, as the key
+authority reports them (`Recovered`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _FORMER = "former_revealers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What was done up to a round, that round with it.
+    """The progress of a run up to and including a round.
 
     Attributes:
-        last_round: the last number that anybody heard of.
-        charged: noisy sums that anybody may have opened.
+        last_round: the last round number that any party knows.
+        charged: the number of noisy sums that may have been opened.
     """
 
     round: RoundId
@@ -65,7 +65,7 @@ class Recovered:
 
     @classmethod
     def after(cls, said: RevealStatement | None, *, last_round: int, charged: int) -> Recovered:
-        """Return what the key authority's word on the last published round means."""
+        """Return the progress implied by the key authority's statement on the last round."""
         round_id = RoundId(0) if said is None else said.round
         return cls(
             round=round_id,
@@ -79,16 +79,16 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredRun:
-    """The rows of a folder that is made anew.
+    """The rows of a recovered folder.
 
     Attributes:
-        contributions: of the last published round; empty where they are unknown.
+        contributions: those of the last published round, or empty if unknown.
         latest: members' last updates.
-        sealed: the file of the round's sum; None where it is unknown.
-        model: the copy of the model after it; None where members have to send one.
-        epoch: the present key epoch.
-        former: revealers before the present one.
-        paused: cells that are paused in the present key epoch, by the round in which that was said.
+        sealed: the file of the round's sum, or None if unknown.
+        model: the copy of the model after it, or None if members must send one.
+        epoch: the current key epoch.
+        former: earlier revealers.
+        paused: cells that are paused in the current key epoch, by the round of that decision.
     """
 
     run: str
@@ -105,7 +105,7 @@ class RecoveredRun:
 
 
 def write_recovered(rows: sqlite3.Connection, found: RecoveredRun) -> None:
-    """Write what is known of a run into new tables."""
+    """Write the knowledge of a run into new tables."""
     meta = {"run": found.run, _META: _written(found.before)}
     for name, value in meta.items():
         rows.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
@@ -135,7 +135,7 @@ def write_learnt(
     at: float,
     sealed: tuple[str, Blob] | None = None,
 ) -> None:
-    """Write a published round of which the key authority's word is known, and perhaps its sum."""
+    """Write a published round that the key authority confirmed, with its sum if it is known."""
     name, blob = (None, Blob(length=0, digest=said.published_digest)) if sealed is None else sealed
     row: Row = {
         "round": said.round,
@@ -158,32 +158,32 @@ def write_learnt(
 
 
 def note_learnt(rows: sqlite3.Connection, before: Recovered) -> None:
-    """Count from a later round on."""
+    """Move the start of the run's count to a later round."""
     rows.execute("UPDATE meta SET value = ? WHERE name = ?", (_written(before), _META))
 
 
 def read_recovered(rows: sqlite3.Connection) -> Recovered | None:
-    """Return what was done before the rows begin; None in a folder that was never made anew."""
+    """Return the progress before the rows begin, or None if the folder was never recovered."""
     found = rows.execute("SELECT * FROM meta WHERE name = ?", (_META,)).fetchone()
     return None if found is None else Recovered(**json.loads(found["value"]))
 
 
 def keep_latest(rows: sqlite3.Connection, header: UploadHeader) -> None:
-    """Keep a member's last update, unless a later one is here."""
+    """Store a member's last update, unless a later one is stored."""
     query = "SELECT round FROM latest WHERE client_id = ? AND round >= ?"
     if rows.execute(query, (header.client_id, header.round)).fetchone() is None:
         insert(rows, "latest", row_of(header), verb="INSERT OR REPLACE")
 
 
 def note_former(rows: sqlite3.Connection, identity: PublicIdentity) -> None:
-    """Remember for good that a revealer was replaced."""
+    """Record permanently that a revealer was replaced."""
     known = [one.fields() for one in former_revealers(rows) if one != identity]
     text = json.dumps([*known, identity.fields()])
     rows.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_FORMER, text))
 
 
 def former_revealers(rows: sqlite3.Connection) -> tuple[PublicIdentity, ...]:
-    """Return the revealers that were replaced."""
+    """Return the replaced revealers."""
     found = rows.execute("SELECT * FROM meta WHERE name = ?", (_FORMER,)).fetchone()
     entries = [] if found is None else json.loads(found["value"])
     return tuple(PublicIdentity.from_fields(Document(entry, _FORMER)) for entry in entries)
@@ -203,7 +203,7 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
         case UpdateCounted():
             header = row_of(change.header)
             insert(rows, "contributions", header)
-            # Kept for good, whatever becomes of the round.
+            # Kept permanently, whatever the outcome of the round.
             insert(rows, "latest", header, verb="INSERT OR REPLACE")
             if change.charged:
                 insert(rows, "ledger", {"round": change.header.round, "at": change.at})
@@ -239,7 +239,7 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             )
             rows.execute("DELETE FROM ledger")
         case ReportKept(report=report):
-            # One of an earlier epoch gives way.
+            # It replaces one from an earlier epoch.
             insert(rows, "reports", row_of(report), verb="REPLACE")
         case RoundMeasured():
             _measure(rows, change)

@@ -1,7 +1,5 @@
 """Cells in the authority's commands."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -213,7 +211,7 @@ def test_one_cell_is_told_under_every_algorithm(name):
     plan = {"algorithm": {"name": name}, "update": {"structure": "dense"}}
     settings = Settings.model_validate(plan | {"protection": {"name": "bfv"}})
     words = exposure_words(settings, 3)
-    assert words.startswith("All clients are in one cell") and "no party can tell" in words
+    assert words.startswith("All clients are in one cell") and "no party can detect" in words
     assert ("accept_member_exposure = true" in words) == (name in ("ease", "fedals", "sketch"))
     assert "set client.minimum_own_item_users = 3 or more" in words
     assert not exposure_words(settings, 6)

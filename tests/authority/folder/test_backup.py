@@ -111,7 +111,7 @@ def test_a_restore_that_was_killed_goes_on(folder, tmp_path):
     restore(copy, fresh, PASSPHRASE)
     (fresh.private / "membership.json").unlink()
     assert restore(copy, fresh, PASSPHRASE) == 1
-    with pytest.raises(KeysError, match="holds an authority already"):
+    with pytest.raises(KeysError, match="already holds an authority"):
         restore(copy, fresh, PASSPHRASE)
 
 

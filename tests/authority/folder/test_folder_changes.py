@@ -4,8 +4,6 @@ A process that waits for the folder is held at a gate: a thread that finds it ta
 continues when the test lets it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -258,7 +256,7 @@ def test_a_backup_is_restored_once(folder, tmp_path, gate):
         keys.load_or_create()
         keys.keep(folder.membership)
     gate.open()
-    assert refused == [f"{fresh.path} holds an authority already."]
+    assert refused == [f"{fresh.path} already holds an authority."]
 
 
 @pytest.mark.slow
@@ -306,7 +304,7 @@ def test_an_invitation_admits_one(folder):
     delivery.look()
     (admitted,) = [e for e in events if e.name == "member admitted"]
     refused = [e for e in events if e.name == "applicant refused"]
-    assert len(refused) == 99 and all("used already" in e.detail for e in refused)
+    assert len(refused) == 99 and all("already used" in e.detail for e in refused)
     assert all(admitted.client_id in e.detail for e in refused), "its owner is told by whom"
     assert len(folder.membership.present) == 4
     # Removed, it does not come back by what it was invited with.

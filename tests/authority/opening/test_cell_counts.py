@@ -403,7 +403,7 @@ def test_too_many_wrong_sums_end_the_answers(tmp_path, key):
         for number in range(101, 101 + MOST_REFUSED):
             store.record_reveal(RoundId(number), b"m", b"s", tagged=True)
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "every further answer would tell about the key")
+    refused(world, key, "Every further answer would reveal something about the key")
 
 
 def test_an_update_without_a_nonce_among_tagged_ones(tmp_path, key):

@@ -110,7 +110,7 @@ def test_a_full_disk_is_waited_for(world, key, monkeypatch):
     world.run_revealer(*[reveal] * 4)
     assert len(key.opened) == 1 and len(world.link.reveals) == 1
     told = [event for event in world.events if event.name == "disk full"]
-    assert len(told) == 1 and "Tried again until there is some." in told[0].detail
+    assert len(told) == 1 and "Next attempt until there is some." in told[0].detail
     assert [event.name for event in world.events].count("revealer joined") == 1
     assert world.refusals() == ""
 
@@ -197,7 +197,7 @@ def test_sums_refused_in_vain_end_the_answers_until_the_next_epoch(tmp_path):
     assert state_of(world).refused_sums == 16
     world.run_revealer(lambda: world.reveal(world.honest_round(17)))
     assert world.link.reveals == []
-    assert "every further answer would tell about the key" in world.refusals()
+    assert "Every further answer would reveal something about the key" in world.refusals()
     world.epoch = world.make_epoch(epoch=2)
     world.run_revealer(lambda: world.reveal(world.honest_round(18)))
     assert len(world.link.reveals) == 1

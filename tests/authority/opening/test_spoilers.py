@@ -50,7 +50,9 @@ def test_the_cell_is_named_in_the_same_round(tmp_path, attack, protection, monke
     assert audited(world) == [("cell_paused", "sum_out_of_bounds")]
     assert "Cell 2 is paused: In the sum of a round of kind train" in world.refusals()
     (told,) = [event for event in world.events if event.name == "cell paused"]
-    assert told.detail.startswith("cell 2: one of its clients sent what no honest client sends")
+    assert told.detail.startswith(
+        "cell 2: one of its clients sent something that no honest client sends"
+    )
     state = state_of(world)
     assert [(one.cell, one.round) for one in state.paused] == [(2, 1)]
     assert state.refused_sums == 0
@@ -94,7 +96,7 @@ def test_it_follows_its_own_round_and_names_the_cell_from_then_on(tmp_path, key,
     assert state_of(world).version == 1
     # A coordinator that asks the paused cell again hears that it is paused.
     (declined,) = world.link.declined
-    assert declined.refused == "Round 2 has contributions of cells that are paused: cell 3."
+    assert declined.refused == "Round 2 has contributions from paused cells: cell 3."
     assert declined.paused == (3,)
     _, (again, _) = world.link.reveals
     assert (again.round, again.paused) == (3, (3,))
@@ -113,7 +115,7 @@ def test_a_paused_cell_is_in_no_round_of_a_lower_number(tmp_path, key, monkeypat
     ((said, _),) = world.link.reveals
     assert (said.round, said.paused) == (5, (3,))
     assert [(one.round, one.paused) for one in world.link.declined] == [(4, (3,)), (3, (3,))]
-    assert all("cells that are paused: cell 3" in one.refused for one in world.link.declined)
+    assert all("paused cells: cell 3" in one.refused for one in world.link.declined)
 
 
 def test_a_paused_cell_stays_so_in_another_run(tmp_path, key, monkeypatch):
@@ -152,7 +154,7 @@ def test_a_cell_that_is_paused_after_the_next_epoch_was_made(tmp_path, key, monk
         return
     (declined,) = world.link.declined
     assert (declined.round, declined.epoch, declined.paused) == (3, 2, (3,))
-    assert "cells that are paused: cell 3" in declined.refused and len(key.opened) == opened
+    assert "paused cells: cell 3" in declined.refused and len(key.opened) == opened
 
 
 @pytest.mark.parametrize("known", [(), (1,)])
@@ -176,7 +178,7 @@ def test_an_authority_from_an_older_backup_learns_which_cells_were_paused(
     world.run_revealer(*(lambda each=each: world.reveal(each) for each in rounds))
     (declined,) = world.link.declined
     assert (declined.round, declined.paused, declined.sequence) == (3, new, 8)
-    assert "cells that are paused" in declined.refused
+    assert "paused cells" in declined.refused
     ((said, _),) = world.link.reveals
     assert (said.round, said.paused) == (4, new)
     assert len(key.opened) == 1
@@ -270,7 +272,7 @@ def test_other_bytes_than_the_signed_ones_blame_nobody(tmp_path, key):
     world.link.payload_of = lambda who, payload: other if who == victim else payload
     world.run_revealer(lambda: world.reveal(round_))
     assert key.opened == [] and world.link.reveals == []
-    assert "are not the signed ones" in world.refusals()
+    assert "do not match its signature" in world.refusals()
     assert state_of(world).paused == ()
 
 

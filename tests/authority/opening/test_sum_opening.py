@@ -163,7 +163,7 @@ def test_other_bytes_than_the_signed_ones(world, key):
     other = world.half().protect(world.vector(8), b"any")
     world.link.payload_of = lambda contributor, payload: other
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "are not the signed ones")
+    refused(world, key, "do not match its signature")
 
 
 def test_a_contribution_that_cannot_be_read(world, key):

@@ -4,8 +4,6 @@ In the tests of bounds a client of four adds what no user can: the sum is refuse
 nothing is applied, and the round is audited.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -233,7 +231,7 @@ def test_the_authority_opens_it_and_publishes_nothing(tmp_path, attack, protecti
     assert watch.opened == [world.total(bad), world.total(good)]
     assert [statement.round for statement, _ in world.link.reveals] == [2]
     (declined,) = world.link.declined
-    assert declined.refused == "the sum is out of bounds; one of these clients sent it"
+    assert declined.refused == "the sum is out of bounds, and one of these clients caused it"
     state = OpenedSums(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
     assert (state.version, state.refused_sums) == (0, 0)
 

@@ -1,7 +1,5 @@
 """The command as a process: signals, addresses, limits of connections, reloads, and memory."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import resource
@@ -208,10 +206,10 @@ def test_what_others_could_read_is_refused(silo, refused, tmp_path):
     token = tmp_path / "token"
     token.write_text("a" * 32)
     for words, said in (
-        (("--host", "0.0.0.0"), "anybody who reaches it"),
+        (("--host", "0.0.0.0"), "any machine that reaches it"),
         (("--host", "0.0.0.0", "--token-file", token), "in the clear"),
-        (("--host", "0.0.0.0", "--accept-plaintext"), "anybody who reaches it"),
-        (("--tls-key", token), "belong together"),
+        (("--host", "0.0.0.0", "--accept-plaintext"), "any machine that reaches it"),
+        (("--tls-key", token), "must be given together"),
         (("--token-file", token), "chmod 600"),
         (("--token-file", tmp_path / "missing"), "missing"),
     ):

@@ -268,7 +268,7 @@ def test_it_is_kept_as_it_is_and_nothing_else_is_read():
         read = CountedData.from_bytes(raw)
         assert read.to_bytes() == raw and (read.users is not None) == whole
         assert (b"item 3" in raw, read.differing(made)) == (False, 0)
-    with pytest.raises(StorageError, match="not what users had"):
+    with pytest.raises(StorageError, match="not the data of a count"):
         CountedData.from_bytes(b"something else")
 
 
@@ -333,7 +333,7 @@ def test_a_budget_below_the_cap_counts_as_well():
 def test_it_survives_being_written():
     ledger = after(PrivacyLedger(), mechanism(), "run", True, True, False)
     assert PrivacyLedger.from_bytes(ledger.to_bytes()) == ledger
-    with pytest.raises(StorageError, match="cannot be understood"):
+    with pytest.raises(StorageError, match="cannot be read"):
         PrivacyLedger.from_bytes(b'{"format": "another"}')
 
 

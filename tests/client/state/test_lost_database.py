@@ -1,7 +1,5 @@
 """A client that lost its database, holds a model or goes on elsewhere."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing
@@ -110,7 +108,7 @@ def test_an_older_copy_of_the_database_alone_is_refused(store, journal):
         path.with_name(f"{STATE_FILE}-journal").write_bytes(b"of another database")
     before = contents(store.folder)
     for _ in range(2):
-        with pytest.raises(StateWentBack, match="is older than it was") as refused:
+        with pytest.raises(StateWentBack, match="is an older copy") as refused:
             PrivateStore(store.folder)
         assert str(store.folder) in refused.value.message
         assert "newest folder back as a whole" in refused.value.remedy

@@ -189,7 +189,7 @@ def test_a_gradient_that_is_shrunk_takes_other_steps(users):
         ({"variant": "af", "factor_deviation": 0.1}, "algorithm.factor_deviation is set"),
         (
             {"newcomers": "current", "personal_items": False},
-            "only where algorithm.personal_items is true",
+            "only if algorithm.personal_items is true",
         ),
         ({"newcomers": "current", "personal_rate": 0}, "algorithm.personal_rate is above 0"),
     ],
@@ -212,7 +212,7 @@ def test_colr_is_refused_with_the_reason():
 def test_its_noise_and_that_of_privacy_are_refused_together():
     privacy = {"mechanism": "laplace"}
     found = find_conflicts(plan_of(algorithm={"noise_scale": 0.5}, privacy=privacy))
-    assert any("nobody accounts for both together" in entry.sentence for entry in found)
+    assert any("no accounting for both together" in entry.sentence for entry in found)
     (alone,) = find_conflicts(plan_of(privacy=privacy))
     assert "weighed by users' numbers of interactions" in alone.sentence
 

@@ -212,11 +212,11 @@ def test_nothing_of_the_networks_is_made_where_they_have_no_use():
         ),
         ({"base": {"name": "pfedclr"}}, "several phases"),
         ({"base": {"name": "fedrecgel"}}, "sends gradients"),
-        ({"temperature": 0.5}, 'only where algorithm.regulariser is "duorec"'),
+        ({"temperature": 0.5}, 'only if algorithm.regulariser is "duorec"'),
         ({"regulariser": "duorec", "off_weight": 0.1}, "algorithm.off_weight is set"),
         ({"regulariser": "au", "projector": False}, "algorithm.projector is set"),
         ({"projector": False, "projector_rate": 0.2}, "algorithm.projector is true"),
-        ({"weight": 0.0, "regulariser": "au"}, "only where algorithm.weight is above 0"),
+        ({"weight": 0.0, "regulariser": "au"}, "only if algorithm.weight is above 0"),
         ({"base": {"name": "fedrap"}, "rate_factor": 0.9}, "steps of fedrap go by Adam or have"),
         (
             {"base": {"name": "fedncf", "optimiser": "adam"}, "rate_factor": 0.9},

@@ -33,7 +33,7 @@ def test_import_normalises_and_reports_bad_rows(fedrec, tmp_path):
 
 def test_nothing_is_replaced_unasked(fedrec, tmp_path, interactions_file):
     again = ("data", "import", interactions_file, "--into", interactions_file.parent)
-    assert "already; nothing was changed" in fedrec(*again).err
+    assert "Nothing was changed" in fedrec(*again).err
     assert fedrec(*again, "--force").code == 0
 
 
@@ -113,7 +113,7 @@ def test_a_column_of_times_that_nobody_named_is_proposed(
     assert {f"--{name.replace('_', '-')}": value for name, value in asked.items()} == options
     assert cells(fedrec("data", "describe", path, *flags).out)["times"] == times
     told = fedrec("data", "import", path, "--into", tmp_path / "out").err
-    assert f"looks like times; {shlex.join(flags)} reads it" in told
+    assert f"looks like times. Read it with {shlex.join(flags)}" in told
     settings = tmp_path / "run.toml"
     settings.write_text(f'[data]\npath = "{path}"\n')
     assert 'data.timestamp_column = "when"' in fedrec("check", settings).err
@@ -254,7 +254,7 @@ def test_what_was_left_out_is_counted_and_what_is_doubtful_is_named(fedrec, tmp_
     told = fedrec("data", "describe", path)
     assert "3 of 34 rows were left out (1 without a user or an item, 1 the header):" in told.err
     assert f"{path}:32: the header again" in told.err
-    assert "data: the user 'guest' has 20 of 31 rows; " in told.err
+    assert "data: the user 'guest' has 20 of 31 rows. " in told.err
     assert "data: users written both as 1 and as 1.0, each of which counts as two: 1." in told.err
     assert "data: 20 of 31 rows have the time 0, which counts as the oldest" in told.err
     found = fedrec("data", "describe", path, "--json").json

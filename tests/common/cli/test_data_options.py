@@ -202,7 +202,7 @@ def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
         settings.write_text(re.sub(r"(?m)^\[data\].*\n", said, whole))
         made = fedrec(*command)
         assert made.code == code, made.err
-        assert ("cannot know how many users of all clients" in made.err) == bool(code)
+        assert ("a client cannot count the users of other clients" in made.err) == bool(code)
     kit = tmp_path / "kits" / "clients" / "a" / "client.toml"
     assert tomllib.loads(kit.read_text())["data"]["minimum_rating"] == 4.0
     kit.write_text(
@@ -226,7 +226,7 @@ def test_describe_says_that_held_out_items_are_random(fedrec, tmp_path, interact
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,x\na,y\n")
     told = fedrec("data", "describe", path)
-    assert "has no times, so that held-out items are random ones" in told.out
+    assert "has no times, so held-out items are random" in told.out
     assert fedrec("data", "describe", path, "--json").json["interactions_without_time"] == 2
     assert "no times" not in fedrec("data", "describe", interactions_file).out
     leave = fedrec("data", "describe", interactions_file, "--timestamp-format", "none")

@@ -128,7 +128,7 @@ def test_an_epoch_for_changed_settings(fedrec, settings_file, keys):
         changed = text.replace(old, new).replace("minimum_clients = 3", "minimum_clients = 4")
         settings_file.write_text(changed)
         refused = fedrec(*rotate)
-        assert refused.code == 5 and "begin a federation anew" in refused.err
+        assert refused.code == 5 and "begin a new federation" in refused.err
     settings_file.write_text(text.replace('name = "', 'name = "x-', 1))
     assert "belongs to the federation" in fedrec(*rotate).err
     assert KeyEpoch.load(keys / "epoch.json").roster == after

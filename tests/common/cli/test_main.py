@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from fedrec import __version__
-from fedrec.cli.main import VERBS, app
+from fedrec.cli.main import REPLACED, VERBS, app
 from fedrec.cli.terminal import EXIT_CODES, report_failure
 from fedrec.errors import ERRORS, FedrecError
 
@@ -201,3 +203,79 @@ def test_a_failure_without_remedy_is_one_line(capsys):
 
 def test_the_app_is_named():
     assert app.info.name == "fedrec"
+
+
+def walk(command, words=()):
+    """Yield the words and the parameters of every command that does something."""
+    context = command.context_class(command, info_name="fedrec")
+    inner = command.list_commands(context) if hasattr(command, "list_commands") else ()
+    for name in inner:
+        yield from walk(command.get_command(context, name), (*words, name))
+    if not inner:
+        yield words, command.params
+
+
+COMMANDS = dict(walk(get_command(app)))
+
+
+def test_commands_and_options_stay_few():
+    options = [each for found in COMMANDS.values() for each in found if each.opts[0][0] == "-"]
+    assert len(COMMANDS) <= 44
+    assert len(options) <= 255
+
+
+def test_help_cuts_nothing_and_names_types_as_words(fedrec, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    groups = {words[:count] for words in COMMANDS for count in range(len(words))}
+    for words in (*COMMANDS, *groups):
+        shown = fedrec(*words, "--help").out
+        assert max(map(len, shown.splitlines())) <= 80 or "Examples:" in shown, words
+        assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+        assert not re.search(
+            r"\w\.\.\.$|<(?!time>|port>)\w", shown.partition("\n")[2], re.MULTILINE
+        ), words
+
+
+@pytest.mark.parametrize("earlier", REPLACED)
+def test_an_earlier_command_is_answered_with_what_does_the_same(fedrec, earlier):
+    for rest in ((), ("x.toml", "--json")):
+        refused = fedrec(*earlier.split(), *rest)
+        assert refused.code == 2
+        assert f"Run `{REPLACED[earlier]}`." in refused.err + refused.out
+    words = REPLACED[earlier].split()[1:]
+    assert any(tuple(words[:count]) in COMMANDS for count in (1, 2))
+
+
+def test_a_setting_of_a_client_that_was_an_option_names_it(fedrec):
+    refused = fedrec("client", "run", "x.toml", "--authority-key", "a.json")
+    assert refused.code == 2
+    assert "`fedrec client run` has no --authority-key any more." in refused.err
+    assert "Use `--set client.authority_key=VALUE`." in refused.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("fedrec simu", {"simulate"}), ("fedrec keys ro", {"rotate", "roster"}),
+     ("fedrec simulate --se", {"--seeds", "--set"})],
+)  # fmt: skip
+def test_words_are_completed_in_bash_and_zsh(fedrec, monkeypatch, typed, completed):
+    monkeypatch.setenv("_FEDREC_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert set(fedrec().out.split()) == completed
+    monkeypatch.setenv("_FEDREC_COMPLETE", "complete_zsh")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", typed)
+    assert set(re.findall(r'"([a-z-]+)":"', fedrec().out)) == completed
+
+
+@pytest.mark.slow
+def test_a_shell_takes_what_completion_prints():
+    script = (
+        'eval "$(_FEDREC_COMPLETE=source_bash fedrec)"; COMP_WORDS=(fedrec simu); COMP_CWORD=1; '
+        '_fedrec_completion fedrec; echo "${COMPREPLY[@]}"'
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "PATH": path}
+    )
+    assert done.stdout == "simulate\n", done.stderr

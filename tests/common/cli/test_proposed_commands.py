@@ -291,10 +291,14 @@ def test_import_without_a_folder_proposes_one(fedrec, tmp_path, monkeypatch):
         ),
         ("# exported, by us\nuser,item\na,x\n", "", "begins with a comment"),
         ("# exported\nuser,item\na,x\n", "--layout csv", "begins with a comment"),
-        ("user;item\na;x\n", "--layout jsonl", "line 1, is no JSON line: no JSON: "),
-        (_BARE, "--columns user,film,rating,-", "'film' is none of user, item, rating, timestamp"),
-        (_PLAIN, "--minimum-rating 4", "Leave --minimum-rating .* out"),
-        (_DAYS.format("1/2/2021", "2/1/2021"), "", "written as %d/%m/%Y or as %m/%d/%Y: say"),
+        ("user;item\na;x\n", "--layout jsonl", "line 1, is not a JSON line: not JSON: "),
+        (
+            _BARE,
+            "--columns user,film,rating,-",
+            "'film' is not one of user, item, rating, timestamp",
+        ),
+        (_PLAIN, "--minimum-rating 4", "Omit --minimum-rating"),
+        (_DAYS.format("1/2/2021", "2/1/2021"), "", "written as %d/%m/%Y or as %m/%d/%Y: choose"),
     ],
 )
 def test_what_is_wrong_is_named(fedrec, tmp_path, content, flags, said):

@@ -315,7 +315,7 @@ def test_the_right_columns_are_proposed(fedrec, tmp_path, name):
     assert refused.code == 2, refused.out
     if expected == NONE:
         assert "As in" not in refused.err and not readings_of(refused.err)
-        assert "Their values do not tell which are the user and the item: " in refused.err
+        assert "Their values do not determine the user and the item: " in refused.err
         return
     if expected.startswith(SEVERAL):
         assert "As in" not in refused.err

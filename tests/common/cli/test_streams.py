@@ -13,7 +13,7 @@ FEDREC = f"{sys.executable} -m fedrec"
 CLOSED = "error [output]: Standard output is closed. Redirect it, as in >/dev/null.\n"
 FULL = "error [output]: Standard output cannot be written: No space left on device.\n"
 GONE = (
-    "error [data]: gone.csv is not there; expected a file, or a folder of Parquet files.\n"
+    "error [data]: gone.csv is not there. Expected a file, or a folder of Parquet files.\n"
     "  Check the path.\n"
 )
 

@@ -32,7 +32,7 @@ def test_appending_keeps_old_rows():
     assert (first.version, second.version) == (1, 2)
     assert second.item_ids == ("b", "a", "z", "c")
     assert second.titles == ("", "", "Zed", "Sea")
-    with pytest.raises(DataError, match="already: 'a'"):
+    with pytest.raises(DataError, match="already in the catalogue: 'a'"):
         second.append(["d", "a"])
 
 
@@ -103,8 +103,8 @@ def test_titles_may_be_edited_in_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("catalogue,1.0", "catalogue,2.0", r"format 2\.0; this fedrec reads 1\.x"),
-        ("fedrec-catalogue", "item_id", "is no catalogue"),
+        ("catalogue,1.0", "catalogue,2.0", r"format 2\.0\. This fedrec reads 1\.x"),
+        ("fedrec-catalogue", "item_id", "is not a catalogue"),
         ("a,\n", "c,\n", "fingerprint"),
         ("a,\n", "a\n", "first record 3"),
         ("a,\n", "", "fingerprint"),

@@ -155,7 +155,7 @@ def test_fields_with_line_breaks_are_read_where_that_was_said(tmp_path):
     with pytest.raises(DataError, match="quotes is 'yes'"):
         Reading(quotes="yes")
     path.write_text("user item\na x\n")
-    with pytest.raises(DataError, match="white space is between the fields"):
+    with pytest.raises(DataError, match="fields are separated by white space"):
         read(path, quotes="fields")
 
 
@@ -278,7 +278,7 @@ def test_ids_that_are_one_number_and_times_of_zero_get_a_sentence_each(tmp_path)
     assert list(report.doubts()) == [
         "users written both as 1 and as 1.0, each of which counts as two: 2",
         "items written both as 1 and as 1.0, each of which counts as two: 1",
-        "2 of 7 rows have the time 0, which counts as the oldest; leave it empty if it is missing",
+        "2 of 7 rows have the time 0, which counts as the oldest. Leave it empty if it is missing",
     ]
     # Positions from 0 are no missing times.
     rows = [["a", "x", "0"], ["a", "y", "1"], ["b", "x", "0"]]

@@ -78,7 +78,7 @@ def test_a_compressed_file_that_is_cut_off(tmp_path, kept):
     path = tmp_path / "cut.csv.gz"
     path.write_bytes(whole[: int(kept * len(whole))])
     with pytest.raises(
-        DataError, match=r"cut\.csv\.gz is damaged or cut off: .* line \d+"
+        DataError, match=r"cut\.csv\.gz is damaged or truncated: .* line \d+"
     ) as error:
         read_interactions(path)
     assert "gzip -t" in error.value.remedy
@@ -107,7 +107,7 @@ def test_other_encodings_are_refused_with_the_flag_and_read_when_named(tmp_path,
 def test_binary_files_are_no_tables(tmp_path):
     path = tmp_path / "v.csv"
     path.write_bytes(b"\x7fELF\x00\x01\x02" * 50)
-    with pytest.raises(DataError, match="no table of text"):
+    with pytest.raises(DataError, match="not a table of text"):
         read_interactions(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("inside.csv", table(";"))
@@ -147,7 +147,7 @@ def test_nothing_that_was_said_is_ignored(tmp_path):
     path.write_text("1\t2\t3\t4\n")
     for option in ({"separator": "comma"}, {"columns": "user,item"}, {"rating_column": "r"}):
         with pytest.raises(
-            DataError, match=f"does not go with --{next(iter(option)).split('_')[0]}"
+            DataError, match=f"cannot be combined with --{next(iter(option)).split('_')[0]}"
         ):
             read_interactions(path, Reading(layout="u.data", **option))
 

@@ -200,7 +200,7 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(tmp_path, monkeypatch):
     monkeypatch.setattr("fedrec.model.blocked_table.os.pwrite", full)
     with pytest.raises(StorageError, match="No space left on device") as caught:
         made(folder, values_of(8, seed=1), table, np.array([2]))
-    assert "what was kept before is intact" in caught.value.remedy
+    assert "Files from before are intact" in caught.value.remedy
     # What was raised knows the writer.
     del caught
     gc.collect()

@@ -33,7 +33,7 @@ def test_long_tailed_data_is_marked_under_sampled_and_paper_alone():
     users, n_items = long_tailed()
     found = protocol_cautions(Plan(), users, n_items, ("full", "sampled", "paper"))
     assert set(found) == {"sampled", "paper"}
-    assert "fewer than 10 users hold: never trained" in found["sampled"]
+    assert "fewer than 10 users. They are never trained" in found["sampled"]
     assert re.search(r"knows nothing gets HR@10 0\.9\d here, not 0\.10", found["sampled"])
     assert protocol_cautions(Plan(), users, n_items, ("full",)) == {}
 
@@ -101,7 +101,11 @@ def test_whether_a_stopped_deployed_run_is_flattered_is_not_known():
     [
         ("It flatters.", "sampled (!)", "sampled (!): It flatters."),
         ("", "sampled", "sampled"),
-        (None, "sampled (?)", "sampled (?): whether this flatters every method is not known: "),
+        (
+            None,
+            "sampled (?)",
+            "sampled (?): it is not known yet whether this flatters every method, ",
+        ),
     ],
 )
 def test_a_protocol_is_named_with_its_caution(caution, name, words):

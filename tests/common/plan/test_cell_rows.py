@@ -105,7 +105,7 @@ def test_rows_are_those_of_the_definition(n_cells):
 def test_what_is_said_names_the_setting():
     found = CellRows(n_trained=7, n_left_out=2)
     assert found.sentence(plan_of()) == (
-        "7 items are trained; 2 more are held by 4 users, but not outside the largest cell "
+        "7 items are trained. 2 more are held by 4 users, but not outside the largest cell "
         "(federation.corrupt_cells = 1)."
     )
     two = plan_of(federation={"minimum_item_users": 4, "corrupt_cells": 2})

@@ -57,8 +57,8 @@ def test_a_combination_outside_the_table_is_refused_with_the_nearest():
     (conflict,) = find_conflicts(Plan(), table)
     assert conflict.keys == ("update.structure", "protection.name")
     assert conflict.sentence == (
-        "fedmf + colr + bfv + full is no meaningful combination: For the test. The nearest that "
-        'works has update.structure = "dense" and protection.name = "none".'
+        "fedmf + colr + bfv + full is not a valid combination: For the test. The nearest valid "
+        'one has update.structure = "dense" and protection.name = "none".'
     )
 
 
@@ -129,12 +129,12 @@ OPENED = {"name": "ckks", "key_holder": "authority"}
         (
             plan({"over_provision": 1.5}),
             ("rounds.over_provision", "rounds.cells_per_round"),
-            "leave over_provision out",
+            "omit over_provision",
         ),
         (
             plan({"over_provision": 1.5}, name="none"),
             ("rounds.over_provision", "rounds.clients_per_round"),
-            "leave over_provision out",
+            "omit over_provision",
         ),
         (
             Plan(evaluation=EvaluationSettings(protocol="sampled", at=100)),
@@ -171,7 +171,7 @@ def test_what_the_planner_refuses_is_refused_before_the_start():
 def test_statistics_of_solved_users_have_no_other_structure(structure):
     choice = {"algorithm": {"name": "fedals"}, "update": {"structure": structure}}
     (sentence,) = check_plan(Plan.model_validate(choice))
-    assert f"fedals + {structure} + bfv + full is no meaningful combination" in sentence
+    assert f"fedals + {structure} + bfv + full is not a valid combination" in sentence
     assert 'update.structure = "dense"' in sentence
 
 
@@ -187,7 +187,7 @@ def test_a_range_without_a_say_is_refused_with_what_stands_in_for_it(name, inste
     plan = {"algorithm": {"name": name}, "update": {"structure": "dense", "clip": 2.0}}
     conflicts = find_conflicts(Plan.model_validate(plan))
     (found,) = [each for each in conflicts if each.keys[0] == "update.clip"]
-    assert f"has no say in what {name} sums" in found.sentence
+    assert f"has no effect on the sums of {name}" in found.sentence
     assert instead in found.sentence
 
 
@@ -207,17 +207,17 @@ def test_indices_travel_in_the_clear_under_sets_of_one_value(preset):
 @pytest.mark.parametrize(
     ("plan", "key", "reason"),
     [
-        (clear_indices("bfv", "default"), "update.indices", "nobody can move a slot"),
-        (clear_indices("ckks", "default"), "update.indices", "nobody can move a slot"),
-        (clear_indices("masks", "default"), "update.indices", "at the same places"),
+        (clear_indices("bfv", "default"), "update.indices", "a slot cannot be moved"),
+        (clear_indices("ckks", "default"), "update.indices", "a slot cannot be moved"),
+        (clear_indices("masks", "default"), "update.indices", "at the same positions"),
         (clear_indices("none", "default"), "update.indices", "reads every value"),
-        (clear_indices(preset="packed-3072"), "protection.preset", "nobody can move a slot"),
-        (clear_indices(preset="default"), "protection.preset", "nobody can move a slot"),
+        (clear_indices(preset="packed-3072"), "protection.preset", "a slot cannot be moved"),
+        (clear_indices(preset="default"), "protection.preset", "a slot cannot be moved"),
         (clear_indices(update={"compress": "client"}), "update.compress", "a client is one user"),
         (
             clear_indices(update={"structure": "dense"}),
             "update.indices",
-            'only where update.structure is "topk"',
+            'only if update.structure is "topk"',
         ),
     ],
     ids=["bfv", "ckks", "masks", "none", "packed", "default", "silos", "dense"],
@@ -235,7 +235,7 @@ def test_noise_leaves_no_value_out_and_so_no_index():
         federation={"minimum_item_users": 1},
     )
     sentences = check_plan(noisy)
-    assert any("noise on every value" in sentence for sentence in sentences)
+    assert any("noise to every value" in sentence for sentence in sentences)
 
 
 def test_without_encryption_one_client_is_enough():
@@ -262,7 +262,7 @@ def test_settings_of_another_structure_are_refused(structure, field, value, havi
     plan = Plan(update=UpdateSettings.model_validate({"structure": structure, field: value}))
     (conflict,) = find_conflicts(plan)
     assert conflict.keys == (f"update.{field}", "update.structure")
-    assert f"only where update.structure is {having}. Leave it out" in conflict.sentence
+    assert f"only if update.structure is {having}. Omit it" in conflict.sentence
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_the_refusal_says_what_is_exposed_and_names_the_flag():
 
 def test_a_fixed_number_of_all_users_is_for_simulations():
     rounds = {"user_sampling": "count", "user_fraction": 0.6}
-    with pytest.raises(RefusedError, match="whom no party of a federation knows") as caught:
+    with pytest.raises(RefusedError, match="which no party of a federation knows") as caught:
         check_sampling(Plan.model_validate({"rounds": rounds}))
     assert "rounds.clients_per_round" in caught.value.remedy
     check_sampling(Plan.model_validate({"rounds": {"user_fraction": 0.6}}))

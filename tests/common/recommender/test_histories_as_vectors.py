@@ -113,5 +113,5 @@ def test_a_model_of_another_size_is_refused(model, users):
         round=model.round,
         shared=wrong,
     )
-    with pytest.raises(StorageError, match="no ease model of 4 items"):
+    with pytest.raises(StorageError, match="not match ease with 4 items"):
         Recommender(broken, Catalogue.of(["a", "b", "c", "rare"]), UsersFile.of(users, NOBODY))

@@ -39,7 +39,7 @@ def test_users_with_scores_of_their_own_are_answered_from_those(model, catalogue
     assert (recommender.recommend("anna", 3)[0] == ids[0]).all()
     cut = PrivateState({**users.private.tensors, "personal_scores": own[:, :6]})
     for wrong in (users, replace(users, private=cut)):
-        with pytest.raises(StorageError, match="no pfedrec model of 7 items"):
+        with pytest.raises(StorageError, match="not match pfedrec with 7 items"):
             Recommender(personal, catalogue, wrong)
     # What lies beside the vectors of an algorithm that keeps no scores is not asked.
     other = Recommender(model, catalogue, replace(users, private=private))
@@ -192,7 +192,7 @@ def test_files_that_do_not_belong_together(model, catalogue, users):
     with pytest.raises(CatalogueMismatch):
         Recommender(model, Catalogue.of(["x"]), users)
     wrong = replace(users, private=PrivateState({"user_embedding": np.zeros((3, 5), np.float32)}))
-    with pytest.raises(StorageError, match="do not fit it"):
+    with pytest.raises(StorageError, match="do not match it"):
         Recommender(model, catalogue, wrong)
 
 

@@ -42,8 +42,8 @@ def test_every_setting_has_a_sentence_and_words_for_its_values():
         ("client.label", "text of at most 64 characters"),
         ("federation.name", "1 to 64 letters, digits and . _ -"),
         ("client.device", '"auto", "cpu", "cuda" or "cuda:N", N a number'),
-        ("coordinator.page", "host:port, as in 127.0.0.1:7448 or [::1]:7448, or empty"),
-        ("parties.address", "host:port, as in fedrec.example:7447 or [::1]:7447"),
+        ("coordinator.page", "host:port, such as 127.0.0.1:7448 or [::1]:7448, or empty"),
+        ("parties.address", "host:port, such as fedrec.example:7447 or [::1]:7447"),
     ],
 )
 def test_ranges_are_told_in_words(key, allowed):
@@ -127,7 +127,7 @@ class Around(Section):
         ),
         (
             {"dim": 1, "full": True, "turned": True},
-            ["x.turned is set, but a number has no direction. Leave it out."],
+            ["x.turned is set, but a number has no direction. Omit it."],
         ),
         ({"dim": 1, "full": True}, []),
     ],
@@ -148,7 +148,7 @@ def _values(field: FieldInfo) -> tuple[object, ...]:
 def test_where_a_setting_has_a_say_is_told_with_it():
     (info,) = (one for one in explain("algorithm.projector_rate") if one.owner == "plgc")
     assert info.sentence.endswith(
-        'Only where regulariser is "err" and projector is true and weight is above 0.'
+        'Only if regulariser is "err" and projector is true and weight is above 0.'
     )
 
 

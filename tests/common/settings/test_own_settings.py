@@ -69,10 +69,10 @@ def test_they_are_read_from_text_of_any_origin():
     ("values", "sentence"),
     [
         ({"name": "relay", "relays": 10}, "relays = 10: expected an integer from 1 to 9"),
-        ({"name": "relay", "relay": 1}, "relay = 1: there is no such setting; the nearest is"),
-        ({"name": "bfv", "relays": 3}, "bfv has no such setting, only relay. Leave it out"),
+        ({"name": "relay", "relay": 1}, "relay = 1: there is no such setting. The nearest is"),
+        ({"name": "bfv", "relays": 3}, "bfv has no such setting, only relay. Omit it"),
         ({"name": "relai"}, 'expected one of "none", "bfv".*The nearest is "relay"'),
-        ({"name": "relay", "corrupt_share": 0.2}, "relay has no use for it, only masks"),
+        ({"name": "relay", "corrupt_share": 0.2}, "relay does not use it, only masks"),
     ],
 )
 def test_what_is_wrong_is_named(values, sentence):

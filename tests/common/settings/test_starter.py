@@ -55,7 +55,7 @@ def test_paths_that_are_known_are_set_and_others_only_shown():
 
 
 def test_too_few_clients_for_encryption_are_refused():
-    with pytest.raises(SettingsError, match="fewer than 3 clients is never revealed"):
+    with pytest.raises(SettingsError, match="fewer than 3 clients is never opened"):
         Starter(n_clients=2)
     assert "minimum_clients = 1\n" in Starter(n_clients=1, protection="none").text()
 

@@ -83,20 +83,20 @@ def test_an_integer_will_do_for_a_number_but_text_will_not(tmp_path):
 )
 def test_a_misspelt_key_is_answered_with_the_nearest(tmp_path, text, nearest):
     (problem,) = problems_of(write(tmp_path, text))
-    assert f"the nearest is {nearest} (" in problem
+    assert f"The nearest is {nearest} (" in problem
     assert "Rename it, or remove the line." in problem
 
 
 def test_a_key_of_another_algorithm_is_answered_with_one_of_that_name(tmp_path):
     (problem,) = problems_of(write(tmp_path, "[algorithm]\nrank = 5\n"))
     assert "fedmf has no such setting, only" in problem
-    assert "Leave it out, use update.rank, or change algorithm.name." in problem
+    assert "Omit it, use update.rank, or change algorithm.name." in problem
 
 
 def test_a_key_like_no_other_is_answered_with_what_there_is(tmp_path):
     unknown, strange = problems_of(write(tmp_path, "[output]\nqqq = 1\n[zzz]\nqqq = 2\n"))
     assert "[output] has runs." in unknown
-    assert "sections are federation, algorithm" in strange
+    assert "Sections are federation, algorithm" in strange
 
 
 def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path):
@@ -143,14 +143,14 @@ def test_numbers_are_finite(tmp_path, value):
 def test_a_syntax_error_has_its_line(tmp_path, text, line, found):
     path = write(tmp_path, text)
     (problem,) = problems_of(path)
-    assert problem.startswith(f"{path}:{line}: this is not TOML: ")
+    assert problem.startswith(f"{path}:{line}: invalid TOML: ")
     assert found in problem
 
 
 def test_a_section_is_a_table(tmp_path):
     for text in ("rounds = 5\n", "[[rounds]]\ntotal = 5\n"):
         (problem,) = problems_of(write(tmp_path, text))
-        assert "rounds is a section; expected [rounds]" in problem
+        assert "rounds is a section. Expected [rounds]" in problem
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path):
@@ -158,7 +158,7 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path):
         load_settings(tmp_path / "none.toml")
     assert "fedrec init" in caught.value.remedy
     (tmp_path / "run.toml").write_bytes(b"# ok\n# \xff\n")
-    with pytest.raises(SettingsError, match=r"run.toml:2: this is not UTF-8"):
+    with pytest.raises(SettingsError, match=r"run.toml:2 is not UTF-8"):
         load_settings(tmp_path / "run.toml")
 
 

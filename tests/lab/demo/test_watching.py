@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedrec.cli.operating import status_rows
 from fedrec.errors import FedrecError, TrainingError, Unreachable
-from fedrec.wire.admin_link import RunEvent
+from fedrec.wire.admin_link import CurrentRound, RunEvent, RunStatus
 from fedrec_lab.demo.parties import Failure, follow_run
 from fedrec_lab.reports.federation_record import RunView
 
+STATUS = RunStatus(
+    federation="movies", run="run-1", protection="bfv", published_round=2, rounds_published=2,
+    rounds_planned=12, rounds_abandoned=0, clients_seen=3, clients_in_roster=3, finished=False,
+    finish_reason="", last_event=9,
+    current=CurrentRound(
+        round=3, kind="train", phase="collecting", expected=3, arrived=1, bytes_received=1 << 20,
+        seconds_left=0.0,
+    ),
+)  # fmt: skip
 DEAD = Failure(name="client-1", exit_code=-9, log=Path("logs/client-1.log"), last_lines="  last")
 
 
@@ -75,3 +86,21 @@ def test_a_failed_run():
 
 def test_a_finished_run():
     follow(Link(finished(failed=False)))
+
+
+def test_a_terminal_shows_what_status_prints():
+    class Answering(Link):
+        def status(self) -> RunStatus:
+            return STATUS
+
+    out = io.StringIO()
+    follow_run(
+        Answering(finished(failed=False)),  # type: ignore[arg-type]  # stands in for AdminLink
+        RunView(planned=3, at=10),
+        Console(file=out, force_terminal=True, width=100),
+        failures=list,
+        on_round=lambda report: None,
+        logs=Path("logs"),
+    )
+    for name, value in status_rows(STATUS):
+        assert re.search(rf"{re.escape(name)} +{re.escape(value)}", out.getvalue()), name

@@ -202,7 +202,7 @@ def test_the_ledger_says_what_sums_without_tags_rest_on(rounds, name, said):
     plan = Settings.model_validate({"protection": {"name": name, "key_holder": "authority"}}).plan
     _, where = ledger_of(plan, rounds, simulated=False).statements
     assert "key authority alone holds the secret key" in where
-    assert ("negated or multiplied, until what the authority opens is a single" in where) is said
+    assert ("negated or multiplied ciphertexts of others" in where) is said
     assert trust_statement(plan) == where
 
 

@@ -86,7 +86,9 @@ def test_other_arithmetic_is_refused_and_nothing_is_touched(stopped, tmp_path, m
 
 def test_another_path_is_refused(stopped, tmp_path):
     rewrite(tmp_path, lambda record: record["provenance"].update(path="trainer 0"))
-    with pytest.raises(RefusedError, match="What trains is fedmf accelerator 1, not trainer 0"):
+    with pytest.raises(
+        RefusedError, match="The training path is fedmf accelerator 1, not trainer 0"
+    ):
         stopped(resume=True)
 
 

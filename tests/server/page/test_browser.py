@@ -239,7 +239,7 @@ def test_a_run_that_stalls_says_so_until_a_round_is_published(browser, tmp_path)
         with look(browser, found.coordinator.page_url) as tab:
             give_up_rounds(found, clock, STALLED_AFTER)
             tab.shows("#state", "Stalled")
-            tab.shows("#story", f"stalled: {STALLED_AFTER} rounds in a row were given up")
+            tab.shows("#story", f"Stalled: {STALLED_AFTER} rounds in a row were abandoned")
             tab.shows("#done", f"0 of 5 rounds published, {STALLED_AFTER} given up")
             assert tab.page.locator("#now").get_attribute("data-state") == "stalled"
             clock.advance(pause_seconds(engine.run.state.rules, STALLED_AFTER))

@@ -1,7 +1,5 @@
 """The page over HTTP, beside a real coordinator: what is sent, to whom, and what is turned away."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -247,8 +245,8 @@ class TestFeed:
             status = until(messages, stalled=True)
             assert status["current"] is None and not status["finished"]
             assert len(status["awaited"]) == 3
-            assert f"stalled: {STALLED_AFTER} rounds in a row were given up" in status["waits_for"]
-            assert "tried again by itself in" in status["waits_for"]
+            assert f"Stalled: {STALLED_AFTER} rounds in a row were abandoned" in status["waits_for"]
+            assert "Next attempt in" in status["waits_for"]
             clock.advance(pause_seconds(found.coordinator.engine.run.state.rules, STALLED_AFTER))
             found.come(range(3))
             found.do(found.coordinator.engine.tick())
@@ -404,7 +402,7 @@ class TestAddress:
         with serving(Bench.of(3), tmp_path, prepare=with_page(address)):
             pass
 
-    @pytest.mark.parametrize("content", [b"", b"no certificate", None])
+    @pytest.mark.parametrize("content", [b"", b"not a PEM certificate", None])
     def test_a_certificate_that_cannot_be_used_is_named(self, tmp_path, content):
         path = tmp_path / "page.pem"
         if content is not None:

@@ -1,7 +1,5 @@
 """Members' states, what is remembered of their updates, and the epoch that a run starts with."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import closing
 from dataclasses import replace
@@ -75,7 +73,7 @@ async def test_what_a_client_does_from_its_start_to_its_end(tmp_path):
     async with running(bench, tmp_path, clock=clock) as engine:
         presence = engine.run.presence
         told = of(engine, 2)
-        assert (told.state, told.why) == ("away", "not heard since the coordinator started")
+        assert (told.state, told.why) == ("away", "not heard from since the coordinator started")
         assert told.heard == 0.0
         presence.joined(me, "0.2.0")
         told = of(engine, 2)
@@ -150,7 +148,7 @@ def test_who_did_not_answer_a_round_that_was_given_up_is_away(tmp_path):
             told = of(engine, 2)
             return told.state, told.why
 
-    assert asyncio.run(scenario()) == ("away", "did not answer the round that was given up")
+    assert asyncio.run(scenario()) == ("away", "did not answer in the abandoned round")
 
 
 async def test_members_of_a_paused_cell(tmp_path):
@@ -164,7 +162,7 @@ async def test_members_of_a_paused_cell(tmp_path):
         assert [of(engine, number).state for number in (3, 4, 5)] == [
             "paused", "paused", "away",
         ]  # fmt: skip
-        assert of(engine, 3).why.startswith("cell 2: the key authority")
+        assert of(engine, 3).why.startswith("cell 2: waits for the key authority")
 
 
 async def test_a_goodbye_answers_what_its_client_waits_for(tmp_path):
@@ -227,7 +225,7 @@ def test_why_a_client_cannot_start(tmp_path):
     assert {one.state for one in found.members} == {"cannot_start"}
     assert told[label(0)].why == ("error [plan_mismatch] The settings differ from the federation's")
     assert told[label(1)].why == "error [of_a_later_release]"
-    assert told[label(2)].why.startswith("error [version_mismatch] The peer speaks another")
+    assert told[label(2)].why.startswith("error [version_mismatch] The peer uses another")
     assert told[label(2)].version == "0.0.9"
     assert "stopped" in found.waits_for and "[plan_mismatch]" in found.waits_for
 

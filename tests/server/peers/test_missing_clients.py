@@ -1,7 +1,5 @@
 """Clients that apply and clients that are missing."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from unittest.mock import patch
@@ -62,7 +60,7 @@ async def test_one_of_three_is_away(tmp_path, seconds, told):
     if seconds < 31.0:
         assert found == "", "all are here"
         return
-    assert found == f"{label}, last heard {told} ago; goes on by itself when it is back"
+    assert found == f"{label}, last heard {told} ago. The run continues by itself when it is back"
 
 
 async def test_nobody_came_yet(tmp_path):
@@ -72,10 +70,10 @@ async def test_nobody_came_yet(tmp_path):
         engine.run.presence.heard(identity(0).client_id)
         found = words(engine)
     first, second, third = (identity(number).public.label for number in (1, 2, 3))
-    together = f"{first}, {second}, and {third}, not heard since the coordinator started"
+    together = f"{first}, {second}, and {third}, not heard from since the coordinator started"
     assert found.startswith(together), "those of whom the same is told stand together"
-    assert found.count("not heard since the coordinator started") == 1
-    assert found.endswith(", and 1 more; goes on by itself when they are back")
+    assert found.count("not heard from since the coordinator started") == 1
+    assert found.endswith(", and 1 more. The run continues by itself when they are back")
 
 
 async def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
@@ -85,8 +83,8 @@ async def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
         run = engine.run
         nobody = replace(run.state, roster=frozenset())
         found = waits_for(nobody, run.federation.keys.roster, run.presence)
-    assert found.startswith("the first clients: ") and "start those" in found
-    assert "have applied; none has yet; start" in found
+    assert found.startswith("the first clients: ") and "Start the others" in found
+    assert "have applied. So far, none has. Start" in found
     assert "provision" not in found
 
 
@@ -105,8 +103,8 @@ async def test_a_federation_that_forms_names_who_applied(tmp_path):
             roster = run.federation.keys.roster
             told.append(waits_for(nobody, roster, run.presence, applications.labels))
     one, two, unnamed, many = told
-    assert "have applied; south applied; start those" in one
-    assert "; north, and south applied; " in two
+    assert "have applied. So far, south applied. Start the others" in one
+    assert ". So far, north, and south applied. " in two
     assert len(unnamed) > len(two)
     assert ", and 1 more applied; " in many
 
@@ -116,7 +114,7 @@ async def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
     first, second, third = (identity(number) for number in range(3))
 
-    compiles = "a first start compiles for a while; look at its terminal where that lasts"
+    compiles = "A first start compiles for a while. Look at its terminal if that takes long"
     a, b, c = (who.public.label for who in (first, second, third))
     async with running(bench, tmp_path, clock=clock) as engine:
         presence, told = engine.run.presence, []
@@ -135,11 +133,16 @@ async def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
         told.append(words(engine))
         assert presence.seen == {who.client_id for who in (first, second, third)}
     at_once, later, mixed = told
-    assert at_once == f"{a}, {b}, and {c}, joined just now, asked for no round yet; {compiles}"
-    assert later == f"{a}, {b}, and {c}, joined 2 min ago, asked for no round yet; {compiles}"
+    assert (
+        at_once == f"{a}, {b}, and {c}, joined just now, has not asked for a round yet. {compiles}"
+    )
+    assert (
+        later == f"{a}, {b}, and {c}, joined 2 min ago, has not asked for a round yet. {compiles}"
+    )
     assert mixed == (
-        f"{c}, joined 5 min ago, asked for no round yet, {a}, joined 2 min ago, asked for no round "
-        f"yet, and {b}, last heard 1 min ago; goes on by itself when they are back; {compiles}"
+        f"{c}, joined 5 min ago, has not asked for a round yet, {a}, joined 2 min ago, has not "
+        f"asked for a round yet, and {b}, last heard 1 min ago. The run continues by itself when "
+        f"they are back. {compiles}"
     )
 
 
@@ -152,7 +155,7 @@ def test_describing_the_federation_counts_as_heard(tmp_path):
     assert (found.clients_seen, found.clients_in_roster) == (1, 3)
     label = identity(1).public.label
     assert f"{label}, joined " in found.waits_for
-    assert "asked for no round yet" in found.waits_for
+    assert "has not asked for a round" in found.waits_for
 
 
 async def test_nobody_is_away_and_they_are_too_few(tmp_path):
@@ -163,7 +166,7 @@ async def test_nobody_is_away_and_they_are_too_few(tmp_path):
         for number in range(4):
             engine.run.presence.heard(identity(number).client_id)
         found = words(engine)
-    assert found.startswith("more clients: 4 are left that sums are over, 5 are needed")
+    assert found.startswith("more clients: 4 are left for sums, 5 are needed")
     assert "rounds.minimum_clients" in found and "`fedrec provision --add`" in found
 
 
@@ -179,7 +182,7 @@ async def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
                 clock.advance(20.0)
     (told,) = [line["waits_for"] for line in logs if line["event"] == "round waits"]
     assert told.startswith(identity(2).public.label)
-    assert "goes on by itself when it is back" in told
+    assert "continues by itself when it is back" in told
 
 
 async def test_the_papers_protocol_waits_for_anybody(tmp_path):
@@ -191,7 +194,7 @@ async def test_the_papers_protocol_waits_for_anybody(tmp_path):
         before = words(engine)
         engine.run.presence.heard(identity(2).client_id)
         before, after = before, words(engine)
-    assert "not heard since the coordinator started" in before
+    assert "not heard from since the coordinator started" in before
     assert after == ""
 
 
@@ -210,7 +213,7 @@ async def test_a_folder_that_is_older_than_a_members_model_is_told_at_once(tmp_p
     name = identity(3).public.label
     assert alone == within
     assert alone.startswith(
-        f"its newest folder: {name} reports round 7, this folder ends with round 0. Stop"
+        f"its newest folder: {name} reports round 7, but this folder ends with round 0. Stop"
     )
     assert logged == ["folder is older than the run"], "once"
 

@@ -1,7 +1,5 @@
 """Rounds whose sums the authority opens, with cells that pause."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -342,6 +340,6 @@ def test_where_too_few_are_left_the_round_is_given_up():
     world = readable()
     (_, abandoned) = unfit(world, 2, 3)
     assert isinstance(abandoned, RoundAbandoned)
-    assert abandoned.reason == "the sum is out of bounds; one of these clients sent it"
+    assert abandoned.reason == "the sum is out of bounds, and one of these clients caused it"
     (opened,) = world.tick(0, 1, 2, 3)
     assert isinstance(opened, RoundOpened) and len(opened.asked) == 4, "all are asked again"

@@ -1,7 +1,5 @@
 """The coordinator's store: its tables, its backup and its highest round."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -73,7 +71,7 @@ def test_older_schema_is_refused(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_a_setting(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(SettingsError, match=r"coordinator\.state: .*file/state' cannot be made"):
+    with pytest.raises(SettingsError, match=r"coordinator\.state: .*file/state' cannot be created"):
         SqliteStore(tmp_path / "file" / "state", IDENTITY)
     folder = tmp_path / "state"
     SqliteStore(folder, IDENTITY).close()
@@ -146,7 +144,7 @@ def test_what_is_not_for_want_of_space_is_no_full_disk(tmp_path, kind):
 
     store = SqliteStore(tmp_path, IDENTITY, failpoint=failpoint)
     broken.append(kind("out of order"))
-    with pytest.raises(StorageError, match="did not take the change") as refused:
+    with pytest.raises(StorageError, match="rejected the change") as refused:
         store.commit([], [entry(1)])
     assert type(refused.value) is StorageError
     store.commit([], [entry(1)])
@@ -175,7 +173,7 @@ def test_a_coordinator_goes_on_from_a_copy_made_while_it_ran(tmp_path):
         report = back_up(tmp_path / "state", copy)
         assert (report.last_round, report.n_files) == (2, 2)
         state, run = found.coordinator.engine.run.state, found.run
-        with pytest.raises(SettingsError, match="is there already"):
+        with pytest.raises(SettingsError, match="already exists"):
             back_up(tmp_path / "state", copy)
         for number in (1, 2):
             found.upload(number, 2)
@@ -197,7 +195,7 @@ def test_a_damaged_file_is_not_copied(tmp_path):
     with serving(Bench.of(3), tmp_path) as found:
         in_the_second_round(found)
         (tmp_path / "state" / sum_name(RoundId(1))).write_bytes(b"something else")
-        with pytest.raises(DamagedFile, match="Bring blobs/00000001-sum"):
+        with pytest.raises(DamagedFile, match="Restore blobs/00000001-sum"):
             back_up(tmp_path / "state", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".copy")]
@@ -293,14 +291,14 @@ def test_settling_beside_commits(tmp_path):
 
 def test_a_log_that_is_gone(killed):
     (killed / WAL).unlink()
-    with pytest.raises(StateWentBack, match="is older than it was"):
+    with pytest.raises(StateWentBack, match="is an older copy"):
         SqliteStore(killed, IDENTITY)
 
 
 def test_a_database_that_is_gone(killed):
     for name in (WAL, "coordinator.sqlite"):
         (killed / name).unlink()
-    with pytest.raises(StateWentBack, match="0 commits, and had 31"):
+    with pytest.raises(StateWentBack, match="0 commits, expected at least 31"):
         SqliteStore(killed, IDENTITY)
     assert not (killed / "coordinator.sqlite").exists()
 
@@ -313,7 +311,7 @@ def test_a_mark_that_is_gone_or_damaged(killed):
     with pytest.raises(StorageError, match=f"'{FILE}' of coordinator.state is damaged"):
         SqliteStore(killed, IDENTITY)
     mark.unlink()
-    with pytest.raises(StateWentBack, match="the folder is not whole"):
+    with pytest.raises(StateWentBack, match="the folder is incomplete"):
         SqliteStore(killed, IDENTITY)
 
 
@@ -342,7 +340,7 @@ def test_files_of_later_rounds_than_the_database_knows(tmp_path):
     store.close()
     (tmp_path / "blobs" / f"{7:08d}-sum").write_bytes(b"sum")
     before = contents(tmp_path)
-    with pytest.raises(StateWentBack, match=r"files of round 7.*after round 0"):
+    with pytest.raises(StateWentBack, match=r"files of round 7.*ends with round 0"):
         SqliteStore(tmp_path, IDENTITY)
     assert contents(tmp_path) == before
 
@@ -357,7 +355,7 @@ def test_a_damaged_file_stops_the_sweep_before_anything_is_deleted(tmp_path, dam
         (tmp_path / name).write_bytes(b"another")
     orphan = tmp_path / "updates" / "00000000-nobody"
     orphan.touch()
-    with pytest.raises(DamagedFile, match=f"Bring {name} of coordinator.state back"):
+    with pytest.raises(DamagedFile, match=f"Restore {name} of coordinator.state"):
         store.sweep()
     assert orphan.exists()
     store.close()
