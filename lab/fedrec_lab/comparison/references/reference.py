@@ -71,7 +71,7 @@ class Reference(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class RowSet:
     """The items that a method may use.
 
     Attributes:
@@ -85,13 +85,13 @@ class Rows:
     active: NDArray[np.int64]
 
 
-def rows_of(task: MethodTask) -> tuple[Rows, ...]:
+def rows_of(task: MethodTask) -> tuple[RowSet, ...]:
     """Return the rows that may travel, and all rows with a user where these are more."""
-    travelling = Rows(suffix="", label="", active=task.active)
+    travelling = RowSet(suffix="", label="", active=task.active)
     held = np.unique(task.users.train_items).astype(np.int64)
     if np.array_equal(held, travelling.active):
         return (travelling,)
-    return travelling, Rows(suffix=ALL_ROWS, label=", all rows", active=held)
+    return travelling, RowSet(suffix=ALL_ROWS, label=", all rows", active=held)
 
 
 class ScoredReference(Reference):
@@ -121,7 +121,7 @@ class ScoredReference(Reference):
         """Tune on each set of rows; see `Reference.measure`."""
         return [found for rows in rows_of(task) for found in self._measure_rows(task, rows)]
 
-    def _measure_rows(self, task: MethodTask, rows: Rows) -> list[Measurement]:
+    def _measure_rows(self, task: MethodTask, rows: RowSet) -> list[Measurement]:
         if not len(rows.active):
             raise SettingsError("No row has enough users.", remedy="Use more data.")
         device, at = torch.device("cpu"), task.settings.evaluation.at
